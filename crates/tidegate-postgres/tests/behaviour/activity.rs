@@ -3,7 +3,7 @@
 //! The clock is manual and starts in the year 2100, because the view compares with the database's own clock.
 
 mod end_notification;
-mod examples;
+mod test_vectors;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -9,7 +9,7 @@ use tidegate::store::Store;
 use tidegate_postgres::{PostgresOptions, PostgresStore};
 
 use crate::cluster::{Cluster, new_schema, shared_url};
-use crate::load::{Books, SLOTS, STOCK, TIGHT, eventually, lease, limits, take, under_load, used, within};
+use crate::load_generator::{Books, SLOTS, STOCK, TIGHT, eventually, lease, limits, take, under_load, used, within};
 use crate::sql::Sql;
 
 /// Timeouts that a test can wait for, and a name that its connections go by.

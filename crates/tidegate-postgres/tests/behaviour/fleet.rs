@@ -20,7 +20,7 @@ use tidegate::store::{Actual, Settlement, Store};
 use tidegate_postgres::{PostgresOptions, PostgresStore, TimeSource};
 
 use crate::cluster::{new_database, new_schema, options, shared_url};
-use crate::load::{eventually, lease, take, used, within};
+use crate::load_generator::{eventually, lease, take, used, within};
 use crate::sql::Sql;
 
 /// How many servers there are.

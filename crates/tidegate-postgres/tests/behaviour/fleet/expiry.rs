@@ -11,7 +11,7 @@ use tidegate_postgres::{PostgresStore, TimeSource};
 
 use super::{is_granted, slots, submit, total};
 use crate::cluster::{new_schema, options, shared_url};
-use crate::load::{eventually, lease, take, used};
+use crate::load_generator::{eventually, lease, take, used};
 use crate::sql::Sql;
 
 const HOUR: Duration = Duration::from_secs(3600);

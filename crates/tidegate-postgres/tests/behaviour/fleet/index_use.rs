@@ -7,7 +7,7 @@ use tidegate::store::Store;
 use tidegate_postgres::PostgresStore;
 
 use crate::cluster::{new_database, options_at};
-use crate::load::eventually;
+use crate::load_generator::eventually;
 use crate::sql::Sql;
 
 /// Few enough that reading them all looks cheap, and many enough that it is not.

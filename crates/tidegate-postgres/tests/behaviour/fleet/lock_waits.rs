@@ -7,7 +7,7 @@ use tidegate_postgres::{PostgresOptions, PostgresStore};
 
 use super::{submit, total};
 use crate::cluster::{new_schema, shared_url};
-use crate::load::{eventually, take};
+use crate::load_generator::{eventually, take};
 use crate::sql::Sql;
 
 /// A store that waits as long as it has to.
