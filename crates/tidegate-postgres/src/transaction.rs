@@ -204,7 +204,7 @@ impl<'a> DecisionTransaction<'a> {
         let missing = missing(&needs, &rows);
         if !missing.is_empty() {
             shared_state.mark_missing(missing.into_iter());
-            return Err(DatabaseError::Retry("a row was forgotten meanwhile".to_owned()));
+            return Err(DatabaseError::Retry("a row was deleted in the meantime".to_owned()));
         }
         let mut missing_read_rows: HashMap<i64, i64> = HashMap::new();
         for (generation, _) in needs.keys().filter(|name| !is_there(name, &rows)) {

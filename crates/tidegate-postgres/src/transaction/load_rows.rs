@@ -137,14 +137,13 @@ pub(crate) async fn read_leases(
 }
 
 fn read_lease(row: &tokio_postgres::Row) -> Result<(LeaseId, LeaseRow), DatabaseError> {
-    let damaged =
-        |why: String| DatabaseError::Rejected(format!("a lease in the tables is not understood: {why}"));
+    let damaged = |why: String| DatabaseError::Rejected(format!("a stored lease is damaged: {why}"));
     let id: &[u8] = row.get(0);
-    let id = id.try_into().map_err(|_| damaged("its id".to_owned()))?;
+    let id = id.try_into().map_err(|_| damaged("invalid id".to_owned()))?;
     let lease = held::read_lease(&mut Reader::new(row.get(2))).map_err(|why| damaged(why.to_string()))?;
     let marks = Reader::new(row.get(1)).many(3, ChargeMark::read).map_err(|why| damaged(why.to_string()))?;
     if marks.len() != lease.holdings.len() {
-        return Err(damaged("its marks".to_owned()));
+        return Err(damaged("wrong number of marks".to_owned()));
     }
     Ok((LeaseId(u128::from_be_bytes(id)), LeaseRow { lease, marks }))
 }
@@ -184,7 +183,7 @@ impl DecisionTransaction<'_> {
     fn decode_grant(&self, request: &RequestRow) -> Result<Remembered, DatabaseError> {
         let limit_of = |id: &str| self.limits.get(id).map(|entry| Arc::<Limit>::clone(&entry.limit));
         held::read_grant(&mut Reader::new(&request.body), &limit_of)
-            .map_err(|why| DatabaseError::Rejected(format!("a grant in the tables is not understood: {why}")))
+            .map_err(|why| DatabaseError::Rejected(format!("a stored grant is damaged: {why}")))
     }
 
     /// Builds an excerpt from everything that was read.

@@ -1,204 +1,221 @@
-//! V1 to V5, and what else the view has to show.
+//! The specified examples of the activity limiter, and the rows of the session view.
 
 use tidegate::activity::{ID, Reason};
 use tidegate::model::Per;
 
-use super::{BOTH, STRICT, Scene, Shown};
+use super::{ActivityFixture, RULE_SETS, STRICT, ViewRow};
 use crate::cluster::{Cluster, server_log_path};
 use crate::sql::Sql;
 
 #[test]
-fn the_view_has_the_columns_that_were_promised() {
-    let scene = Scene::new(STRICT);
-    let columns = scene.sql.rows(
+fn view_has_documented_columns() {
+    let fixture = ActivityFixture::new(STRICT);
+    let columns = fixture.sql.rows(
         "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute \
          WHERE attrelid = 'session_activity'::regclass AND attnum > 0 ORDER BY attnum",
     );
     let timestamptz = "timestamp with time zone";
-    let promised =
+    let documented =
         [["id", "text"], ["user_sub", "text"], ["timestamp", timestamptz], ["expires_at", timestamptz]];
-    assert_eq!(columns, promised);
+    assert_eq!(columns, documented);
 }
 
 #[test]
-fn v1_five_requests_limit_a_user_until_the_first_leaves_the_closed_window() {
-    for rules in BOTH {
-        let scene = Scene::new(rules);
+fn five_requests_limit_user_until_first_leaves_closed_window() {
+    for rules in RULE_SETS {
+        let fixture = ActivityFixture::new(rules);
         let mut tasks = Vec::new();
         for second in 0..5 {
-            scene.until(second * 1000);
-            assert_eq!(scene.is_limited("u"), None);
-            tasks.push(scene.begins("u"));
-            scene.shows(&tasks);
+            fixture.set_elapsed_ms(second * 1000);
+            assert_eq!(fixture.limit_reason("u"), None);
+            tasks.push(fixture.start_task("u"));
+            fixture.assert_view_shows(&tasks);
         }
-        assert_eq!(scene.view()[4].began, 4_102_444_804_000_000, "in UTC, by the clock that decided");
-        scene.until(4500);
-        assert_eq!(scene.is_limited("u"), Some(Reason::UserWindow));
-        assert_eq!(scene.is_limited("v"), None, "of nobody else");
-        scene.until(15_000);
-        assert_eq!(scene.is_limited("u"), Some(Reason::UserWindow), "what is 15 s old still counts");
-        scene.until(15_001);
-        assert_eq!(scene.is_limited("u"), None, "four are left");
-        scene.shows(&tasks);
+        assert_eq!(
+            fixture.view_rows()[4].began,
+            4_102_444_804_000_000,
+            "the time is in UTC and from the deciding clock"
+        );
+        fixture.set_elapsed_ms(4500);
+        assert_eq!(fixture.limit_reason("u"), Some(Reason::UserWindow));
+        assert_eq!(fixture.limit_reason("v"), None, "other users are not limited");
+        fixture.set_elapsed_ms(15_000);
+        assert_eq!(
+            fixture.limit_reason("u"),
+            Some(Reason::UserWindow),
+            "a request that is exactly 15 s old still counts"
+        );
+        fixture.set_elapsed_ms(15_001);
+        assert_eq!(fixture.limit_reason("u"), None, "four requests are left in the window");
+        fixture.assert_view_shows(&tasks);
     }
 }
 
 #[test]
-fn v2_thirty_tasks_are_enough() {
-    for rules in BOTH {
-        let scene = Scene::new(rules);
-        let mut tasks: Vec<_> = (0..29).map(|other| scene.begins(&format!("other-{other}"))).collect();
-        assert_eq!(scene.is_limited("u"), None);
-        tasks.push(scene.begins("u"));
-        scene.shows(&tasks);
-        assert_eq!(scene.is_limited("anyone"), Some(Reason::Concurrency));
-        let refusal = scene.refuses("anyone");
+fn thirty_running_tasks_limit_every_user() {
+    for rules in RULE_SETS {
+        let fixture = ActivityFixture::new(rules);
+        let mut tasks: Vec<_> = (0..29).map(|other| fixture.start_task(&format!("other-{other}"))).collect();
+        assert_eq!(fixture.limit_reason("u"), None);
+        tasks.push(fixture.start_task("u"));
+        fixture.assert_view_shows(&tasks);
+        assert_eq!(fixture.limit_reason("anyone"), Some(Reason::Concurrency));
+        let refusal = fixture.expect_refusal("anyone");
         assert_eq!((refusal.reason, refusal.per), (Reason::Concurrency, Per::All));
-        assert_eq!(scene.running("u"), (30, 1));
-        scene.shows(&tasks);
+        assert_eq!(fixture.running_counts("u"), (30, 1));
+        fixture.assert_view_shows(&tasks);
     }
 }
 
 #[test]
-fn v3_all_tasks_of_a_user_are_removed_and_nobody_elses() {
-    for rules in BOTH {
-        let scene = Scene::new(rules);
-        let of_u = [scene.begins("u"), scene.begins("u"), scene.begins("u")];
-        let other = scene.begins("v");
-        scene.shows(of_u.iter().chain([&other]));
-        assert_eq!(scene.removes("u"), 3);
-        assert_eq!(scene.running("u"), (1, 0));
-        scene.shows([&other]);
-        assert_eq!(scene.removes("u"), 0, "again is no error");
+fn remove_active_removes_all_tasks_of_only_one_user() {
+    for rules in RULE_SETS {
+        let fixture = ActivityFixture::new(rules);
+        let of_u = [fixture.start_task("u"), fixture.start_task("u"), fixture.start_task("u")];
+        let other = fixture.start_task("v");
+        fixture.assert_view_shows(of_u.iter().chain([&other]));
+        assert_eq!(fixture.remove_tasks("u"), 3);
+        assert_eq!(fixture.running_counts("u"), (1, 0));
+        fixture.assert_view_shows([&other]);
+        assert_eq!(fixture.remove_tasks("u"), 0, "a repeated removal is no error");
         drop(of_u);
-        assert_eq!(scene.running("v"), (1, 1), "whoever had them gives nothing back a second time");
-        scene.shows([&other]);
+        assert_eq!(fixture.running_counts("v"), (1, 1), "dropping removed tasks releases nothing");
+        fixture.assert_view_shows([&other]);
     }
 }
 
 #[test]
-fn v4_one_statement_says_it_all_and_the_window_is_named_if_both_are_full() {
+fn is_active_runs_one_statement_and_names_window_first() {
     let cluster = Cluster::start(&["log_statement=all"]);
-    for rules in BOTH {
-        let scene = Scene::at(cluster.url(), rules);
+    for rules in RULE_SETS {
+        let fixture = ActivityFixture::in_database(cluster.url(), rules);
         let user = |task| if task < 5 { "u".to_owned() } else { format!("other-{task}") };
-        let tasks: Vec<_> = (0..30).map(|task| scene.begins(&user(task))).collect();
-        assert_eq!(scene.is_limited("u"), Some(Reason::UserWindow), "and the statement is prepared");
-        let log = Log::of(&scene.sql);
-        let mut quietest = usize::MAX;
-        // Once a second somebody sweeps, and somebody looks whether limits have changed; in between it is quiet.
+        let tasks: Vec<_> = (0..30).map(|task| fixture.start_task(&user(task))).collect();
+        assert_eq!(
+            fixture.limit_reason("u"),
+            Some(Reason::UserWindow),
+            "the statement is prepared by this call"
+        );
+        let log = StatementLog::of(&fixture.sql);
+        let mut fewest_statements = usize::MAX;
+        // Expiry and the revision poll run once a second. Between them only the measured statement runs.
         for _ in 0..50 {
-            let (limited, statements) = log.while_doing(|| scene.is_limited("u"));
+            let (limited, statements) = log.statements_during(|| fixture.limit_reason("u"));
             assert_eq!(limited, Some(Reason::UserWindow));
             let counting = statements.iter().filter(|text| text.contains("unnest")).count();
             assert_eq!(counting, 1, "{statements:#?}");
-            quietest = quietest.min(statements.len());
+            fewest_statements = fewest_statements.min(statements.len());
         }
-        assert_eq!(quietest, 1, "and nothing is said beside it");
-        assert_eq!(scene.is_limited("v"), Some(Reason::Concurrency));
-        assert_eq!(scene.running("u"), (30, 5));
-        // To the letter, whoever sets a task active is refused by the number of tasks only.
+        assert_eq!(fewest_statements, 1, "no other statement runs");
+        assert_eq!(fixture.limit_reason("v"), Some(Reason::Concurrency));
+        assert_eq!(fixture.running_counts("u"), (30, 5));
+        // In compatibility mode, set_active checks only the number of tasks.
         let reason = if rules.compat { Reason::Concurrency } else { Reason::UserWindow };
-        assert_eq!(scene.refuses("u").reason, reason);
-        scene.shows(&tasks);
+        assert_eq!(fixture.expect_refusal("u").reason, reason);
+        fixture.assert_view_shows(&tasks);
     }
 }
 
 #[test]
-fn v5_a_user_whose_requests_are_old_may_go_on_and_take_everything() {
-    for rules in BOTH {
-        let scene = Scene::new(rules);
+fn user_with_old_requests_may_take_all_slots() {
+    for rules in RULE_SETS {
+        let fixture = ActivityFixture::new(rules);
         let mut tasks = Vec::new();
         for batch in 0..6 {
-            scene.until(batch * 15_001);
-            assert_eq!(scene.is_limited("u"), None, "their tasks are running, and their requests are old");
-            tasks.extend((0..5).map(|_| scene.begins("u")));
-            scene.shows(&tasks);
+            fixture.set_elapsed_ms(batch * 15_001);
+            assert_eq!(
+                fixture.limit_reason("u"),
+                None,
+                "the tasks are running and the requests have left the window"
+            );
+            tasks.extend((0..5).map(|_| fixture.start_task("u")));
+            fixture.assert_view_shows(&tasks);
         }
-        assert_eq!(scene.running("u"), (30, 30), "in 75.005 s");
-        scene.until(75_005 + 15_001);
-        assert_eq!(scene.is_limited("u"), Some(Reason::Concurrency));
-        assert_eq!(scene.view().len(), 30);
+        assert_eq!(fixture.running_counts("u"), (30, 30), "all slots are taken after 75.005 s");
+        fixture.set_elapsed_ms(75_005 + 15_001);
+        assert_eq!(fixture.limit_reason("u"), Some(Reason::Concurrency));
+        assert_eq!(fixture.view_rows().len(), 30);
     }
 }
 
 #[test]
-fn to_the_letter_the_window_forgets_who_is_done_and_strictly_it_does_not() {
-    for rules in BOTH {
-        let scene = Scene::new(rules);
+fn window_counts_released_tasks_except_in_compat_mode() {
+    for rules in RULE_SETS {
+        let fixture = ActivityFixture::new(rules);
         for _ in 0..5 {
-            let task = scene.begins("u");
-            assert!(scene.runtime.block_on(task.release()));
+            let task = fixture.start_task("u");
+            assert!(fixture.runtime.block_on(task.release()));
         }
-        assert_eq!(scene.view(), []);
-        assert_eq!(scene.is_limited("u"), (!rules.compat).then_some(Reason::UserWindow));
+        assert_eq!(fixture.view_rows(), []);
+        assert_eq!(fixture.limit_reason("u"), (!rules.compat).then_some(Reason::UserWindow));
     }
 }
 
-/// Keys of a limit are any bytes; users are not, but another door may hold places of this limit for whoever it likes.
+/// Users are text, but other protocols can hold slots of this limit for keys of arbitrary bytes.
 #[test]
-fn the_view_can_be_read_whoever_holds_a_place() {
-    let scene = Scene::new(STRICT);
-    let store = super::PostgresStore::open_with(crate::cluster::options(&scene.schema), scene.source.clone());
+fn view_escapes_keys_that_are_not_text() {
+    let fixture = ActivityFixture::new(STRICT);
+    let store =
+        super::PostgresStore::open_with(crate::cluster::options(&fixture.schema), fixture.source.clone());
     let limiter = tidegate::Limiter::new(std::sync::Arc::new(store.expect("the same schema")));
-    let task = scene.begins("用户 'x\\");
+    let task = fixture.start_task("用户 'x\\");
     let held = [&b"a\0b"[..], b"\xff\xfe", b""].map(|key| {
-        let permit = scene.runtime.block_on(limiter.ask(ID, key).try_acquire_async()).expect("a permit");
+        let permit = fixture.runtime.block_on(limiter.ask(ID, key).try_acquire_async()).expect("a permit");
         permit.into_lease().expect("a lease")
     });
-    let mut users: Vec<String> = scene.view().into_iter().map(|shown| shown.user).collect();
+    let mut users: Vec<String> = fixture.view_rows().into_iter().map(|shown| shown.user).collect();
     users.sort();
     assert_eq!(users, ["", "\\xff\\xfe", "a\\x00b", "用户 'x\\"]);
     for lease in held {
-        assert!(scene.runtime.block_on(lease.release_async()));
+        assert!(fixture.runtime.block_on(lease.release_async()));
     }
-    scene.shows([&task]);
+    fixture.assert_view_shows([&task]);
 }
 
 #[test]
-fn what_runs_is_found_by_whoever_comes_next() {
-    let scene = Scene::new(STRICT);
-    let task = scene.begins("u");
-    let (shown, id) = (Shown::of(&task), task.into_id());
-    let Scene { runtime, url, schema, clock, source, activity, sql } = scene;
-    // Nobody is left who knew of it.
+fn running_tasks_survive_reopening_the_store() {
+    let fixture = ActivityFixture::new(STRICT);
+    let task = fixture.start_task("u");
+    let (shown, id) = (ViewRow::of(&task), task.into_id());
+    let ActivityFixture { runtime, url, schema, clock, source, activity, sql } = fixture;
+    // Closes the only store that knows the task.
     drop(activity);
     let activity = super::activity(&url, &schema, source.clone(), STRICT);
-    let scene = Scene { runtime, url, schema, clock, source, activity, sql };
-    assert_eq!(scene.view(), [shown]);
-    assert_eq!(scene.running("u"), (1, 1));
-    let renewed = scene.runtime.block_on(scene.activity.renew("u", id, None)).expect("an answer");
-    assert_eq!(renewed, tidegate::limiter::Renewal::Until(super::START.plus(ticks(300))));
-    assert_eq!(scene.removes("u"), 1);
-    assert_eq!(scene.view(), []);
+    let fixture = ActivityFixture { runtime, url, schema, clock, source, activity, sql };
+    assert_eq!(fixture.view_rows(), [shown]);
+    assert_eq!(fixture.running_counts("u"), (1, 1));
+    let renewed = fixture.runtime.block_on(fixture.activity.renew("u", id, None)).expect("an answer");
+    assert_eq!(renewed, tidegate::limiter::Renewal::Until(super::START.plus(span_of_seconds(300))));
+    assert_eq!(fixture.remove_tasks("u"), 1);
+    assert_eq!(fixture.view_rows(), []);
 }
 
-fn ticks(seconds: u64) -> tidegate_core::Span {
+fn span_of_seconds(seconds: u64) -> tidegate_core::Span {
     tidegate::model::Tick::NANOSECOND.span(std::time::Duration::from_secs(seconds))
 }
 
-/// What a database writes down that logs every statement.
-struct Log<'s> {
+/// The server log of a database that logs every statement.
+struct StatementLog<'s> {
     sql: &'s Sql,
     path: std::path::PathBuf,
 }
 
-impl Log<'_> {
-    fn of(sql: &Sql) -> Log<'_> {
-        Log { sql, path: server_log_path(&sql.value("SHOW data_directory")) }
+impl StatementLog<'_> {
+    fn of(sql: &Sql) -> StatementLog<'_> {
+        StatementLog { sql, path: server_log_path(&sql.value("SHOW data_directory")) }
     }
 
-    /// What an act came to, and the statements of everybody meanwhile.
+    /// Runs a function and returns its result with the statements of all connections in the meantime.
     #[track_caller]
-    fn while_doing<T>(&self, act: impl FnOnce() -> T) -> (T, Vec<String>) {
-        self.sql.rows("SELECT 'it begins'");
+    fn statements_during<T>(&self, act: impl FnOnce() -> T) -> (T, Vec<String>) {
+        self.sql.rows("SELECT 'log start'");
         let before = self.text().len();
-        let done = act();
-        // When this is answered, whatever was said before is written.
-        self.sql.rows("SELECT 'it is over'");
+        let result = act();
+        // When this statement is answered, the log contains all earlier statements.
+        self.sql.rows("SELECT 'log end'");
         let text = self.text();
-        let said = text[before..].split("LOG:  ").skip(1).filter(|text| !text.contains("'it is over'"));
-        (done, said.map(str::to_owned).collect())
+        let statements = text[before..].split("LOG:  ").skip(1).filter(|text| !text.contains("'log end'"));
+        (result, statements.map(str::to_owned).collect())
     }
 
     fn text(&self) -> String {
