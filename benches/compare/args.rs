@@ -15,7 +15,7 @@ const FLOOD: u64 = 50_000_000;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Args {
     pub(crate) format: Format,
-    pub(crate) effort: BenchEffort,
+    pub(crate) effort: CompareEffort,
     pub(crate) stopwatch: Stopwatch,
     /// The selected scenarios, or all if empty.
     filters: Vec<String>,
@@ -27,27 +27,27 @@ pub(crate) struct Args {
 
 /// How much is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum BenchEffort {
+pub(crate) enum CompareEffort {
     /// Enough for reliable figures.
     Full,
     /// Enough for a functional check.
     Quick,
 }
 
-impl BenchEffort {
+impl CompareEffort {
     /// The number of rounds.
     pub(crate) fn rounds(self) -> usize {
         match self {
-            BenchEffort::Full => 9,
-            BenchEffort::Quick => 3,
+            CompareEffort::Full => 9,
+            CompareEffort::Quick => 3,
         }
     }
 
     /// The full amount or a fiftieth.
     pub(crate) fn of(self, full: u64) -> u64 {
         match self {
-            BenchEffort::Full => full,
-            BenchEffort::Quick => full / 50,
+            CompareEffort::Full => full,
+            CompareEffort::Quick => full / 50,
         }
     }
 }
@@ -56,7 +56,7 @@ impl Args {
     pub(crate) fn parse(words: impl Iterator<Item = String>) -> Result<Args, Failure> {
         let mut args = Args {
             format: Format::Tables,
-            effort: BenchEffort::Full,
+            effort: CompareEffort::Full,
             stopwatch: Stopwatch::Wall,
             filters: Vec::new(),
             flood: false,
@@ -69,7 +69,7 @@ impl Args {
                 // Cargo passes this to every benchmark.
                 "--bench" => {}
                 "--json" => args.format = Format::Json,
-                "--quick" => args.effort = BenchEffort::Quick,
+                "--quick" => args.effort = CompareEffort::Quick,
                 "--own-time" => args.stopwatch = Stopwatch::ThreadCpu,
                 "flood" => {
                     args.flood = true;

@@ -11,11 +11,11 @@ use tidegate_bench::{
 };
 
 use crate::args::Args;
-use crate::peers::governor::Governor;
+use crate::peers::governor::GovernorPeer;
 use crate::peers::pingora::Pingora;
 use crate::peers::throttlecrab::Throttlecrab;
 use crate::report::BenchReport;
-use crate::targets::{Target, TargetBound, TargetMeasure};
+use crate::targets::{BenchTarget, TargetBound, TargetMeasure};
 
 const GOVERNOR: &str = "governor";
 const PEERS: [&str; 3] = [GOVERNOR, "throttlecrab", "pingora-limits"];
@@ -103,7 +103,7 @@ impl DecisionBench<'_> {
                 .collect();
             vec![
                 Box::new(Tidegate::new(SystemClock::new(), &rules)),
-                Box::new(Governor::with_shared(&SHARED, keyed)),
+                Box::new(GovernorPeer::with_shared(&SHARED, keyed)),
             ]
         };
         let decisions = self.decisions();
@@ -150,7 +150,7 @@ impl DecisionBench<'_> {
         {
             let plural = if threads == 1 { "" } else { "s" };
             let scenario = format!("{name}, {threads} thread{plural}");
-            self.report.target(Target::against_governor(scenario, measure, bound, ours, governor));
+            self.report.target(BenchTarget::against_governor(scenario, measure, bound, ours, governor));
         }
     }
 
@@ -171,7 +171,7 @@ impl DecisionBench<'_> {
 fn all_subjects(rule: BenchRule, keys: usize) -> Vec<Box<dyn BenchSubject>> {
     vec![
         Box::new(Tidegate::new(SystemClock::new(), &[(rule, LimitScope::PerKey)])),
-        Box::new(Governor::new(rule)),
+        Box::new(GovernorPeer::new(rule)),
         Box::new(Throttlecrab::new(rule, keys)),
         Box::new(Pingora::new(rule)),
     ]

@@ -13,11 +13,11 @@
 use serde_json::{Value, json};
 use tidegate::clock::{Clock, SystemClock};
 use tidegate_bench::subjects::tidegate::Tidegate;
-use tidegate_bench::{BenchClient, BenchRule, Decision, LimitScope, keys, process_stats};
+use tidegate_bench::{BenchClient, BenchDecision, BenchRule, LimitScope, keys, process_stats};
 
-use crate::args::{Args, BenchEffort};
+use crate::args::{Args, CompareEffort};
 use crate::report::BenchReport;
-use crate::targets::{Target, TargetBound, TargetMeasure};
+use crate::targets::{BenchTarget, TargetBound, TargetMeasure};
 use crate::{Failure, run_in_child};
 
 /// The name of this scenario's child process.
@@ -63,7 +63,7 @@ const COLUMNS: [(&str, &str); 14] = [
 
 pub(crate) fn run(args: &Args, report: &mut BenchReport) -> Result<(), Failure> {
     // Fewer keys would not fill the store.
-    let keys = if args.effort == BenchEffort::Quick { args.flood_keys / 16 } else { args.flood_keys };
+    let keys = if args.effort == CompareEffort::Quick { args.flood_keys / 16 } else { args.flood_keys };
     report.head(&format!("{keys} keys against {} MiB", CAPACITY >> 20), &COLUMNS.map(|column| column.1));
     for rule in RULES {
         let object = run_in_child(CHILD, &[rule.to_owned(), keys.to_string()])?;
@@ -91,7 +91,7 @@ fn targets(rule: &str, object: &Value, report: &mut BenchReport) {
     let mib = 1_048_576.0;
     let most = u32::try_from((CAPACITY + BESIDE_ROWS) >> 20).map_or(f64::NAN, f64::from);
     let mut target = |what: &str, measure, bound, figure| {
-        report.target(Target { scenario: format!("flood, {rule}, {what}"), measure, bound, figure });
+        report.target(BenchTarget { scenario: format!("flood, {rule}, {what}"), measure, bound, figure });
     };
     target("memory", TargetMeasure::MebibytesGrown, TargetBound::AtMost(most), figure("grown_bytes") / mib);
     let unreported = figure("grown_bytes") - figure("said_bytes");
@@ -235,11 +235,12 @@ impl<'a> FloodRun<'a> {
         tally.slowest_ns = tally.slowest_ns.max(nanoseconds(wall));
         tally.slowest_own_ns = tally.slowest_own_ns.max(nanoseconds(own));
         tally.sampled += u64::from(sampled);
-        tally.degraded += u64::from(matches!(decision, Decision::DegradedGrant | Decision::DegradedRefusal));
-        tally.degraded_granted += u64::from(decision == Decision::DegradedGrant);
+        tally.degraded +=
+            u64::from(matches!(decision, BenchDecision::DegradedGrant | BenchDecision::DegradedRefusal));
+        tally.degraded_granted += u64::from(decision == BenchDecision::DegradedGrant);
         match decision {
-            Decision::Granted | Decision::DegradedGrant => tally.granted += 1,
-            Decision::Refused | Decision::DegradedRefusal => tally.refused += 1,
+            BenchDecision::Granted | BenchDecision::DegradedGrant => tally.granted += 1,
+            BenchDecision::Refused | BenchDecision::DegradedRefusal => tally.refused += 1,
         }
     }
 
@@ -247,7 +248,7 @@ impl<'a> FloodRun<'a> {
     fn exhaust(&mut self, started: std::time::Duration) {
         let BenchRule::Bucket { step, burst } = BenchRule::BRIEF else { return };
         let granted =
-            (0..burst).filter(|_| self.handle.decide(&self.key) == Decision::Granted).count() as u64 + 1;
+            (0..burst).filter(|_| self.handle.decide(&self.key) == BenchDecision::Granted).count() as u64 + 1;
         let elapsed = process_stats::wall_time().saturating_sub(started);
         let came_back = nanoseconds(elapsed) / nanoseconds(step) + 1;
         let most = u64::from(burst) + if elapsed < step { 0 } else { came_back };
@@ -261,7 +262,7 @@ impl<'a> FloodRun<'a> {
             return;
         };
         *requested += 1;
-        let expected = Decision::of(*requested <= u64::from(PER_DAY));
+        let expected = BenchDecision::of(*requested <= u64::from(PER_DAY));
         keys::write(&mut self.key, number);
         self.tally.wrong += u64::from(self.handle.decide(&self.key) != expected);
     }
@@ -277,7 +278,7 @@ impl<'a> FloodRun<'a> {
 
     fn decide_neighbor(&mut self, number: u64) {
         keys::write(&mut self.key, number);
-        self.tally.neighbors_refused += u64::from(self.neighbor.decide(&self.key) != Decision::Granted);
+        self.tally.neighbors_refused += u64::from(self.neighbor.decide(&self.key) != BenchDecision::Granted);
     }
 }
 

@@ -11,7 +11,7 @@ use tidegate_bench::subjects::tidegate::Tidegate;
 use tidegate_bench::{BenchRule, BenchSubject, LimitScope, keys, process_stats};
 
 use crate::args::Args;
-use crate::peers::governor::Governor;
+use crate::peers::governor::GovernorPeer;
 use crate::report::BenchReport;
 
 const KEYS: u64 = 2_000_000;
@@ -21,7 +21,7 @@ pub(crate) fn run(args: &Args, report: &mut BenchReport) {
     let columns = ["subject", "keys", "slowest", "99.99 %", "slowest, own time", "99.99 %, own time"];
     report.head("One insert while a table grows from nothing, microseconds", &columns);
     let tidegate = Tidegate::new(SystemClock::new(), &[(BenchRule::LIVE, LimitScope::PerKey)]);
-    let governor = Governor::new(BenchRule::LIVE);
+    let governor = GovernorPeer::new(BenchRule::LIVE);
     let subjects: [&dyn BenchSubject; 2] = [&tidegate, &governor];
     for subject in subjects {
         let (wall, own) = inserts(subject, count);

@@ -7,10 +7,10 @@ use tidegate_bench::subjects::tidegate::{NAME, Tidegate};
 use tidegate_bench::{BenchRule, BenchSubject, LimitScope, keys, process_stats};
 
 use crate::args::Args;
-use crate::peers::governor::{Governor, StringKeyGovernor};
+use crate::peers::governor::{GovernorPeer, StringKeyGovernor};
 use crate::peers::throttlecrab::Throttlecrab;
 use crate::report::BenchReport;
-use crate::targets::{Target, TargetBound, TargetMeasure};
+use crate::targets::{BenchTarget, TargetBound, TargetMeasure};
 use crate::{Failure, run_in_child};
 
 /// The name of this scenario's child process.
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &Args, report: &mut BenchReport) -> Result<(), Failure> 
         });
         if let Some(most) = most {
             let scenario = format!("memory, {rule}, {keys} keys, charges each: {charges}");
-            report.target(Target {
+            report.target(BenchTarget {
                 scenario,
                 measure: TargetMeasure::BytesPerKey,
                 bound: TargetBound::AtMost(most),
@@ -78,7 +78,7 @@ pub(crate) fn child(case: &[String]) -> Result<Value, Failure> {
     let subject: Box<dyn BenchSubject> = match name.as_str() {
         NAME => Box::new(Tidegate::new(SystemClock::new(), &[(rule, LimitScope::PerKey)])),
         MAP => Box::new(SubmitSubject::map(SystemClock::new(), rule)),
-        "governor" => Box::new(Governor::new(rule)),
+        "governor" => Box::new(GovernorPeer::new(rule)),
         "governor (String)" => Box::new(StringKeyGovernor::new(rule)),
         "throttlecrab" => Box::new(Throttlecrab::new(rule, usize::try_from(count)?)),
         _ => return Err("no such subject".into()),

@@ -4,8 +4,8 @@
 use serde_json::{Value, json};
 use tidegate_bench::Measurements;
 
-use crate::args::BenchEffort;
-use crate::targets::Target;
+use crate::args::CompareEffort;
+use crate::targets::BenchTarget;
 
 /// The format of the report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,12 +19,12 @@ pub(crate) enum Format {
 /// Prints each measurement at once, and the targets at the end.
 pub(crate) struct BenchReport {
     format: Format,
-    effort: BenchEffort,
-    targets: Vec<Target>,
+    effort: CompareEffort,
+    targets: Vec<BenchTarget>,
 }
 
 impl BenchReport {
-    pub(crate) fn new(format: Format, effort: BenchEffort) -> BenchReport {
+    pub(crate) fn new(format: Format, effort: CompareEffort) -> BenchReport {
         BenchReport { format, effort, targets: Vec::new() }
     }
 
@@ -44,7 +44,7 @@ impl BenchReport {
     }
 
     /// Adds a figure with a target.
-    pub(crate) fn target(&mut self, target: Target) {
+    pub(crate) fn target(&mut self, target: BenchTarget) {
         self.targets.push(target);
     }
 
@@ -52,13 +52,13 @@ impl BenchReport {
     pub(crate) fn finish(&self) {
         match self.format {
             Format::Json => {
-                let quick = self.effort == BenchEffort::Quick;
+                let quick = self.effort == CompareEffort::Quick;
                 self.targets.iter().for_each(|target| println!("{}", target.object(quick)));
             }
             Format::Tables if self.targets.is_empty() => {}
             Format::Tables => {
                 let quick =
-                    if self.effort == BenchEffort::Quick { ", which a quick run cannot judge" } else { "" };
+                    if self.effort == CompareEffort::Quick { ", which a quick run cannot judge" } else { "" };
                 println!("\nTargets{quick}\n");
                 self.targets.iter().for_each(|target| println!("- {target}"));
             }

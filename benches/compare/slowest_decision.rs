@@ -12,11 +12,11 @@ use serde_json::{Value, json};
 use tidegate::clock::ManualClock;
 use tidegate::model::Timestamp;
 use tidegate_bench::subjects::tidegate::Tidegate;
-use tidegate_bench::{BenchClient, BenchRule, Decision, LimitScope, keys, process_stats};
+use tidegate_bench::{BenchClient, BenchDecision, BenchRule, LimitScope, keys, process_stats};
 
 use crate::flood::{CAPACITY, RULES, rule_of};
 use crate::report::BenchReport;
-use crate::targets::{Target, TargetBound, TargetMeasure};
+use crate::targets::{BenchTarget, TargetBound, TargetMeasure};
 use crate::{Failure, run_in_child};
 
 /// The name of this scenario's child process.
@@ -52,7 +52,7 @@ pub(crate) fn run(keys: u64, report: &mut BenchReport) -> Result<(), Failure> {
             other => other.to_string(),
         });
         report.row(&cells, &object);
-        report.target(Target {
+        report.target(BenchTarget {
             scenario: format!("flood, {rule}, slowest decision"),
             measure: TargetMeasure::Milliseconds,
             bound: TargetBound::AtMost(MAX_MILLISECONDS),
@@ -77,7 +77,7 @@ pub(crate) fn child(case: &[String]) -> Result<Value, Failure> {
         clock.advance(KEY_INTERVAL);
         keys::write(&mut key, number);
         let mut times = clients.each_mut().map(|client| own_time(client.as_mut(), &key));
-        granted += u64::from(times[0].1 == Decision::Granted);
+        granted += u64::from(times[0].1 == BenchDecision::Granted);
         if times.iter().any(|(_, decision)| *decision != times[0].1) {
             return Err(format!("three equal stores disagree about key {number}").into());
         }
@@ -98,7 +98,7 @@ pub(crate) fn child(case: &[String]) -> Result<Value, Failure> {
 }
 
 /// The CPU time of a decision in nanoseconds, and the decision.
-fn own_time(client: &mut dyn BenchClient, key: &str) -> (u64, Decision) {
+fn own_time(client: &mut dyn BenchClient, key: &str) -> (u64, BenchDecision) {
     let started = process_stats::thread_time();
     let decision = client.decide(key);
     let time = process_stats::thread_time().saturating_sub(started);

@@ -29,7 +29,7 @@ pub(crate) enum TargetBound {
 
 /// A figure and its target.
 #[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Target {
+pub(crate) struct BenchTarget {
     pub(crate) scenario: String,
     pub(crate) measure: TargetMeasure,
     pub(crate) bound: TargetBound,
@@ -46,7 +46,7 @@ impl TargetBound {
     }
 }
 
-impl Target {
+impl BenchTarget {
     /// Compares Tidegate with governor.
     pub(crate) fn against_governor(
         scenario: String,
@@ -54,12 +54,12 @@ impl Target {
         bound: TargetBound,
         ours: &Measurements,
         governor: &Measurements,
-    ) -> Target {
+    ) -> BenchTarget {
         let figure = match measure {
             TargetMeasure::SpeedupOverGovernor => ours.speedup_over(governor),
             _ => ours.time_relative_to(governor),
         };
-        Target { scenario, measure, bound, figure }
+        BenchTarget { scenario, measure, bound, figure }
     }
 
     pub(crate) fn is_met(&self) -> bool {
@@ -103,9 +103,9 @@ impl TargetMeasure {
     }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for BenchTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Target { scenario, figure, .. } = self;
+        let BenchTarget { scenario, figure, .. } = self;
         match self.measure {
             TargetMeasure::SpeedupOverGovernor => {
                 write!(f, "{scenario}: tidegate is {figure:.2}x as fast as governor")?;

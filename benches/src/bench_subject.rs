@@ -29,7 +29,7 @@ pub trait BenchSubject: Sync {
 
 /// The decision of a subject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Decision {
+pub enum BenchDecision {
     /// The request is granted.
     Granted,
     /// The request is refused.
@@ -40,26 +40,26 @@ pub enum Decision {
     DegradedRefusal,
 }
 
-impl Decision {
+impl BenchDecision {
     /// Granted or refused.
-    pub fn of(granted: bool) -> Decision {
-        if granted { Decision::Granted } else { Decision::Refused }
+    pub fn of(granted: bool) -> BenchDecision {
+        if granted { BenchDecision::Granted } else { BenchDecision::Refused }
     }
 }
 
 /// Sends requests to a subject from one thread.
 pub trait BenchClient {
     /// Requests one unit for a key.
-    fn decide(&mut self, key: &str) -> Decision;
+    fn decide(&mut self, key: &str) -> BenchDecision;
 
     /// Requests one unit for each key of a batch. Returns the number of grants.
     fn decide_batch(&mut self, keys: &[&str]) -> usize {
-        keys.iter().filter(|key| self.decide(key) == Decision::Granted).count()
+        keys.iter().filter(|key| self.decide(key) == BenchDecision::Granted).count()
     }
 
     /// Requests one unit for every key, one by one. Returns the number of grants.
     fn decide_singly(&mut self, keys: &Keys) -> usize {
-        keys.iter().filter(|key| self.decide(key) == Decision::Granted).count()
+        keys.iter().filter(|key| self.decide(key) == BenchDecision::Granted).count()
     }
 
     /// Requests one unit for every key, in batches. Returns the number of grants.

@@ -15,7 +15,7 @@ pub mod process_stats;
 pub mod rule;
 pub mod subjects;
 
-pub use bench_subject::{BenchClient, BenchSubject, Decision};
+pub use bench_subject::{BenchClient, BenchDecision, BenchSubject};
 pub use keys::Keys;
 pub use measurement::{MeasurementPlan, Measurements, RequestMode, Stopwatch, measure};
 pub use rule::{BenchRule, LimitScope};

@@ -4,7 +4,7 @@ use governor::clock::DefaultClock;
 use governor::state::{InMemoryState, NotKeyed};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use tidegate_bench::keys::{LENGTH, array};
-use tidegate_bench::{BenchClient, BenchRule, BenchSubject, Decision};
+use tidegate_bench::{BenchClient, BenchDecision, BenchRule, BenchSubject};
 
 use super::bucket;
 
@@ -15,21 +15,21 @@ type KeyedLimiter = DefaultKeyedRateLimiter<[u8; LENGTH]>;
 ///
 /// governor has no sets: units granted by the first limiters stay used if a later one refuses. It is measured
 /// nevertheless, as the usual code without sets.
-pub(crate) struct Governor {
+pub(crate) struct GovernorPeer {
     shared: Vec<DirectLimiter>,
     keyed: KeyedLimiter,
 }
 
-impl Governor {
+impl GovernorPeer {
     /// One keyed limiter.
-    pub(crate) fn new(rule: BenchRule) -> Governor {
-        Governor::with_shared(&[], rule)
+    pub(crate) fn new(rule: BenchRule) -> GovernorPeer {
+        GovernorPeer::with_shared(&[], rule)
     }
 
     /// A keyed limiter after shared ones.
-    pub(crate) fn with_shared(shared: &[BenchRule], keyed: BenchRule) -> Governor {
+    pub(crate) fn with_shared(shared: &[BenchRule], keyed: BenchRule) -> GovernorPeer {
         let shared = shared.iter().map(|rule| RateLimiter::direct(quota(*rule))).collect();
-        Governor { shared, keyed: RateLimiter::keyed(quota(keyed)) }
+        GovernorPeer { shared, keyed: RateLimiter::keyed(quota(keyed)) }
     }
 }
 
@@ -38,7 +38,7 @@ fn quota(rule: BenchRule) -> Quota {
     Quota::with_period(step).expect("no rule refills in no time").allow_burst(burst)
 }
 
-impl BenchSubject for Governor {
+impl BenchSubject for GovernorPeer {
     fn name(&self) -> &'static str {
         "governor"
     }
@@ -56,18 +56,18 @@ struct KeyedClient<'a>(&'a KeyedLimiter);
 
 impl BenchClient for KeyedClient<'_> {
     #[inline]
-    fn decide(&mut self, key: &str) -> Decision {
-        Decision::of(self.0.check_key(&array(key)).is_ok())
+    fn decide(&mut self, key: &str) -> BenchDecision {
+        BenchDecision::of(self.0.check_key(&array(key)).is_ok())
     }
 }
 
-struct SetClient<'a>(&'a Governor);
+struct SetClient<'a>(&'a GovernorPeer);
 
 impl BenchClient for SetClient<'_> {
     #[inline]
-    fn decide(&mut self, key: &str) -> Decision {
+    fn decide(&mut self, key: &str) -> BenchDecision {
         let shared = self.0.shared.iter().all(|limiter| limiter.check().is_ok());
-        Decision::of(shared && self.0.keyed.check_key(&array(key)).is_ok())
+        BenchDecision::of(shared && self.0.keyed.check_key(&array(key)).is_ok())
     }
 }
 
@@ -96,7 +96,7 @@ struct StringKeyClient<'a>(&'a DefaultKeyedRateLimiter<String>);
 
 impl BenchClient for StringKeyClient<'_> {
     #[inline]
-    fn decide(&mut self, key: &str) -> Decision {
-        Decision::of(self.0.check_key(&key.to_owned()).is_ok())
+    fn decide(&mut self, key: &str) -> BenchDecision {
+        BenchDecision::of(self.0.check_key(&key.to_owned()).is_ok())
     }
 }

@@ -3,7 +3,7 @@
 
 use pingora_limits::rate::Rate;
 use tidegate_bench::keys::array;
-use tidegate_bench::{BenchClient, BenchRule, BenchSubject, Decision};
+use tidegate_bench::{BenchClient, BenchDecision, BenchRule, BenchSubject};
 
 use super::bucket;
 
@@ -36,7 +36,7 @@ struct PingoraClient<'a>(&'a Pingora);
 
 impl BenchClient for PingoraClient<'_> {
     #[inline]
-    fn decide(&mut self, key: &str) -> Decision {
-        Decision::of(self.0.rate.observe(&array(key), 1) <= self.0.max)
+    fn decide(&mut self, key: &str) -> BenchDecision {
+        BenchDecision::of(self.0.rate.observe(&array(key), 1) <= self.0.max)
     }
 }

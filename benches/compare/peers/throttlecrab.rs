@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 use throttlecrab::{AdaptiveStore, RateLimiter};
-use tidegate_bench::{BenchClient, BenchRule, BenchSubject, Decision};
+use tidegate_bench::{BenchClient, BenchDecision, BenchRule, BenchSubject};
 
 use super::bucket;
 
@@ -45,10 +45,10 @@ struct ThrottlecrabClient<'a>(&'a Throttlecrab);
 impl BenchClient for ThrottlecrabClient<'_> {
     #[inline]
     #[expect(clippy::disallowed_methods, reason = "this peer has no clock; its callers read one")]
-    fn decide(&mut self, key: &str) -> Decision {
+    fn decide(&mut self, key: &str) -> BenchDecision {
         let Throttlecrab { limiter, burst, step } = self.0;
         let mut limiter = limiter.lock().unwrap_or_else(PoisonError::into_inner);
         let answer = limiter.rate_limit(key, *burst, 1, *step, 1, SystemTime::now());
-        Decision::of(answer.is_ok_and(|(granted, _)| granted))
+        BenchDecision::of(answer.is_ok_and(|(granted, _)| granted))
     }
 }

@@ -9,7 +9,7 @@ use tidegate::store::{MapStore, MemoryStore, Store};
 
 use super::put;
 use super::tidegate::memory;
-use crate::bench_subject::{BATCH, BenchClient, BenchSubject, Decision};
+use crate::bench_subject::{BATCH, BenchClient, BenchDecision, BenchSubject};
 use crate::rule::{BenchRule, LimitScope};
 
 /// The name of the memory store through `submit`.
@@ -89,7 +89,7 @@ struct FourLimitClient<'a> {
 }
 
 impl BenchClient for FourLimitClient<'_> {
-    fn decide(&mut self, key: &str) -> Decision {
+    fn decide(&mut self, key: &str) -> BenchDecision {
         let FourLimitOrders { store, limit_ids, keyed } = self.subject;
         let key = |index: usize| keyed[index].then_some(key.as_bytes());
         let asks: [Ask<'_>; 4] = std::array::from_fn(|index| Ask::one(&limit_ids[index], key(index)));
@@ -120,7 +120,7 @@ impl<'a, S: Store> SubmitClient<'a, S> {
 
 impl<S: Store> BenchClient for SubmitClient<'_, S> {
     #[inline]
-    fn decide(&mut self, key: &str) -> Decision {
+    fn decide(&mut self, key: &str) -> BenchDecision {
         let ask = [Ask::one(self.limit_id, Some(key.as_bytes()))];
         decision_of(self.submit(&[Order::acquire(&ask)]).get(0))
     }
@@ -129,15 +129,18 @@ impl<S: Store> BenchClient for SubmitClient<'_, S> {
         let Some(keys) = keys.first_chunk::<BATCH>() else { return 0 };
         let asks: [[Ask<'_>; 1]; BATCH] = keys.map(|key| [Ask::one(self.limit_id, Some(key.as_bytes()))]);
         let orders: [Order<'_>; BATCH] = std::array::from_fn(|index| Order::acquire(&asks[index]));
-        self.submit(&orders).iter().filter(|answer| decision_of(Some(answer)) == Decision::Granted).count()
+        self.submit(&orders)
+            .iter()
+            .filter(|answer| decision_of(Some(answer)) == BenchDecision::Granted)
+            .count()
     }
 }
 
-fn decision_of(answer: Option<&Result<OrderReply, OrderError>>) -> Decision {
+fn decision_of(answer: Option<&Result<OrderReply, OrderError>>) -> BenchDecision {
     match answer {
-        Some(Ok(answer)) if answer.degraded && answer.is_granted() => Decision::DegradedGrant,
-        Some(Ok(answer)) if answer.degraded => Decision::DegradedRefusal,
-        Some(Ok(answer)) => Decision::of(answer.is_granted()),
+        Some(Ok(answer)) if answer.degraded && answer.is_granted() => BenchDecision::DegradedGrant,
+        Some(Ok(answer)) if answer.degraded => BenchDecision::DegradedRefusal,
+        Some(Ok(answer)) => BenchDecision::of(answer.is_granted()),
         Some(Err(rejection)) => panic!("the benchmark sent an invalid request: {rejection}"),
         None => panic!("a store answers every order"),
     }
@@ -161,7 +164,7 @@ mod tests {
             let mut client = subject.client();
             assert_eq!(client.decide_singly(&Keys::hot(7)), 5);
             assert_eq!(client.decide_in_batches(&Keys::each(32)), 32);
-            assert_eq!(client.decide("u00000012345"), Decision::Refused);
+            assert_eq!(client.decide("u00000012345"), BenchDecision::Refused);
         }
     }
 }

@@ -9,7 +9,7 @@ use tidegate::store::{Memory, MemoryStore, Store};
 
 use super::put;
 use super::submit::SubmitClient;
-use crate::bench_subject::{BATCH, BenchClient, BenchSubject, Decision};
+use crate::bench_subject::{BATCH, BenchClient, BenchDecision, BenchSubject};
 use crate::rule::{BenchRule, LimitScope};
 
 /// The name in the tables.
@@ -103,7 +103,7 @@ struct HandleClient(MemoryHandle);
 
 impl BenchClient for HandleClient {
     #[inline]
-    fn decide(&mut self, key: &str) -> Decision {
+    fn decide(&mut self, key: &str) -> BenchDecision {
         decision_of(self.0.try_acquire(key.as_bytes(), 1))
     }
 
@@ -123,15 +123,15 @@ struct HandleSetClient(MemoryHandleSet);
 
 impl BenchClient for HandleSetClient {
     #[inline]
-    fn decide(&mut self, key: &str) -> Decision {
+    fn decide(&mut self, key: &str) -> BenchDecision {
         decision_of(self.0.try_acquire(&[None, None, None, Some(key.as_bytes())]))
     }
 }
 
 #[inline]
-fn decision_of(verdict: Result<Verdict, OrderError>) -> Decision {
+fn decision_of(verdict: Result<Verdict, OrderError>) -> BenchDecision {
     match verdict {
-        Ok(verdict) => Decision::of(verdict == Verdict::Granted),
+        Ok(verdict) => BenchDecision::of(verdict == Verdict::Granted),
         Err(rejection) => reject(&rejection),
     }
 }
@@ -159,8 +159,8 @@ mod tests {
         let mut client = subject.client();
         assert_eq!(client.decide_singly(&Keys::hot(7)), 5);
         assert_eq!(client.decide_in_batches(&Keys::each(32)), 32);
-        assert_eq!(client.decide("u00000012345"), Decision::Refused);
-        assert_eq!(subject.submit_client_for(0).decide("u00000012345"), Decision::Refused);
+        assert_eq!(client.decide("u00000012345"), BenchDecision::Refused);
+        assert_eq!(subject.submit_client_for(0).decide("u00000012345"), BenchDecision::Refused);
         assert_eq!((subject.used(0, "u00000012345"), subject.rows()), (5, Some(33)));
     }
 

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use tidegate::reply::{OrderError, Outcome, Replies};
-use tidegate::store::map::excerpt::Excerpt;
+use tidegate::store::map::working_set::WorkingSet;
 use tidegate::store::{Actual, Settlement, Unavailable, Usage};
 use tidegate_core::{Amount, Ask, Hold, Intent, LeaseId, LeaseTerm, Order, Timestamp};
 use tokio::sync::oneshot;
@@ -50,7 +50,7 @@ impl QueuedOrder {
         }
     }
 
-    fn decide(&self, excerpt: &mut Excerpt, answers: &mut Replies) {
+    fn decide(&self, working_set: &mut WorkingSet, answers: &mut Replies) {
         let asks: Vec<Ask<'_>> = self
             .asks
             .iter()
@@ -64,7 +64,7 @@ impl QueuedOrder {
             ttl: self.ttl,
             max_wait: self.max_wait,
         };
-        excerpt.decide(&order, answers);
+        working_set.decide(&order, answers);
     }
 }
 
@@ -168,24 +168,26 @@ impl Job {
         }
     }
 
-    /// Runs the task on the loaded excerpt.
-    pub(crate) fn run(&mut self, excerpt: &mut Excerpt) {
+    /// Runs the task on the loaded working set.
+    pub(crate) fn run(&mut self, working_set: &mut WorkingSet) {
         match &mut self.task {
             JobTask::Orders { orders, answers, .. } => {
                 answers.clear();
                 for order in orders.iter() {
-                    order.decide(excerpt, answers);
+                    order.decide(working_set, answers);
                 }
             }
-            JobTask::Release { id, done, .. } => *done = Some(excerpt.release(*id)),
-            JobTask::Renew { id, ttl, done, .. } => *done = Some(excerpt.renew(*id, *ttl)),
-            JobTask::Settle { id, actual, done, .. } => *done = Some(excerpt.settle(*id, actual.actual())),
-            JobTask::Reset { limit_id, key, done, .. } => *done = Some(excerpt.reset(limit_id, key)),
+            JobTask::Release { id, done, .. } => *done = Some(working_set.release(*id)),
+            JobTask::Renew { id, ttl, done, .. } => *done = Some(working_set.renew(*id, *ttl)),
+            JobTask::Settle { id, actual, done, .. } => {
+                *done = Some(working_set.settle(*id, actual.actual()))
+            }
+            JobTask::Reset { limit_id, key, done, .. } => *done = Some(working_set.reset(limit_id, key)),
             JobTask::Usage { limit_id, key, done, .. } => {
-                *done = Some(excerpt.usage(limit_id, key.as_deref()))
+                *done = Some(working_set.usage(limit_id, key.as_deref()))
             }
             JobTask::Holders { limit_id, key, done, .. } => {
-                *done = Some(excerpt.holders(limit_id, key.as_deref()));
+                *done = Some(working_set.holders(limit_id, key.as_deref()));
             }
             JobTask::CleanUp { .. } => {}
         }

@@ -14,8 +14,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use deadpool_postgres::Object;
-use tidegate::store::written::bytes::{Reader, Writer};
-use tidegate::store::written::limit as written;
+use tidegate::store::codec::limit as limit_codec;
+use tidegate::store::codec::primitives::{ByteReader, ByteWriter};
 use tidegate_core::{
     ItemLineage, Limit, LimitPhase, LimitSpec, Per, Row, RowScope, Span, Tick, Timestamp, row_codec,
 };
@@ -219,7 +219,7 @@ fn read_edition(row: &tokio_postgres::Row, tick: Tick) -> Result<LimitEdition, D
     let (Some(text), Some(descent)) = (text, descent) else {
         return Err(damaged("a limit without a definition"));
     };
-    let spec = written::read(&mut Reader::new(text)).map_err(|why| damaged(&why.to_string()))?;
+    let spec = limit_codec::read(&mut ByteReader::new(text)).map_err(|why| damaged(&why.to_string()))?;
     let descent = decode_lineage(descent).ok_or_else(|| damaged("the lineage of a limit"))?;
     let version = u32::try_from(row.get::<_, i32>(11)).map_err(|_| damaged("the version of a limit"))?;
     let limit = Limit::restore(spec, tick, version, &descent).map_err(|_| damaged("an invalid limit"))?;
@@ -255,14 +255,14 @@ pub(crate) fn may_hold(limit: &Limit) -> bool {
 /// Encodes a specification.
 pub(crate) fn encode_spec(spec: &LimitSpec) -> Vec<u8> {
     let mut bytes = Vec::new();
-    written::write(&mut Writer(&mut bytes), spec);
+    limit_codec::write(&mut ByteWriter(&mut bytes), spec);
     bytes
 }
 
 /// Encodes the lineage of each item.
 pub(crate) fn encode_lineage(limit: &Limit) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let mut out = Writer(&mut bytes);
+    let mut out = ByteWriter(&mut bytes);
     out.number(limit.items().len() as u64);
     for item in limit.items() {
         let ItemLineage { law_version: reshaped, step } = item.lineage();
@@ -273,7 +273,7 @@ pub(crate) fn encode_lineage(limit: &Limit) -> Vec<u8> {
 }
 
 fn decode_lineage(bytes: &[u8]) -> Option<Vec<ItemLineage>> {
-    let mut reader = Reader::new(bytes);
+    let mut reader = ByteReader::new(bytes);
     let read = reader.many(2, |reader| {
         Ok(ItemLineage {
             law_version: reader.number32()?,

@@ -32,7 +32,7 @@ const START: Timestamp = Timestamp::from_ticks(1_700_000_000_000_000_000);
 
 /// A step of a run.
 #[derive(Debug, Clone)]
-enum Event {
+enum CrashStep {
     /// Acquires from a limit for a key, in one or several orders of a batch.
     Take { limit: usize, key: u8, count: u8, times: u8 },
     /// Acquires with a request id that repeats.
@@ -53,18 +53,18 @@ enum Event {
     Reset(usize, Option<u8>),
 }
 
-fn events() -> impl Strategy<Value = Vec<Event>> {
+fn events() -> impl Strategy<Value = Vec<CrashStep>> {
     let event = prop_oneof![
         8 => (0..LIMITS, 0u8..3, 1u8..5, 1u8..9)
-            .prop_map(|(limit, key, count, times)| Event::Take { limit, key, count, times }),
-        3 => (0..3usize, 0u8..2, 0u8..2).prop_map(|(limit, key, id)| Event::Request { limit, key, id }),
-        2 => Just(Event::Hold),
-        1 => Just(Event::Release),
-        3 => Just(Event::Wait),
-        1 => (1u8..50).prop_map(Event::Pass),
-        1 => Just(Event::Snapshot),
-        1 => (0..LIMITS).prop_map(Event::Edit),
-        1 => (0..LIMITS, prop::option::of(0u8..3)).prop_map(|(limit, key)| Event::Reset(limit, key)),
+            .prop_map(|(limit, key, count, times)| CrashStep::Take { limit, key, count, times }),
+        3 => (0..3usize, 0u8..2, 0u8..2).prop_map(|(limit, key, id)| CrashStep::Request { limit, key, id }),
+        2 => Just(CrashStep::Hold),
+        1 => Just(CrashStep::Release),
+        3 => Just(CrashStep::Wait),
+        1 => (1u8..50).prop_map(CrashStep::Pass),
+        1 => Just(CrashStep::Snapshot),
+        1 => (0..LIMITS).prop_map(CrashStep::Edit),
+        1 => (0..LIMITS, prop::option::of(0u8..3)).prop_map(|(limit, key)| CrashStep::Reset(limit, key)),
     ];
     prop::collection::vec(event, 5..40)
 }
@@ -279,17 +279,17 @@ pub(crate) fn split_reply<T>(reply: StoreReply<T>) -> (T, Option<Lsn>) {
     }
 }
 
-fn play(store: &DiskStore, clock: &ManualClock, ledger: &mut GrantLedger, events: &[Event]) {
+fn play(store: &DiskStore, clock: &ManualClock, ledger: &mut GrantLedger, events: &[CrashStep]) {
     for event in events {
         match *event {
-            Event::Take { limit, key, count, times } => {
+            CrashStep::Take { limit, key, count, times } => {
                 take(store, ledger, limit, key, count, times);
             }
-            Event::Request { limit, key, id } => request(store, ledger, limit, key, id),
-            Event::Hold => {
+            CrashStep::Request { limit, key, id } => request(store, ledger, limit, key, id),
+            CrashStep::Hold => {
                 hold(store, ledger);
             }
-            Event::Release => {
+            CrashStep::Release => {
                 if let Some(at) = ledger.leases.iter().position(|(_, reported)| *reported) {
                     let (lease, _) = ledger.leases.remove(at);
                     let (released, lsn) = split_reply(store.release(lease));
@@ -297,14 +297,14 @@ fn play(store: &DiskStore, clock: &ManualClock, ledger: &mut GrantLedger, events
                     ledger.add_decision(lsn, ReportedEvent::Release(lease));
                 }
             }
-            Event::Wait => wait(store, ledger),
-            Event::Edit(limit) => {
+            CrashStep::Wait => wait(store, ledger),
+            CrashStep::Edit(limit) => {
                 let spec = limits().swap_remove(limit);
                 let version = store.get(&spec.id).expect("it is there").version();
                 let spec = LimitSpec { description: Some(format!("after {version}")), ..spec };
                 store.put(spec, ExpectedVersion::Version(version)).expect("it makes sense");
             }
-            Event::Reset(limit, key) => {
+            CrashStep::Reset(limit, key) => {
                 let spec = limits().swap_remove(limit);
                 // The reset of a key does not affect the shared row.
                 let key = key.filter(|_| spec.items.iter().all(|item| item.per == Per::Key));
@@ -316,8 +316,8 @@ fn play(store: &DiskStore, clock: &ManualClock, ledger: &mut GrantLedger, events
                     .expect("it is there");
                 wait(store, ledger);
             }
-            Event::Pass(millis) => clock.advance(Duration::from_millis(u64::from(millis))),
-            Event::Snapshot => store.snapshot().expect("the disk is well"),
+            CrashStep::Pass(millis) => clock.advance(Duration::from_millis(u64::from(millis))),
+            CrashStep::Snapshot => store.snapshot().expect("the disk is well"),
         }
     }
 }
@@ -412,7 +412,7 @@ fn sell_out(store: &DiskStore, ledger: &mut GrantLedger) {
 
 fn start_run(
     directory: &Arc<SimulatedDirectory>,
-    events: &[Event],
+    events: &[CrashStep],
     keeps_history: bool,
 ) -> (DiskStore, Arc<ManualClock>, GrantLedger) {
     let clock = Arc::new(ManualClock::at(START));
@@ -510,7 +510,7 @@ fn check_image(image: SimulatedDirectory, moment: usize, clock: &Arc<ManualClock
                 );
             }
             ReportedEvent::Release(id) => {
-                assert!(!split_reply(store.release(id)).0, "what was given back is held")
+                assert!(!split_reply(store.release(id)).0, "what was given back is held");
             }
             ReportedEvent::Request { limit, key, id } => {
                 let before = used(&store, limit, key);

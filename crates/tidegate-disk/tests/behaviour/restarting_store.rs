@@ -71,8 +71,12 @@ impl Store for RestartingStore {
         self.call(|store| store.submit(orders, buffer))
     }
 
-    fn bid(&self, bids: &CompactBatch<'_>, gists: &mut CompactReplies) -> Result<Option<Lsn>, Unavailable> {
-        self.call(|store| store.bid(bids, gists))
+    fn submit_compact(
+        &self,
+        bids: &CompactBatch<'_>,
+        gists: &mut CompactReplies,
+    ) -> Result<Option<Lsn>, Unavailable> {
+        self.call(|store| store.submit_compact(bids, gists))
     }
 
     fn release(&self, lease: LeaseId) -> StoreReply<bool> {

@@ -241,7 +241,7 @@ fn inspect_shows_all_items() {
     let mut show = |found: InspectedItem<'_>| match found {
         InspectedItem::Chunk { payload, .. } => seen.push(("chunk", payload.to_vec())),
         InspectedItem::Block { kind: BlockKind::Records, payload, .. } => {
-            seen.push(("records", payload.to_vec()))
+            seen.push(("records", payload.to_vec()));
         }
         InspectedItem::Block { kind, .. } => {
             seen.push((if kind == BlockKind::Seal { "seal" } else { "stop" }, Vec::new()));

@@ -13,19 +13,19 @@ use super::fixtures::{as_files, commit, open};
 
 /// A task that counts its wake-ups.
 #[derive(Default)]
-struct Task {
+struct WakeCounter {
     woken: AtomicUsize,
 }
 
-impl Wake for Task {
-    fn wake(self: Arc<Task>) {
+impl Wake for WakeCounter {
+    fn wake(self: Arc<WakeCounter>) {
         self.woken.fetch_add(1, Ordering::SeqCst);
     }
 }
 
-impl Task {
-    fn new() -> (Arc<Task>, Waker) {
-        let task = Arc::new(Task::default());
+impl WakeCounter {
+    fn new() -> (Arc<WakeCounter>, Waker) {
+        let task = Arc::new(WakeCounter::default());
         let waker = Waker::from(Arc::clone(&task));
         (task, waker)
     }
@@ -87,7 +87,7 @@ fn waiting_task_is_woken_by_its_commit_only() {
     let first = log.append(b"first", 1).expect("the log is sound");
     hold.wait_for_caller();
     let second = log.append(b"second", 1).expect("the log is sound");
-    let ((early, early_waker), (late, late_waker)) = (Task::new(), Task::new());
+    let ((early, early_waker), (late, late_waker)) = (WakeCounter::new(), WakeCounter::new());
     for _ in 0..1000 {
         assert!(!is_durable(&log, first, &early_waker) && !is_durable(&log, second, &late_waker));
     }
@@ -108,7 +108,7 @@ fn abandoned_waiter_is_removed_by_next_commit() {
     let (log, _, _) = open(&directory);
     let hold = directory.hold(DiskCall::Sync);
     let lsn = log.append(b"x", 1).expect("the log is sound");
-    let (task, waker) = Task::new();
+    let (task, waker) = WakeCounter::new();
     assert!(!is_durable(&log, lsn, &waker));
     drop(waker);
     assert_eq!(Arc::strong_count(&task), 2, "the log does not know yet");
@@ -126,7 +126,7 @@ fn all_waiters_get_an_error_when_sync_fails() {
     let hold = directory.hold(DiskCall::Sync);
     let lsn = log.append(b"x", 1).expect("the failure is not known yet");
     hold.wait_for_caller();
-    let tasks: Vec<(Arc<Task>, Waker)> = (0..10).map(|_| Task::new()).collect();
+    let tasks: Vec<(Arc<WakeCounter>, Waker)> = (0..10).map(|_| WakeCounter::new()).collect();
     assert!(tasks.iter().all(|(_, waker)| !is_durable(&log, lsn, waker)));
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| log.wait_durable(lsn));

@@ -32,7 +32,7 @@ pub(crate) fn try_open(
         match entry {
             ReplayEntry::Snapshot(chunk) => replayed.chunks.push(chunk.to_vec()),
             ReplayEntry::Block { number, time, payload } => {
-                replayed.blocks.push((number, time, payload.to_vec()))
+                replayed.blocks.push((number, time, payload.to_vec()));
             }
             ReplayEntry::Identity { .. } => {}
             ReplayEntry::Progress { read, total } => assert!(read <= total, "{read} of {total}"),

@@ -149,13 +149,13 @@ impl Store for RecordingStore {
         self.batches.fetch_add(1, Ordering::Relaxed);
         self.reply_as_configured(self.inner.submit(orders, buffer))
     }
-    fn bid(
+    fn submit_compact(
         &self,
         batch: &CompactBatch<'_>,
         replies: &mut CompactReplies,
     ) -> Result<Option<Lsn>, Unavailable> {
         replies.clear();
-        if self.passes_compact { self.inner.bid(batch, replies) } else { Ok(None) }
+        if self.passes_compact { self.inner.submit_compact(batch, replies) } else { Ok(None) }
     }
     fn release(&self, lease: LeaseId) -> StoreReply<bool> {
         self.reply_as_configured(self.inner.release(lease))

@@ -85,7 +85,7 @@ impl CompactReplies {
     }
 
     /// For stores: adds a limit version and returns its index.
-    pub fn learn(&mut self, text: Arc<Limit>) -> usize {
+    pub fn add_limit(&mut self, text: Arc<Limit>) -> usize {
         self.texts.push(text);
         self.texts.len() - 1
     }
@@ -97,7 +97,7 @@ impl CompactReplies {
     }
 
     /// For stores with a log: records changes from now on.
-    pub fn keep_notes(&mut self) {
+    pub fn record_changes(&mut self) {
         self.notes.get_or_insert_default();
     }
 

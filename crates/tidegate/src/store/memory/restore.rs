@@ -26,14 +26,14 @@ use super::row_epoch::Because;
 use super::{Memory, MemoryStore, Shared};
 use crate::catalog::RemovalMode;
 use crate::clock::Clock;
-use crate::store::journal::{Journal, Lease, LeaseNote, Origin, Tag, What};
+use crate::store::journal::{Journal, LeaseAction, LeaseNote, LeaseRecord, Origin, Tag};
 
 /// A store that is being made again.
 pub struct Restore {
     shared: Arc<Shared>,
     now: Timestamp,
     tenants: HashMap<u64, Arc<Tenant>>,
-    leases: HashMap<LeaseId, (u64, Lease)>,
+    leases: HashMap<LeaseId, (u64, LeaseRecord)>,
     /// Rows of keys that have no place yet.
     waiting: Waiting,
 }
@@ -436,7 +436,7 @@ impl Restore {
         let mut desk = self.shared.desk();
         desk.deeds = desk.deeds.max(serial);
         match what {
-            What::Granted { id, lease, fences } => {
+            LeaseAction::Granted { id, lease, fences } => {
                 let number = u64::try_from(id.0 >> 64).expect("64 bits");
                 desk.granted_leases = desk.granted_leases.max(number);
                 for (generation, fence) in fences {
@@ -449,7 +449,7 @@ impl Restore {
                     self.leases.insert(id, (serial, lease));
                 }
             }
-            What::Renewed { id, expires_at } => {
+            LeaseAction::Renewed { id, expires_at } => {
                 if let Some((known, lease)) = self.leases.get_mut(&id)
                     && *known < serial
                 {
@@ -457,16 +457,16 @@ impl Restore {
                     lease.expires_at = expires_at;
                 }
             }
-            What::Released { id } => {
+            LeaseAction::Released { id } => {
                 self.leases.remove(&id);
             }
-            What::Settled { id, until } => {
+            LeaseAction::Settled { id, until } => {
                 self.leases.remove(&id);
                 if until > self.now && !desk.leases.was_settled(id, self.now) {
                     desk.leases.remember_settled(id, until);
                 }
             }
-            What::Remembered { id, grant } => {
+            LeaseAction::Remembered { id, grant } => {
                 let known = desk.requests.get(&id, Timestamp::EPOCH).map(|known| known.until);
                 if known != Some(grant.until) && grant.until > self.now {
                     desk.requests.remember(&id, grant);
@@ -518,7 +518,7 @@ impl Restore {
     }
 
     /// Makes rows know what a lease holds of them.
-    fn hold(&self, id: LeaseId, lease: &Lease) -> Result<(), RestoreError> {
+    fn hold(&self, id: LeaseId, lease: &LeaseRecord) -> Result<(), RestoreError> {
         let tenure = LeaseTerm { lease: id, expires_at: lease.expires_at };
         // A row that was dropped with its limit's end does not know of a lease that goes on.
         for holding in lease.holdings.iter().filter(|holding| holding.pins) {

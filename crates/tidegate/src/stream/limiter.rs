@@ -1,4 +1,4 @@
-//! A gate: the rules, what they have counted, and what became of the messages.
+//! The limiter of message streams: its rules, its counts, and its statistics.
 
 use std::fmt;
 use std::future::Future;
@@ -16,70 +16,75 @@ use crate::store::{MapStore, Store};
 
 use super::rules::{Fate, RefusedBy, Rules, User};
 
-/// The id of the one limit a gate has.
+/// Id of the only limit.
 const LIMIT: &str = "messages";
 
-/// Decides which messages pass. Clones share what is counted, so several streams can go through one gate.
+/// Decides which messages pass. Clones share their counts, so several streams can share one limiter.
 ///
-/// A gate has a plain store of its own, because its stats tell how many users are active, and only the plain store counts the rows
-/// that still matter. It is not the [`Gate`](crate::store::memory::MemoryHandle) of memory stores, which is a handle on one limit.
+/// It has a map store of its own, because its statistics tell how many users are active, and only the map store counts the
+/// rows that are not evictable.
 ///
 /// ```
 /// use std::time::Duration;
-/// use tidegate::stream::{Fate, Gate, Rate, Rules};
+/// use tidegate::stream::{Fate, StreamLimiter, Rate, Rules};
 ///
-/// let gate = Gate::new(Rules { user: Rate::of(3, Duration::from_secs(60)), ..Rules::default() })?;
-/// let passed = (0..10).filter(|_| gate.admit("ada") == Fate::Passed).count();
+/// let limiter = StreamLimiter::new(Rules { user: Rate::of(3, Duration::from_secs(60)), ..Rules::default() })?;
+/// let passed = (0..10).filter(|_| limiter.admit("ada") == Fate::Passed).count();
 /// assert_eq!(passed, 3);
-/// assert_eq!(gate.stats().dropped_user, 7);
+/// assert_eq!(limiter.stats().dropped_user, 7);
 /// # Ok::<(), tidegate::catalog::PutError>(())
 /// ```
 #[derive(Clone)]
-pub struct Gate {
-    inner: Arc<Inner>,
+pub struct StreamLimiter {
+    inner: Arc<StreamLimiterState>,
 }
 
-struct Inner {
+struct StreamLimiterState {
     store: Arc<MapStore>,
     limiter: Limiter,
-    /// Times the work, whatever the store's clock says.
+    /// Measures the work, whatever the store's clock shows.
     wall: SystemClock,
-    desk: Mutex<Desk>,
+    totals: Mutex<MessageTotals>,
 }
 
 /// What changes with every message.
 #[derive(Default)]
-struct Desk {
+struct MessageTotals {
     counts: Counts,
     spent: Span,
 }
 
-impl Gate {
-    /// A gate with these rules, in the system's time.
-    pub fn new(rules: Rules) -> Result<Gate, PutError> {
-        Gate::keeping(rules, SystemClock::new())
+impl StreamLimiter {
+    /// A limiter with these rules and the system clock.
+    pub fn new(rules: Rules) -> Result<StreamLimiter, PutError> {
+        StreamLimiter::with_clock(rules, SystemClock::new())
     }
 
-    /// A gate with these rules, in this clock's time.
-    pub fn keeping(rules: Rules, clock: impl Clock + 'static) -> Result<Gate, PutError> {
-        Gate::pulsing(rules, clock, SystemHolderClock)
+    /// A limiter with these rules and this clock.
+    pub fn with_clock(rules: Rules, clock: impl Clock + 'static) -> Result<StreamLimiter, PutError> {
+        StreamLimiter::with_clocks(rules, clock, SystemHolderClock)
     }
 
-    /// The same, with a holder_clock of its own to wake messages that wait.
-    pub fn pulsing(
+    /// The same, with its own clock to wake delayed messages.
+    pub fn with_clocks(
         rules: Rules,
         clock: impl Clock + 'static,
         holder_clock: impl HolderClock + 'static,
-    ) -> Result<Gate, PutError> {
+    ) -> Result<StreamLimiter, PutError> {
         let store = Arc::new(MapStore::new(clock, 0));
         store.put(rules.spec(LIMIT), ExpectedVersion::Absent)?;
         let limiter = Limiter::builder(Arc::clone(&store) as Arc<_>).holder_clock(holder_clock).build();
-        Ok(Gate {
-            inner: Arc::new(Inner { store, limiter, wall: SystemClock::new(), desk: Mutex::default() }),
+        Ok(StreamLimiter {
+            inner: Arc::new(StreamLimiterState {
+                store,
+                limiter,
+                wall: SystemClock::new(),
+                totals: Mutex::default(),
+            }),
         })
     }
 
-    /// Decides one message of this user, now. It does not overtake messages that wait.
+    /// Decides one message of this user now. It does not overtake delayed messages.
     pub fn admit<'a>(&self, user: impl Into<User<'a>>) -> Fate {
         let began = self.inner.wall.now();
         let user = user.into();
@@ -87,89 +92,89 @@ impl Gate {
         self.decided(&decision, self.inner.wall.now().since(began))
     }
 
-    /// Lets one message of this user wait for as long as this.
+    /// Delays one message of this user for at most this long.
     pub(super) fn wait(&self, user: &User<'_>, patience: Duration) -> Waiting {
         let question = self.inner.limiter.ask(LIMIT, user.as_bytes());
-        Waiting { gate: self.clone(), acquire: question.acquire_within(patience) }
+        Waiting { limiter: self.clone(), acquire: question.acquire_within(patience) }
     }
 
-    /// What became of the messages so far, and what the windows hold now.
+    /// Counts so far, and the current content of the windows.
     pub fn stats(&self) -> Stats {
         let usage = self.inner.store.usage(LIMIT, None).now().ok();
         let current_global = usage.and_then(|usage| usage.items.first().map(|item| item.current_count));
         let active_users = self.inner.store.live_keys(LIMIT);
-        let desk = self.desk();
+        let totals = self.totals();
         Stats {
-            processed: desk.counts.processed(),
-            passed: desk.counts.passed,
-            dropped: desk.counts.dropped(),
-            dropped_global: desk.counts.dropped_global,
-            dropped_user: desk.counts.dropped_user,
+            processed: totals.counts.processed(),
+            passed: totals.counts.passed,
+            dropped: totals.counts.dropped(),
+            dropped_global: totals.counts.dropped_global,
+            dropped_user: totals.counts.dropped_user,
             current_global: current_global.unwrap_or_default(),
             active_users,
-            mean_us: mean_us(desk.spent, desk.counts.processed()),
+            mean_us: mean_us(totals.spent, totals.counts.processed()),
         }
     }
 
-    /// Empties both windows. The counts of what became of messages go on.
+    /// Empties both windows. The counts of messages go on.
     pub fn reset(&self) {
         let reset = self.inner.limiter.reset(LIMIT, None);
         debug_assert!(reset.is_ok(), "the limit is there");
     }
 
-    /// Counts a message and the time it took.
+    /// Counts a message and the time of its decision.
     fn decided(&self, decision: &Result<Permit, AcquireError>, spent: Span) -> Fate {
         let fate = match decision {
             Ok(_) => Fate::Passed,
             Err(AcquireError::Refused(refused)) => Fate::of_refusal(refused),
             Err(error) => panic!("the limit exists, and the key and the patience are valid: {error}"),
         };
-        let mut desk = self.desk();
-        desk.counts.count(fate);
-        desk.spent = desk.spent.plus(spent);
+        let mut totals = self.totals();
+        totals.counts.count(fate);
+        totals.spent = totals.spent.plus(spent);
         fate
     }
 
-    fn desk(&self) -> MutexGuard<'_, Desk> {
-        // Counts that a panic left behind are still counts.
-        self.inner.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    fn totals(&self) -> MutexGuard<'_, MessageTotals> {
+        // Counts after a panic are still counts.
+        self.inner.totals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl fmt::Debug for Gate {
+impl fmt::Debug for StreamLimiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Gate").field("counts", &self.desk().counts).finish_non_exhaustive()
+        f.debug_struct("StreamLimiter").field("counts", &self.totals().counts).finish_non_exhaustive()
     }
 }
 
-/// A message that waits for its fate.
+/// A delayed message.
 pub(super) struct Waiting {
-    gate: Gate,
+    limiter: StreamLimiter,
     acquire: Acquire,
 }
 
 impl Waiting {
-    /// Its fate, when it is decided. Waiting is not work: only the last look is timed.
+    /// The decision, once it is made. Only the last poll is timed, because waiting is not work.
     pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Fate> {
-        let began = self.gate.inner.wall.now();
+        let began = self.limiter.inner.wall.now();
         let polled = Pin::new(&mut self.acquire).poll(context);
-        polled.map(|decision| self.gate.decided(&decision, self.gate.inner.wall.now().since(began)))
+        polled.map(|decision| self.limiter.decided(&decision, self.limiter.inner.wall.now().since(began)))
     }
 }
 
-/// Messages by what became of them.
+/// Messages by decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// Those that passed.
+    /// Passed messages.
     pub passed: u64,
-    /// Those the global rule refused.
+    /// Messages refused by the global rate.
     pub dropped_global: u64,
-    /// Those the rule for users refused.
+    /// Messages refused by the user rate.
     pub dropped_user: u64,
 }
 
 impl Counts {
-    /// Counts one more.
+    /// Counts a message.
     pub fn count(&mut self, fate: Fate) {
         *match fate {
             Fate::Passed => &mut self.passed,
@@ -180,35 +185,35 @@ impl Counts {
         } += 1;
     }
 
-    /// Those that were refused.
+    /// Refused messages.
     pub fn dropped(&self) -> u64 {
         self.dropped_global + self.dropped_user
     }
 
-    /// All of them.
+    /// All messages.
     pub fn processed(&self) -> u64 {
         self.passed + self.dropped()
     }
 }
 
-/// What a gate has done. The names are those of `tidegate pipe --stats`.
+/// Statistics of a limiter. The names are those of `tidegate pipe --stats`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Stats {
-    /// How many messages came.
+    /// Number of messages.
     pub processed: u64,
-    /// How many of them went on.
+    /// Number of passed messages.
     pub passed: u64,
-    /// How many were refused.
+    /// Number of refused messages.
     pub dropped: u64,
-    /// How many of those by the global rule; a message that both refuse is one of them.
+    /// Number refused by the global rate, or by both.
     pub dropped_global: u64,
-    /// How many by the rule for users.
+    /// Number refused by the user rate only.
     pub dropped_user: u64,
-    /// How many messages the global window holds now.
+    /// Messages in the global window now.
     pub current_global: u64,
-    /// How many users have a message in their window now.
+    /// Users with a message in their window now.
     pub active_users: usize,
-    /// How long deciding one message took on average, in microseconds.
+    /// Mean time of a decision in microseconds.
     pub mean_us: f64,
 }
 

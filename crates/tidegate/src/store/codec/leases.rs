@@ -15,16 +15,16 @@
 use std::sync::Arc;
 
 use crate::reply::{GrantedLease, ItemReading, OrderReply, Outcome};
-use crate::store::leases::{HeldAsk, Holding, Lease};
-use crate::store::requests::Remembered;
+use crate::store::leases::{HeldAsk, LeaseHolding, LeaseRecord};
+use crate::store::requests::RememberedGrant;
 use tidegate_core::law::token_bucket::BucketReceipt;
 use tidegate_core::{Capacity, ChargeRecord, ItemPosition, Limit, Reading, Receipt, Span};
 
-use super::bytes::{Reader, Writer};
+use super::primitives::{ByteReader, ByteWriter};
 use super::{CodecError, LimitOf};
 
 /// Writes a lease.
-pub fn write_lease(out: &mut Writer<'_>, lease: &Lease) {
+pub fn write_lease(out: &mut ByteWriter<'_>, lease: &LeaseRecord) {
     out.time(lease.expires_at);
     out.number(lease.ttl.ticks());
     out.number(lease.holdings.len() as u64);
@@ -32,7 +32,7 @@ pub fn write_lease(out: &mut Writer<'_>, lease: &Lease) {
         out.text(holding.limit_id.as_bytes());
         out.number(holding.generation);
         out.number(u64::from(holding.version));
-        out.maybe(holding.key.as_deref(), Writer::text);
+        out.maybe(holding.key.as_deref(), ByteWriter::text);
         out.byte(u8::from(holding.pins));
         out.number(holding.charges.len() as u64);
         for (name, charged) in &holding.charges {
@@ -45,12 +45,12 @@ pub fn write_lease(out: &mut Writer<'_>, lease: &Lease) {
     out.number(lease.asks.len() as u64);
     for HeldAsk { holdings } in &lease.asks {
         for holding in holdings {
-            out.maybe(holding.map(|index| index as u64), Writer::number);
+            out.maybe(holding.map(|index| index as u64), ByteWriter::number);
         }
     }
 }
 
-fn write_receipt(out: &mut Writer<'_>, receipt: Receipt) {
+fn write_receipt(out: &mut ByteWriter<'_>, receipt: Receipt) {
     match receipt {
         Receipt::Plain => out.byte(0),
         Receipt::At(at) => {
@@ -67,12 +67,12 @@ fn write_receipt(out: &mut Writer<'_>, receipt: Receipt) {
 }
 
 /// Reads a lease.
-pub fn read_lease(body: &mut Reader<'_>) -> Result<Lease, CodecError> {
-    Ok(Lease {
+pub fn read_lease(body: &mut ByteReader<'_>) -> Result<LeaseRecord, CodecError> {
+    Ok(LeaseRecord {
         expires_at: body.time()?,
         ttl: Span::from_ticks(body.number()?),
         holdings: body.many(6, |body| {
-            Ok(Holding {
+            Ok(LeaseHolding {
                 limit_id: body.string()?.into(),
                 generation: body.number()?,
                 version: body.number32()?,
@@ -89,12 +89,12 @@ pub fn read_lease(body: &mut Reader<'_>) -> Result<Lease, CodecError> {
             })
         })?,
         asks: body.many(2, |body| {
-            Ok(HeldAsk { holdings: [body.maybe(Reader::size)?, body.maybe(Reader::size)?] })
+            Ok(HeldAsk { holdings: [body.maybe(ByteReader::size)?, body.maybe(ByteReader::size)?] })
         })?,
     })
 }
 
-fn read_receipt(body: &mut Reader<'_>) -> Result<Receipt, CodecError> {
+fn read_receipt(body: &mut ByteReader<'_>) -> Result<Receipt, CodecError> {
     Ok(match body.byte()? {
         0 => Receipt::Plain,
         1 => Receipt::At(body.time()?),
@@ -103,17 +103,17 @@ fn read_receipt(body: &mut Reader<'_>) -> Result<Receipt, CodecError> {
             step: Span::from_ticks(body.number()?),
             credits: Span::from_ticks(body.number()?),
         }),
-        _ => return Err(body.illegible("a receipt of an unknown kind")),
+        _ => return Err(body.invalid("a receipt of an unknown kind")),
     })
 }
 
 /// Writes a remembered grant.
-pub fn write_grant(out: &mut Writer<'_>, grant: &Remembered) {
+pub fn write_grant(out: &mut ByteWriter<'_>, grant: &RememberedGrant) {
     out.time(grant.until);
     out.number(grant.asks.len() as u64);
     for (limit_id, key, count) in &grant.asks {
         out.text(limit_id.as_bytes());
-        out.maybe(key.as_deref(), Writer::text);
+        out.maybe(key.as_deref(), ByteWriter::text);
         out.number(*count);
     }
     let answer = &grant.answer;
@@ -139,19 +139,19 @@ pub fn write_grant(out: &mut Writer<'_>, grant: &Remembered) {
     }
 }
 
-fn write_reading(out: &mut Writer<'_>, reading: &Reading) {
+fn write_reading(out: &mut ByteWriter<'_>, reading: &Reading) {
     let capacity = match reading.capacity {
         Capacity::Unlimited => None,
         Capacity::AtMost(limit) => Some(limit),
     };
-    out.maybe(capacity, Writer::number);
+    out.maybe(capacity, ByteWriter::number);
     out.number(reading.used);
-    out.maybe(reading.remaining, Writer::number);
-    out.maybe(reading.resets_at, Writer::time);
+    out.maybe(reading.remaining, ByteWriter::number);
+    out.maybe(reading.resets_at, ByteWriter::time);
 }
 
 /// Reads a remembered grant.
-pub fn read_grant(body: &mut Reader<'_>, limit_of: LimitOf<'_>) -> Result<Remembered, CodecError> {
+pub fn read_grant(body: &mut ByteReader<'_>, limit_of: LimitOf<'_>) -> Result<RememberedGrant, CodecError> {
     let until = body.time()?;
     let asks = body.many(3, |body| {
         let limit_id = body.string()?.into();
@@ -178,7 +178,7 @@ pub fn read_grant(body: &mut Reader<'_>, limit_of: LimitOf<'_>) -> Result<Rememb
         shadowed: shadowed.into_iter().flatten().collect(),
         readings: 0..0,
     };
-    Ok(Remembered { until, asks, answer, readings: readings.into_iter().flatten().collect() })
+    Ok(RememberedGrant { until, asks, answer, readings: readings.into_iter().flatten().collect() })
 }
 
 fn reading_of(limit: Option<Arc<Limit>>, name: &str, reading: Reading) -> Option<ItemReading> {
@@ -187,11 +187,11 @@ fn reading_of(limit: Option<Arc<Limit>>, name: &str, reading: Reading) -> Option
     Some(ItemReading { limit, item, reading })
 }
 
-fn read_reading(body: &mut Reader<'_>) -> Result<Reading, CodecError> {
+fn read_reading(body: &mut ByteReader<'_>) -> Result<Reading, CodecError> {
     Ok(Reading {
-        capacity: body.maybe(Reader::number)?.map_or(Capacity::Unlimited, Capacity::AtMost),
+        capacity: body.maybe(ByteReader::number)?.map_or(Capacity::Unlimited, Capacity::AtMost),
         used: body.number()?,
-        remaining: body.maybe(Reader::number)?,
-        resets_at: body.maybe(Reader::time)?,
+        remaining: body.maybe(ByteReader::number)?,
+        resets_at: body.maybe(ByteReader::time)?,
     })
 }

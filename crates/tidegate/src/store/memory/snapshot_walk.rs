@@ -13,9 +13,9 @@ use super::cache_line::{self, EMPTY, HELD, WIDE};
 use super::leaf::{Leaf, Spread};
 use super::limit_table::Tenant;
 use super::overflow::Shelf;
-use super::restoring::Counters;
+use super::restore::Counters;
 use super::row_epoch::{Edition, RESERVED};
-use crate::store::journal::{LeaseNote, Tag, Text, What};
+use crate::store::journal::{LeaseAction, LeaseNote, Tag, Text};
 
 /// How many leases or request ids are copied at a time.
 const DEEDS_AT_A_TIME: usize = 256;
@@ -151,21 +151,21 @@ impl MemoryStore {
             let serial = desk.deeds;
             let granted = |id: &LeaseId| {
                 let lease = desk.leases.get(*id).filter(|lease| lease.expires_at > now)?.clone();
-                Some(LeaseNote { serial, what: What::Granted { id: *id, lease, fences: Vec::new() } })
+                Some(LeaseNote { serial, what: LeaseAction::Granted { id: *id, lease, fences: Vec::new() } })
             };
             let deeds: Vec<LeaseNote> = some.iter().filter_map(granted).collect();
             drop(desk);
             deeds.iter().try_for_each(|deed| see(Sight::LeaseNote(deed)))?;
         }
         for (id, until) in settled.into_iter().filter(|(_, until)| *until > now) {
-            see(Sight::LeaseNote(&LeaseNote { serial: 0, what: What::Settled { id, until } }))?;
+            see(Sight::LeaseNote(&LeaseNote { serial: 0, what: LeaseAction::Settled { id, until } }))?;
         }
         for some in requests.chunks(DEEDS_AT_A_TIME) {
             let mut desk = self.shared.desk();
             let mut deeds = Vec::new();
             for id in some {
                 if let Some(grant) = desk.requests.get(id, now).filter(|grant| grant.until > now) {
-                    let what = What::Remembered { id: id.clone(), grant: grant.clone() };
+                    let what = LeaseAction::Remembered { id: id.clone(), grant: grant.clone() };
                     deeds.push(LeaseNote { serial: 0, what });
                 }
             }

@@ -18,10 +18,10 @@ use tidegate_core::{
 };
 
 use super::CodecError;
-use super::bytes::{Reader, Writer};
+use super::primitives::{ByteReader, ByteWriter};
 
 /// Writes a limit definition.
-pub fn write(out: &mut Writer<'_>, spec: &LimitSpec) {
+pub fn write(out: &mut ByteWriter<'_>, spec: &LimitSpec) {
     out.text(spec.id.as_bytes());
     out.maybe(spec.description.as_deref(), |out, text| out.text(text.as_bytes()));
     out.text(spec.time_zone.name().as_bytes());
@@ -32,7 +32,7 @@ pub fn write(out: &mut Writer<'_>, spec: &LimitSpec) {
     word(out, spec.on_outage.word());
     word(out, spec.durability.word());
     word(out, spec.fleet.word());
-    out.maybe(spec.max_keys, Writer::number);
+    out.maybe(spec.max_keys, ByteWriter::number);
     out.number(spec.items.len() as u64);
     spec.items.iter().for_each(|item| write_item(out, item));
     out.number(spec.overrides.len() as u64);
@@ -44,7 +44,7 @@ pub fn write(out: &mut Writer<'_>, spec: &LimitSpec) {
     }
 }
 
-fn write_item(out: &mut Writer<'_>, item: &ItemSpec) {
+fn write_item(out: &mut ByteWriter<'_>, item: &ItemSpec) {
     out.maybe(item.name.as_deref(), |out, name| out.text(name.as_bytes()));
     word(out, item.policy.word());
     match item.policy {
@@ -56,7 +56,7 @@ fn write_item(out: &mut Writer<'_>, item: &ItemSpec) {
         }
         Policy::Bucket { window, burst } => {
             duration(out, window);
-            out.maybe(burst, Writer::number);
+            out.maybe(burst, ByteWriter::number);
         }
         Policy::Concurrency { ttl } => duration(out, ttl),
     }
@@ -65,16 +65,16 @@ fn write_item(out: &mut Writer<'_>, item: &ItemSpec) {
     out.maybe(item.charge, |out, charge| word(out, charge.word()));
 }
 
-fn word(out: &mut Writer<'_>, word: &str) {
+fn word(out: &mut ByteWriter<'_>, word: &str) {
     out.text(word.as_bytes());
 }
 
-fn duration(out: &mut Writer<'_>, duration: Duration) {
+fn duration(out: &mut ByteWriter<'_>, duration: Duration) {
     out.number(duration.as_secs());
     out.number(u64::from(duration.subsec_nanos()));
 }
 
-fn capacity(out: &mut Writer<'_>, capacity: Capacity) {
+fn capacity(out: &mut ByteWriter<'_>, capacity: Capacity) {
     match capacity {
         Capacity::Unlimited => out.byte(0),
         Capacity::AtMost(limit) => {
@@ -85,13 +85,13 @@ fn capacity(out: &mut Writer<'_>, capacity: Capacity) {
 }
 
 /// Reads a limit definition.
-pub fn read(body: &mut Reader<'_>) -> Result<LimitSpec, CodecError> {
+pub fn read(body: &mut ByteReader<'_>) -> Result<LimitSpec, CodecError> {
     Ok(LimitSpec {
         id: body.string()?.to_owned(),
         description: body.maybe(|body| Ok(body.string()?.to_owned()))?,
         time_zone: {
             let name = body.string()?;
-            Zone::named(name).ok_or(body.illegible("a time zone that this version does not know"))?
+            Zone::named(name).ok_or(body.invalid("a time zone that this version does not know"))?
         },
         week_start: choice(body, &WeekStart::ALL, WeekStart::word)?,
         starts_at: body.maybe(read_duration)?,
@@ -100,7 +100,7 @@ pub fn read(body: &mut Reader<'_>) -> Result<LimitSpec, CodecError> {
         on_outage: choice(body, OnOutage::ALL, OnOutage::word)?,
         durability: choice(body, Durability::ALL, Durability::word)?,
         fleet: choice(body, Fleet::ALL, Fleet::word)?,
-        max_keys: body.maybe(Reader::number)?,
+        max_keys: body.maybe(ByteReader::number)?,
         items: body.many(4, read_item)?,
         overrides: body.many(4, |body| {
             Ok(OverrideSpec {
@@ -113,7 +113,7 @@ pub fn read(body: &mut Reader<'_>) -> Result<LimitSpec, CodecError> {
     })
 }
 
-fn read_item(body: &mut Reader<'_>) -> Result<ItemSpec, CodecError> {
+fn read_item(body: &mut ByteReader<'_>) -> Result<ItemSpec, CodecError> {
     let name = body.maybe(|body| Ok(body.string()?.to_owned()))?;
     let policy = match body.string()? {
         "total" => Policy::Total,
@@ -122,13 +122,13 @@ fn read_item(body: &mut Reader<'_>) -> Result<ItemSpec, CodecError> {
             window: read_duration(body)?,
             precision: choice(body, Precision::ALL, Precision::word)?,
         },
-        "bucket" => Policy::Bucket { window: read_duration(body)?, burst: body.maybe(Reader::number)? },
+        "bucket" => Policy::Bucket { window: read_duration(body)?, burst: body.maybe(ByteReader::number)? },
         "concurrency" => Policy::Concurrency { ttl: read_duration(body)? },
         unit => Policy::Calendar(
             *Unit::ALL
                 .iter()
                 .find(|known| known.word() == unit)
-                .ok_or(body.illegible("a policy that this version does not know"))?,
+                .ok_or(body.invalid("a policy that this version does not know"))?,
         ),
     };
     Ok(ItemSpec {
@@ -141,24 +141,24 @@ fn read_item(body: &mut Reader<'_>) -> Result<ItemSpec, CodecError> {
 }
 
 fn choice<T: Copy>(
-    body: &mut Reader<'_>,
+    body: &mut ByteReader<'_>,
     all: &[T],
     word: impl Fn(T) -> &'static str,
 ) -> Result<T, CodecError> {
     let written = body.string()?;
     let known = all.iter().find(|known| word(**known) == written);
-    known.copied().ok_or(body.illegible("a word that this version does not know"))
+    known.copied().ok_or(body.invalid("a word that this version does not know"))
 }
 
-fn read_duration(body: &mut Reader<'_>) -> Result<Duration, CodecError> {
+fn read_duration(body: &mut ByteReader<'_>) -> Result<Duration, CodecError> {
     let (seconds, nanos) = (body.number()?, body.number32()?);
     if nanos < 1_000_000_000 {
         Ok(Duration::new(seconds, nanos))
     } else {
-        Err(body.illegible("more than a second of nanoseconds"))
+        Err(body.invalid("more than a second of nanoseconds"))
     }
 }
 
-fn read_capacity(body: &mut Reader<'_>) -> Result<Capacity, CodecError> {
+fn read_capacity(body: &mut ByteReader<'_>) -> Result<Capacity, CodecError> {
     Ok(if body.flag()? { Capacity::AtMost(body.number()?) } else { Capacity::Unlimited })
 }

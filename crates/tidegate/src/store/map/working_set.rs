@@ -22,20 +22,20 @@ use tidegate_core::{LeaseId, LeaseTerm, Limit, Order, Row, Tick, Timestamp};
 use super::map_limit::MapLimit;
 use super::{MapState, check_key, check_ttl};
 use crate::reply::{OrderError, Replies};
-use crate::store::leases::Lease;
-use crate::store::requests::Remembered;
+use crate::store::leases::LeaseRecord;
+use crate::store::requests::RememberedGrant;
 use crate::store::{Actual, Settlement, Usage};
 
-pub use super::key_table::Elsewhere;
+pub use super::key_table::UnloadedRows;
 
 /// A part of a store.
-pub struct Excerpt {
+pub struct WorkingSet {
     state: MapState,
 }
 
 /// State of a limit in the store that it was loaded from.
 #[derive(Debug, Clone, Copy)]
-pub struct Standing {
+pub struct LoadedLimit {
     /// Generation of the limit.
     pub generation: u64,
     /// The latest fence that it gave.
@@ -43,22 +43,22 @@ pub struct Standing {
     /// End of its retirement, if it vanished from a file.
     pub retired_until: Option<Timestamp>,
     /// Its rows outside of the working set.
-    pub elsewhere: Elsewhere,
+    pub elsewhere: UnloadedRows,
 }
 
-impl Excerpt {
+impl WorkingSet {
     /// An empty working set. Lease ids are made from the secret and from numbers after `number`, so no other working
     /// set may use the same pair.
-    pub fn new(tick: Tick, secret: u64, number: u64) -> Excerpt {
-        Excerpt { state: MapState { tick, secret, granted_leases: number, ..MapState::default() } }
+    pub fn new(tick: Tick, secret: u64, number: u64) -> WorkingSet {
+        WorkingSet { state: MapState { tick, secret, granted_leases: number, ..MapState::default() } }
     }
 
     /// Adds a limit. Its rows follow.
-    pub fn limit(&mut self, limit: Arc<Limit>, standing: Standing) {
+    pub fn limit(&mut self, limit: Arc<Limit>, loaded: LoadedLimit) {
         let id: Box<str> = limit.id().into();
-        let mut entry = MapLimit::new(limit, standing.generation, standing.fence);
-        entry.table.set_unloaded(standing.elsewhere);
-        match standing.retired_until {
+        let mut entry = MapLimit::new(limit, loaded.generation, loaded.fence);
+        entry.table.set_unloaded(loaded.elsewhere);
+        match loaded.retired_until {
             None => {
                 self.state.limits.insert(id, entry);
             }
@@ -82,7 +82,7 @@ impl Excerpt {
     }
 
     /// Adds a lease.
-    pub fn lease(&mut self, id: LeaseId, lease: Lease) {
+    pub fn lease(&mut self, id: LeaseId, lease: LeaseRecord) {
         self.state.leases.insert(id, lease);
     }
 
@@ -97,7 +97,7 @@ impl Excerpt {
     }
 
     /// Adds a remembered grant.
-    pub fn request(&mut self, id: &[u8], grant: Remembered) {
+    pub fn request(&mut self, id: &[u8], grant: RememberedGrant) {
         self.state.requests.remember(id, grant);
     }
 
@@ -158,22 +158,22 @@ impl Excerpt {
     }
 
     /// All current leases.
-    pub fn leases(&self) -> impl Iterator<Item = (LeaseId, &Lease)> {
+    pub fn leases(&self) -> impl Iterator<Item = (LeaseId, &LeaseRecord)> {
         self.state.leases.ids().filter_map(|id| Some((id, self.state.leases.get(id)?)))
     }
 
     /// A lease that was added or granted and still exists.
-    pub fn lease_of(&self, id: LeaseId) -> Option<&Lease> {
+    pub fn lease_of(&self, id: LeaseId) -> Option<&LeaseRecord> {
         self.state.leases.get(id)
     }
 
-    /// Remembered settlements.
+    /// RememberedGrant settlements.
     pub fn settlements(&self) -> impl Iterator<Item = (LeaseId, Timestamp)> {
         self.state.leases.settled()
     }
 
-    /// Remembered grants.
-    pub fn requests(&self) -> impl Iterator<Item = (&[u8], &Remembered)> {
+    /// RememberedGrant grants.
+    pub fn requests(&self) -> impl Iterator<Item = (&[u8], &RememberedGrant)> {
         self.state.requests.iter()
     }
 }
@@ -187,8 +187,8 @@ impl MapState {
     }
 }
 
-impl std::fmt::Debug for Excerpt {
+impl std::fmt::Debug for WorkingSet {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Excerpt").field("now", &self.state.latest).finish_non_exhaustive()
+        f.debug_struct("WorkingSet").field("now", &self.state.latest).finish_non_exhaustive()
     }
 }

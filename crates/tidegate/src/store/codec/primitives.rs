@@ -7,9 +7,9 @@ use super::CodecError;
 
 /// Appends to a buffer.
 #[derive(Debug)]
-pub struct Writer<'a>(pub &'a mut Vec<u8>);
+pub struct ByteWriter<'a>(pub &'a mut Vec<u8>);
 
-impl Writer<'_> {
+impl ByteWriter<'_> {
     /// Writes one byte.
     pub fn byte(&mut self, byte: u8) {
         self.0.push(byte);
@@ -53,17 +53,17 @@ impl Writer<'_> {
 
 /// Reads what was written.
 #[derive(Debug, Clone)]
-pub struct Reader<'a> {
+pub struct ByteReader<'a> {
     bytes: &'a [u8],
     at: usize,
     /// Offset of `bytes` in the whole input.
     offset: usize,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> ByteReader<'a> {
     /// Reads these bytes from their start.
-    pub fn new(bytes: &'a [u8]) -> Reader<'a> {
-        Reader { bytes, at: 0, offset: 0 }
+    pub fn new(bytes: &'a [u8]) -> ByteReader<'a> {
+        ByteReader { bytes, at: 0, offset: 0 }
     }
 
     /// Whether everything was read.
@@ -72,13 +72,13 @@ impl<'a> Reader<'a> {
     }
 
     /// An error at the current offset.
-    pub fn illegible(&self, what: &'static str) -> CodecError {
+    pub fn invalid(&self, what: &'static str) -> CodecError {
         CodecError { at: self.offset + self.at, what }
     }
 
     fn take(&mut self, length: usize) -> Result<&'a [u8], CodecError> {
         let end = self.at.checked_add(length).filter(|end| *end <= self.bytes.len());
-        let end = end.ok_or(self.illegible("the end too early"))?;
+        let end = end.ok_or(self.invalid("the end too early"))?;
         let taken = &self.bytes[self.at..end];
         self.at = end;
         Ok(taken)
@@ -98,26 +98,26 @@ impl<'a> Reader<'a> {
         match self.byte()? {
             0 => Ok(false),
             1 => Ok(true),
-            _ => Err(self.illegible("neither yes nor no")),
+            _ => Err(self.invalid("neither yes nor no")),
         }
     }
 
     /// Reads a number.
     pub fn number(&mut self) -> Result<u64, CodecError> {
         let number = row_codec::read_varint(|| self.byte())?;
-        number.ok_or(self.illegible("a number above 64 bits"))
+        number.ok_or(self.invalid("a number above 64 bits"))
     }
 
     /// Reads a number of 32 bits.
     pub fn number32(&mut self) -> Result<u32, CodecError> {
         let number = self.number()?;
-        u32::try_from(number).map_err(|_| self.illegible("a number above 32 bits"))
+        u32::try_from(number).map_err(|_| self.invalid("a number above 32 bits"))
     }
 
     /// Reads a number of bytes or entries.
     pub fn size(&mut self) -> Result<usize, CodecError> {
         let number = self.number()?;
-        usize::try_from(number).map_err(|_| self.illegible("a number above 64 bits"))
+        usize::try_from(number).map_err(|_| self.invalid("a number above 64 bits"))
     }
 
     /// Reads the number of following entries. Each takes at least `bytes_each`, so a wrong number cannot cause a large
@@ -125,7 +125,7 @@ impl<'a> Reader<'a> {
     pub fn length(&mut self, bytes_each: usize) -> Result<usize, CodecError> {
         let claimed = self.size()?;
         let possible = (self.bytes.len() - self.at) / bytes_each;
-        if claimed <= possible { Ok(claimed) } else { Err(self.illegible("more entries than bytes")) }
+        if claimed <= possible { Ok(claimed) } else { Err(self.invalid("more entries than bytes")) }
     }
 
     /// Reads an instant.
@@ -152,14 +152,14 @@ impl<'a> Reader<'a> {
     /// Reads text after its length.
     pub fn string(&mut self) -> Result<&'a str, CodecError> {
         let text = self.text()?;
-        std::str::from_utf8(text).map_err(|_| self.illegible("text that is not UTF-8"))
+        std::str::from_utf8(text).map_err(|_| self.invalid("text that is not UTF-8"))
     }
 
     /// Reads a length and returns a reader for that many bytes.
-    pub fn part(&mut self) -> Result<Reader<'a>, CodecError> {
+    pub fn part(&mut self) -> Result<ByteReader<'a>, CodecError> {
         let length = self.size()?;
         let offset = self.offset + self.at;
-        Ok(Reader { bytes: self.take(length)?, at: 0, offset })
+        Ok(ByteReader { bytes: self.take(length)?, at: 0, offset })
     }
 
     /// Reads a value if its flag is set.

@@ -6,9 +6,9 @@
 //! All stores share this encoding, so a new field is encoded once. The encoding is part of the format of every store
 //! that uses it and changes only with a new format.
 
-pub mod bytes;
-pub mod held;
+pub mod leases;
 pub mod limit;
+pub mod primitives;
 
 use std::fmt;
 use std::sync::Arc;
