@@ -110,11 +110,19 @@ fn outdated_rows_are_upgraded_and_removed_limits_deleted() {
     for key in 0..20 {
         assert!(is_granted(&store, "edited", format!("key-{key}").as_bytes()));
     }
+    // Background expiry upgrades rows too. This trigger prevents upgrades until the outdated rows are counted.
+    sql.rows(
+        "CREATE FUNCTION refuse_upgrade() RETURNS trigger LANGUAGE plpgsql AS \
+         $$ BEGIN RAISE EXCEPTION 'the test refuses upgrades'; END $$; \
+         CREATE TRIGGER refuse_upgrade BEFORE UPDATE ON states FOR EACH ROW WHEN (NEW.edition <> OLD.edition) \
+         EXECUTE FUNCTION refuse_upgrade()",
+    );
     for capacity in 6..10 {
         store.put(spec(capacity), ExpectedVersion::Present).expect("an edit");
     }
     let behind = "states s JOIN limits l USING (generation) WHERE s.edition < l.edition";
     assert!(count(&sql, behind) >= 20);
+    sql.rows("DROP TRIGGER refuse_upgrade ON states");
     expire_until(&store, &sql, behind, 0);
     expire_until(&store, &sql, "editions", 1);
     assert_eq!(current_usage(&store, "edited", Some(b"key-3")), 1, "the upgrade keeps the counts");
