@@ -69,7 +69,7 @@ fn refused_order_counts_at_binding_limit() {
     }
     for _ in 0..3 {
         let asks = [Ask::one("wide", None), Ask::one("narrow", None)];
-        let _decision = stage.limiter.asks(&asks).try_acquire().expect("a question");
+        let _is_granted = stage.limiter.asks(&asks).try_acquire().is_granted();
     }
     let seen = |id| stage.limiter.observe(id).map(|seen| (seen.granted, seen.refused));
     assert_eq!((seen("wide"), seen("narrow")), (Some((1, 0)), Some((1, 2))));
