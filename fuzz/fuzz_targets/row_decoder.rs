@@ -12,17 +12,17 @@ use std::time::Duration;
 use libfuzzer_sys::fuzz_target;
 use tidegate_core::time::LAST_SECOND;
 use tidegate_core::{
-    Amount, Capacity, Intent, ItemSpec, LeaseId, Limit, LimitSpec, AskTotals, DecisionRow, OverrideSpec, Per, Policy,
-    Precision, Row, RowScope, Span, LeaseTerm, Tick, Timestamp, Unit, decide, row_codec,
+    Amount, AskTotals, Capacity, DecisionRow, Intent, ItemSpec, LeaseId, LeaseTerm, Limit, LimitSpec,
+    OverrideSpec, Per, Policy, Precision, Row, RowScope, Span, Tick, Timestamp, Unit, decide, row_codec,
 };
 
 /// The key that has an override; other keys have none.
-const KEY: &[u8] = b"someone";
+const KEY: &[u8] = b"client";
 
 /// When that override ends.
 const OVERRIDE_ENDS: Duration = Duration::from_secs(1_800_000_000);
 
-/// Every law, for all keys and for each key, bounded and not.
+/// A limit with every policy, for all keys and for each key, with and without a capacity.
 static LIMIT: LazyLock<Limit> = LazyLock::new(|| {
     let minute = Duration::from_secs(60);
     let policies = [
@@ -51,7 +51,7 @@ static LIMIT: LazyLock<Limit> = LazyLock::new(|| {
         limit: Capacity::AtMost(5),
         until: Some(OVERRIDE_ENDS),
     });
-    Limit::new(spec, Tick::NANOSECOND).expect("the limit above is sound")
+    Limit::new(spec, Tick::NANOSECOND).expect("the limit above is valid")
 });
 
 fuzz_target!(|bytes: &[u8]| {
@@ -74,19 +74,19 @@ fn exercise_row(row: &Row, per: Per, count: Amount, now: Timestamp) {
     let term = LeaseTerm { lease: LeaseId(7), expires_at: now.plus(Span::from_ticks(1)) };
     let mut charged = Vec::new();
     let mut next = row.clone();
-    let mut line = DecisionRow { limit: &LIMIT, scope, row: &mut next, totals: AskTotals::of(count) };
-    decide(std::slice::from_mut(&mut line), Intent::Acquire, Some(&term), now, &mut |each| {
+    let mut decision = DecisionRow { limit: &LIMIT, scope, row: &mut next, totals: AskTotals::of(count) };
+    decide(std::slice::from_mut(&mut decision), Intent::Acquire, Some(&term), now, &mut |each| {
         charged.push(each);
     });
     for each in &charged {
-        line.settle(each.position.item, each, LIMIT.version(), 0, now);
-        // More than can be counted, at two instants: counts end at their largest, and rows stay readable.
+        decision.settle(each.position.item, each, LIMIT.version(), 0, now);
+        // Settles the largest amount at two times. Counts saturate, and rows stay readable.
         for at in [now, now.plus(Span::ONE_TICK)] {
-            line.settle(each.position.item, each, LIMIT.version(), Amount::MAX, at);
+            decision.settle(each.position.item, each, LIMIT.version(), Amount::MAX, at);
         }
     }
     for (index, item) in LIMIT.items().iter().enumerate().filter(|(_, item)| item.per() == per) {
-        let _ = line.reading(index, item, now);
+        let _ = decision.reading(index, item, now);
     }
     next.release(&term, now);
     let _ = (next.is_evictable(&LIMIT, scope, now), next.held_units(now));
@@ -95,7 +95,7 @@ fn exercise_row(row: &Row, per: Per, count: Amount, now: Timestamp) {
 
 fn assert_reads_back(row: &Row, per: Per) {
     let read = row_codec::decode(&encoded(row, per), &LIMIT, per);
-    assert_eq!(read.as_ref(), Ok(row), "what was written is read back");
+    assert_eq!(read.as_ref(), Ok(row), "an encoded row decodes to the same row");
 }
 
 fn encoded(row: &Row, per: Per) -> Vec<u8> {
@@ -111,7 +111,7 @@ fn scope_of(per: Per) -> RowScope<'static> {
     }
 }
 
-/// The ends of time, an ordinary day, and around every instant that the row itself mentions.
+/// The earliest, an ordinary and the latest time, and the times around every time in the row.
 fn instants(row: &Row, per: Per) -> Vec<Timestamp> {
     let last = Timestamp::from_ticks(LAST_SECOND * Tick::NANOSECOND.per_second());
     let ordinary = Tick::NANOSECOND.instant(OVERRIDE_ENDS).expect("before 2262");

@@ -16,7 +16,7 @@ pub(crate) type ReplySender<T> = oneshot::Sender<Result<T, Unavailable>>;
 
 /// An ask that owns its strings.
 #[derive(Debug, Clone)]
-pub(crate) struct OwnedOrderAsk {
+pub(crate) struct QueuedAsk {
     pub(crate) limit_id: Box<str>,
     pub(crate) key: Option<Box<[u8]>>,
     pub(crate) count: Amount,
@@ -24,29 +24,29 @@ pub(crate) struct OwnedOrderAsk {
 
 /// An order that owns its strings.
 #[derive(Debug, Clone)]
-pub(crate) struct OwnedOrder {
+pub(crate) struct QueuedOrder {
     pub(crate) intent: Intent,
-    pub(crate) asks: Vec<OwnedOrderAsk>,
+    pub(crate) asks: Vec<QueuedAsk>,
     pub(crate) request_id: Option<Box<[u8]>>,
     pub(crate) hold: Hold,
     pub(crate) ttl: Option<Duration>,
-    pub(crate) patience: Duration,
+    pub(crate) max_wait: Duration,
 }
 
-impl OwnedOrder {
-    pub(crate) fn of(order: &Order<'_>) -> OwnedOrder {
-        let own = |ask: &Ask<'_>| OwnedOrderAsk {
+impl QueuedOrder {
+    pub(crate) fn of(order: &Order<'_>) -> QueuedOrder {
+        let own = |ask: &Ask<'_>| QueuedAsk {
             limit_id: ask.limit_id.into(),
             key: ask.key.map(Into::into),
             count: ask.count,
         };
-        OwnedOrder {
+        QueuedOrder {
             intent: order.intent,
             asks: order.asks.iter().map(own).collect(),
             request_id: order.request_id.map(Into::into),
             hold: order.hold,
             ttl: order.ttl,
-            patience: order.max_wait,
+            max_wait: order.max_wait,
         }
     }
 
@@ -62,7 +62,7 @@ impl OwnedOrder {
             request_id: self.request_id.as_deref(),
             hold: self.hold,
             ttl: self.ttl,
-            max_wait: self.patience,
+            max_wait: self.max_wait,
         };
         working_set.decide(&order, answers);
     }
@@ -70,23 +70,23 @@ impl OwnedOrder {
 
 /// The true cost of a held order, owned.
 #[derive(Debug, Clone)]
-pub(crate) enum OwnedActual {
+pub(crate) enum QueuedActual {
     Every(Amount),
     Each(Vec<Amount>),
 }
 
-impl OwnedActual {
-    pub(crate) fn of(actual: Actual<'_>) -> OwnedActual {
+impl QueuedActual {
+    pub(crate) fn of(actual: Actual<'_>) -> QueuedActual {
         match actual {
-            Actual::Every(count) => OwnedActual::Every(count),
-            Actual::Each(counts) => OwnedActual::Each(counts.to_vec()),
+            Actual::Every(count) => QueuedActual::Every(count),
+            Actual::Each(counts) => QueuedActual::Each(counts.to_vec()),
         }
     }
 
     fn actual(&self) -> Actual<'_> {
         match self {
-            OwnedActual::Every(count) => Actual::Every(*count),
-            OwnedActual::Each(counts) => Actual::Each(counts),
+            QueuedActual::Every(count) => Actual::Every(*count),
+            QueuedActual::Each(counts) => Actual::Each(counts),
         }
     }
 }
@@ -94,7 +94,7 @@ impl OwnedActual {
 /// A task and its result.
 pub(crate) enum JobTask {
     Orders {
-        orders: Vec<OwnedOrder>,
+        orders: Vec<QueuedOrder>,
         answers: Replies,
         sender: ReplySender<Replies>,
     },
@@ -111,7 +111,7 @@ pub(crate) enum JobTask {
     },
     Settle {
         id: LeaseId,
-        actual: OwnedActual,
+        actual: QueuedActual,
         done: Option<SettleResult>,
         sender: ReplySender<SettleResult>,
     },
@@ -168,7 +168,7 @@ impl Job {
         }
     }
 
-    /// Runs the task on the loaded working_set.
+    /// Runs the task on the loaded working set.
     pub(crate) fn run(&mut self, working_set: &mut WorkingSet) {
         match &mut self.task {
             JobTask::Orders { orders, answers, .. } => {
@@ -236,9 +236,9 @@ fn send_result<T>(sender: ReplySender<T>, done: Option<T>) {
 }
 
 /// The leases of grants whose caller is gone and cannot repeat the request.
-fn undelivered_leases(orders: &[OwnedOrder], answers: &Replies) -> Vec<LeaseId> {
+fn undelivered_leases(orders: &[QueuedOrder], answers: &Replies) -> Vec<LeaseId> {
     let lease =
-        |(order, answer): (&OwnedOrder, &Result<tidegate::reply::OrderReply, OrderError>)| match answer {
+        |(order, answer): (&QueuedOrder, &Result<tidegate::reply::OrderReply, OrderError>)| match answer {
             Ok(answer) if order.request_id.is_none() => match &answer.outcome {
                 Outcome::Granted(Some(grant)) => Some(grant.lease),
                 _ => None,

@@ -39,7 +39,7 @@ pub(crate) async fn read_without_locks(
     let (generations, keys): (Vec<i64>, Vec<Vec<u8>>) = needs.into_keys().unzip();
     let statement = connection.prepare_cached(READ_ROWS).await?;
     let rows = connection.query(&statement, &[&generations, &keys]).await?;
-    let first = rows.first().ok_or_else(|| DatabaseError::Retry("there was no answer".to_owned()))?;
+    let first = rows.first().ok_or_else(|| DatabaseError::Retry("the query returned no row".to_owned()))?;
     if first.get::<_, i64>(0) != limits.revision {
         return Err(DatabaseError::Retry("the limits have changed".to_owned()));
     }

@@ -111,7 +111,7 @@ pub(crate) async fn decide_in_transaction(
     }
     let mut transaction =
         DecisionTransaction::begin(shared_state, connection, limits, needs, &ids, jobs, start).await?;
-    let mut working_set = transaction.build_excerpt().await?;
+    let mut working_set = transaction.build_working_set().await?;
     for job in jobs.iter_mut() {
         job.run(&mut working_set);
         if let JobTask::Reset { limit_id, key, done: Some(Ok(())), .. } = &job.task {
@@ -204,7 +204,7 @@ impl<'a> DecisionTransaction<'a> {
         let missing = missing(&needs, &rows);
         if !missing.is_empty() {
             shared_state.mark_missing(missing.into_iter());
-            return Err(DatabaseError::Retry("a row was forgotten meanwhile".to_owned()));
+            return Err(DatabaseError::Retry("a row was deleted in the meantime".to_owned()));
         }
         let mut missing_read_rows: HashMap<i64, i64> = HashMap::new();
         for (generation, _) in needs.keys().filter(|name| !is_there(name, &rows)) {
@@ -229,11 +229,11 @@ impl<'a> DecisionTransaction<'a> {
         })
     }
 
-    /// Builds the working_set that the jobs run on.
-    async fn build_excerpt(&mut self) -> Result<WorkingSet, DatabaseError> {
+    /// Builds the working set that the jobs run on.
+    async fn build_working_set(&mut self) -> Result<WorkingSet, DatabaseError> {
         let elsewhere = self.count_other_rows().await?;
         let read_only_leases = self.leases_of_requests().await?;
-        self.fill_excerpt(&elsewhere, read_only_leases)
+        self.fill_working_set(&elsewhere, read_only_leases)
     }
 
     /// Marks the row of a key as reset, so that earlier charges cannot be refunded.

@@ -48,7 +48,7 @@ impl DecisionTransaction<'_> {
             let Some(mut keys) = self.rows[index].keys else {
                 let id = self.limits.entry_of_generation(generation).map_or("", |entry| entry.id());
                 return Err(DatabaseError::Rejected(format!(
-                    "the rows of '{id}' are not counted, and it bounds its keys"
+                    "the limit '{id}' bounds its keys, but its row count is missing"
                 )));
             };
             let mut elsewhere = UnloadedRows::default();
@@ -149,4 +149,4 @@ impl DecisionTransaction<'_> {
 }
 
 /// The reason of a retry after the removal of expired leases.
-pub(crate) const EXPIRED_LEASES_BLOCK: &str = "leases that have lapsed are in the way";
+pub(crate) const EXPIRED_LEASES_BLOCK: &str = "expired leases must be removed first";

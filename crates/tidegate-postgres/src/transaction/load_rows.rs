@@ -1,4 +1,4 @@
-//! Loads rows, leases and requests from the tables into an working_set.
+//! Loads rows, leases and requests from the tables into a working set.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -137,16 +137,15 @@ pub(crate) async fn read_leases(
 }
 
 fn read_lease(row: &tokio_postgres::Row) -> Result<(LeaseId, LeaseRow), DatabaseError> {
-    let damaged =
-        |why: String| DatabaseError::Rejected(format!("a lease in the tables is not understood: {why}"));
+    let damaged = |why: String| DatabaseError::Rejected(format!("a stored lease is damaged: {why}"));
     let id: &[u8] = row.get(0);
-    let id = id.try_into().map_err(|_| damaged("its id".to_owned()))?;
+    let id = id.try_into().map_err(|_| damaged("invalid id".to_owned()))?;
     let lease =
         lease_codec::read_lease(&mut ByteReader::new(row.get(2))).map_err(|why| damaged(why.to_string()))?;
     let marks =
         ByteReader::new(row.get(1)).many(3, ChargeMark::read).map_err(|why| damaged(why.to_string()))?;
     if marks.len() != lease.holdings.len() {
-        return Err(damaged("its marks".to_owned()));
+        return Err(damaged("wrong number of marks".to_owned()));
     }
     Ok((LeaseId(u128::from_be_bytes(id)), LeaseRow { lease, marks }))
 }
@@ -186,11 +185,11 @@ impl DecisionTransaction<'_> {
     fn decode_grant(&self, request: &RequestRow) -> Result<RememberedGrant, DatabaseError> {
         let limit_of = |id: &str| self.limits.get(id).map(|entry| Arc::<Limit>::clone(&entry.limit));
         lease_codec::read_grant(&mut ByteReader::new(&request.body), &limit_of)
-            .map_err(|why| DatabaseError::Rejected(format!("a grant in the tables is not understood: {why}")))
+            .map_err(|why| DatabaseError::Rejected(format!("a stored grant is damaged: {why}")))
     }
 
-    /// Builds an working_set from everything that was read.
-    pub(super) fn fill_excerpt(
+    /// Builds a working set from everything that was read.
+    pub(super) fn fill_working_set(
         &mut self,
         elsewhere: &super::key_bounds::KeyCounts,
         read_only_leases: HashMap<LeaseId, LeaseRow>,

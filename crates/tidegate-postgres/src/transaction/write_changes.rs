@@ -82,8 +82,8 @@ impl StatementBatch {
             }));
         }
         sent.push(Box::pin(async move { connection.batch_execute("COMMIT").await }));
-        for said in join_all(sent).await {
-            said.map_err(|error| DatabaseError::from(error).while_committing())?;
+        for result in join_all(sent).await {
+            result.map_err(|error| DatabaseError::from(error).while_committing())?;
         }
         Ok(())
     }

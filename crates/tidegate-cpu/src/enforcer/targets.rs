@@ -19,14 +19,14 @@ use std::path::PathBuf;
 
 use super::EnforceError;
 use super::controller::can_have_cpu;
-use super::needed::{Needed, refuse_in_cgroup};
-use crate::cgroups::{CgroupError, Hierarchy, Roots, Use, Version};
-use crate::processes::Proc;
+use super::protected_processes::{ProtectedProcesses, refuse_in_cgroup};
+use crate::cgroups::{CgroupError, CgroupVersion, ControllerUse, FilesystemRoots, Hierarchy};
+use crate::processes::ProcFs;
 
 /// The largest cgroups that hold nobody who must not be limited, by their directories in the tree that limits.
 ///
 /// Those that cannot be given the CPU controller are left out. Never those of the governor and its ancestors, of the first process, of the kernel's threads, and of what people log in with.
-pub fn limitable(roots: &Roots) -> Result<Vec<PathBuf>, EnforceError> {
+pub fn limitable_cgroups(roots: &FilesystemRoots) -> Result<Vec<PathBuf>, EnforceError> {
     let hierarchy = Hierarchy::find(roots)?;
     let proc = roots.processes();
     let kept = kept(&hierarchy, &proc)
@@ -42,7 +42,7 @@ pub fn limitable(roots: &Roots) -> Result<Vec<PathBuf>, EnforceError> {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(CgroupError::of(&cgroup, error).into()),
             }
-        } else if hierarchy.version == Version::One || can_have_cpu(&hierarchy.limits, &cgroup) {
+        } else if hierarchy.version == CgroupVersion::One || can_have_cpu(&hierarchy.limits, &cgroup) {
             found.push(cgroup);
         }
     }
@@ -58,16 +58,16 @@ pub fn limitable(roots: &Roots) -> Result<Vec<PathBuf>, EnforceError> {
 }
 
 /// The cgroups of everybody who must not be limited, and those around them.
-fn kept(hierarchy: &Hierarchy, proc: &Proc) -> io::Result<BTreeSet<PathBuf>> {
+fn kept(hierarchy: &Hierarchy, proc: &ProcFs) -> io::Result<BTreeSet<PathBuf>> {
     // The root is not a cgroup that can be limited.
     let mut kept = BTreeSet::from([PathBuf::new()]);
-    let needed = Needed::of(proc)?;
+    let needed = ProtectedProcesses::of(proc)?;
     for pid in proc.all()? {
         let Some(stat) = proc.stat(pid)? else { continue };
         if needed.who(&stat).is_none() {
             continue;
         }
-        if let Some(name) = hierarchy.of_process(proc, pid, Use::Limits)? {
+        if let Some(name) = hierarchy.of_process(proc, pid, ControllerUse::Limits)? {
             kept.extend(name.ancestors().map(PathBuf::from));
         }
     }

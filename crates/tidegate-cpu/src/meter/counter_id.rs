@@ -8,11 +8,11 @@ use std::str::FromStr;
 /// It is a fingerprint of what would be different in another life, such as the name of the boot and the number of a cgroup. It is written as
 /// 32 digits, and stays what it is when a governor is started anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Life(u128);
+pub struct CounterId(u128);
 
-impl Life {
+impl CounterId {
     /// The life that these words tell from any other.
-    pub fn of(words: &[&[u8]]) -> Life {
+    pub fn of(words: &[&[u8]]) -> CounterId {
         // FNV-1a over all words, each with its length, so that no two lists are alike.
         let mut print = OFFSET;
         for word in words {
@@ -20,7 +20,7 @@ impl Life {
                 print = (print ^ u128::from(*byte)).wrapping_mul(PRIME);
             }
         }
-        Life(print)
+        CounterId(print)
     }
 
     /// Its bytes.
@@ -29,8 +29,8 @@ impl Life {
     }
 
     /// The life with these bytes.
-    pub fn from_bytes(bytes: [u8; 16]) -> Life {
-        Life(u128::from_be_bytes(bytes))
+    pub fn from_bytes(bytes: [u8; 16]) -> CounterId {
+        CounterId(u128::from_be_bytes(bytes))
     }
 }
 
@@ -39,16 +39,16 @@ impl Life {
 /// A counter that began anew goes on with the old one's books only if it counts the same. It is a fingerprint of three bytes, so that it has room in
 /// a sample; whoever is taken for another by mistake is one in sixteen million.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Target(u32);
+pub struct TargetId(u32);
 
-impl Target {
+impl TargetId {
     /// What samples of older versions say: nothing.
-    pub const UNSAID: Target = Target(0);
+    pub const UNKNOWN: TargetId = TargetId(0);
 
     /// What these words tell from anything else.
-    pub fn of(words: &[&[u8]]) -> Target {
-        let [low, middle, high, ..] = Life::of(words).to_bytes();
-        Target(u32::from_le_bytes([low, middle, high, 0]).max(1))
+    pub fn of(words: &[&[u8]]) -> TargetId {
+        let [low, middle, high, ..] = CounterId::of(words).to_bytes();
+        TargetId(u32::from_le_bytes([low, middle, high, 0]).max(1))
     }
 
     /// Its bytes.
@@ -58,8 +58,8 @@ impl Target {
     }
 
     /// The target with these bytes.
-    pub fn from_bytes([low, middle, high]: [u8; 3]) -> Target {
-        Target(u32::from_le_bytes([low, middle, high, 0]))
+    pub fn from_bytes([low, middle, high]: [u8; 3]) -> TargetId {
+        TargetId(u32::from_le_bytes([low, middle, high, 0]))
     }
 }
 
@@ -68,33 +68,33 @@ const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
 /// How many digits a life is written with.
 const DIGITS: usize = 32;
 
-impl fmt::Display for Life {
+impl fmt::Display for CounterId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:0DIGITS$x}", self.0)
     }
 }
 
-impl FromStr for Life {
-    type Err = BadLife;
+impl FromStr for CounterId {
+    type Err = BadCounterId;
 
-    fn from_str(text: &str) -> Result<Life, BadLife> {
+    fn from_str(text: &str) -> Result<CounterId, BadCounterId> {
         let is_plain = text.len() == DIGITS && text.bytes().all(|byte| byte.is_ascii_hexdigit());
         let number = is_plain.then(|| u128::from_str_radix(text, 16).ok()).flatten();
-        number.map(Life).ok_or(BadLife)
+        number.map(CounterId).ok_or(BadCounterId)
     }
 }
 
 /// What was read is not 32 hexadecimal digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BadLife;
+pub struct BadCounterId;
 
-impl fmt::Display for BadLife {
+impl fmt::Display for BadCounterId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "the life of a counter is {DIGITS} hexadecimal digits")
     }
 }
 
-impl std::error::Error for BadLife {}
+impl std::error::Error for BadCounterId {}
 
 #[cfg(test)]
 mod tests {
@@ -103,33 +103,33 @@ mod tests {
     #[test]
     fn it_is_read_as_it_was_written() {
         for words in [&[][..], &[b"a".as_slice()], &[b"a", b"b"]] {
-            let life = Life::of(words);
+            let life = CounterId::of(words);
             assert_eq!(life.to_string().parse(), Ok(life));
-            assert_eq!(Life::from_bytes(life.to_bytes()), life);
+            assert_eq!(CounterId::from_bytes(life.to_bytes()), life);
         }
         for wrong in ["", "1", "+0000000000000000000000000000001", "0000000000000000000000000000000g"] {
-            assert_eq!(wrong.parse::<Life>(), Err(BadLife), "{wrong}");
+            assert_eq!(wrong.parse::<CounterId>(), Err(BadCounterId), "{wrong}");
         }
     }
 
     #[test]
     fn a_target_is_three_bytes_and_never_unsaid() {
-        let (host, other) = (Target::of(&[b"host"]), Target::of(&[b"cgroup", b"a"]));
+        let (host, other) = (TargetId::of(&[b"host"]), TargetId::of(&[b"cgroup", b"a"]));
         assert_ne!(host, other);
-        for target in [host, other, Target::UNSAID] {
-            assert_eq!(Target::from_bytes(target.to_bytes()), target);
+        for target in [host, other, TargetId::UNKNOWN] {
+            assert_eq!(TargetId::from_bytes(target.to_bytes()), target);
         }
-        assert_ne!(host, Target::UNSAID);
+        assert_ne!(host, TargetId::UNKNOWN);
     }
 
     #[test]
     fn other_words_are_another_life() {
         let lives = [
-            Life::of(&[]),
-            Life::of(&[b""]),
-            Life::of(&[b"ab"]),
-            Life::of(&[b"a", b"b"]),
-            Life::of(&[b"b", b"a"]),
+            CounterId::of(&[]),
+            CounterId::of(&[b""]),
+            CounterId::of(&[b"ab"]),
+            CounterId::of(&[b"a", b"b"]),
+            CounterId::of(&[b"b", b"a"]),
         ];
         for (index, one) in lives.iter().enumerate() {
             assert!(!lives[..index].contains(one));

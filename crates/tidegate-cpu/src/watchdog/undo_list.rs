@@ -2,34 +2,34 @@
 
 use std::io;
 
-use super::{Guardian, GuardianError, Undo};
-use crate::processes::Proc;
+use super::{CpuWatchdog, Undo, WatchdogError};
+use crate::processes::ProcFs;
 
 /// What one enforcer has changed; it leads back.
 #[derive(Debug)]
-pub(crate) struct Trail {
-    guardian: Guardian,
-    proc: Proc,
+pub(crate) struct UndoList {
+    guardian: CpuWatchdog,
+    proc: ProcFs,
     steps: Vec<(u64, Undo)>,
 }
 
 /// What could not be undone, and why.
-pub(crate) type Stuck = (Undo, io::Error);
+pub(crate) type UndoFailure = (Undo, io::Error);
 
-impl Trail {
-    pub(crate) fn new(guardian: &Guardian, proc: &Proc) -> Trail {
-        Trail { guardian: guardian.clone(), proc: proc.clone(), steps: Vec::new() }
+impl UndoList {
+    pub(crate) fn new(guardian: &CpuWatchdog, proc: &ProcFs) -> UndoList {
+        UndoList { guardian: guardian.clone(), proc: proc.clone(), steps: Vec::new() }
     }
 
     /// Notes how changes are undone, before they are made.
-    pub(crate) fn note(&mut self, undos: Vec<Undo>) -> Result<(), GuardianError> {
+    pub(crate) fn note(&mut self, undos: Vec<Undo>) -> Result<(), WatchdogError> {
         let numbers = self.guardian.register(&undos)?;
         self.steps.extend(numbers.into_iter().zip(undos));
         Ok(())
     }
 
     /// Forgets what need not be undone any more.
-    pub(crate) fn forget(&mut self, mut is_over: impl FnMut(&Undo) -> bool) -> Result<(), GuardianError> {
+    pub(crate) fn forget(&mut self, mut is_over: impl FnMut(&Undo) -> bool) -> Result<(), WatchdogError> {
         let (over, left): (Vec<_>, Vec<_>) = self.steps.drain(..).partition(|(_, undo)| is_over(undo));
         self.steps = left;
         let numbers: Vec<u64> = over.into_iter().map(|(number, _)| number).collect();
@@ -38,7 +38,7 @@ impl Trail {
 
     /// Goes all the way back, the latest step first. What cannot be undone stays noted, for the watchdog and the next start; it is told of the
     /// last such step.
-    pub(crate) fn back(&mut self) -> Result<(), Stuck> {
+    pub(crate) fn back(&mut self) -> Result<(), UndoFailure> {
         let mut undone = Vec::new();
         let mut stuck = Ok(());
         for (number, undo) in self.steps.drain(..).rev() {

@@ -13,8 +13,10 @@ use std::path::Path;
 use rustix::io::Errno;
 
 use super::EnforceError;
-use crate::cgroups::{Cgroup, CgroupError, Hierarchy, Roots, Use, processes_in, threads_in};
-use crate::processes::{Doing, Proc, Stat, Tree, own_pid};
+use crate::cgroups::{
+    Cgroup, CgroupError, ControllerUse, FilesystemRoots, Hierarchy, processes_in, threads_in,
+};
+use crate::processes::{ProcFs, ProcStat, ProcessState, ProcessTree, own_pid};
 
 /// The first process of the machine.
 const FIRST: u32 = 1;
@@ -58,22 +60,22 @@ const LONGEST_NAME: usize = 15;
 
 /// Who must not be limited, as it was when somebody looked.
 #[derive(Debug)]
-pub(super) struct Needed<'a> {
-    proc: &'a Proc,
+pub(super) struct ProtectedProcesses<'a> {
+    proc: &'a ProcFs,
     ancestors: BTreeSet<u32>,
 }
 
-impl<'a> Needed<'a> {
-    pub(super) fn of(proc: &'a Proc) -> io::Result<Needed<'a>> {
-        Ok(Needed { proc, ancestors: ancestors(proc, own_pid())? })
+impl<'a> ProtectedProcesses<'a> {
+    pub(super) fn of(proc: &'a ProcFs) -> io::Result<ProtectedProcesses<'a>> {
+        Ok(ProtectedProcesses { proc, ancestors: ancestors(proc, own_pid())? })
     }
 
     /// Who this is, in words, if it must not be limited.
-    pub(super) fn who(&self, stat: &Stat) -> Option<String> {
+    pub(super) fn who(&self, stat: &ProcStat) -> Option<String> {
         self.who_by_nature(stat).or_else(|| self.who_by_name(stat))
     }
 
-    fn who_by_nature(&self, stat: &Stat) -> Option<String> {
+    fn who_by_nature(&self, stat: &ProcStat) -> Option<String> {
         let by_number = self.who_by_number(stat.process.pid);
         by_number.or_else(|| stat.is_kernel.then(|| "a thread of the kernel".to_owned()))
     }
@@ -90,7 +92,7 @@ impl<'a> Needed<'a> {
         }
     }
 
-    fn who_by_name(&self, stat: &Stat) -> Option<String> {
+    fn who_by_name(&self, stat: &ProcStat) -> Option<String> {
         let pid = stat.process.pid;
         let is_needed = |name: &str| NEEDED.contains(&name.get(..LONGEST_NAME).unwrap_or(name));
         let name = Some(stat.name.clone()).filter(|name| is_needed(name));
@@ -100,7 +102,7 @@ impl<'a> Needed<'a> {
 }
 
 /// A process, who started it, who started that one, and so on.
-fn ancestors(proc: &Proc, pid: u32) -> io::Result<BTreeSet<u32>> {
+fn ancestors(proc: &ProcFs, pid: u32) -> io::Result<BTreeSet<u32>> {
     let mut found = BTreeSet::new();
     let mut next = pid;
     for _ in 0..MOST_ANCESTORS {
@@ -118,10 +120,14 @@ fn ancestors(proc: &Proc, pid: u32) -> io::Result<BTreeSet<u32>> {
 }
 
 /// An error if somebody is in this tree who must not be limited. In a command, names do not count.
-pub(super) fn refuse_in_tree(proc: &Proc, tree: &Tree, is_command: bool) -> Result<(), EnforceError> {
+pub(super) fn refuse_in_tree(
+    proc: &ProcFs,
+    tree: &ProcessTree,
+    is_command: bool,
+) -> Result<(), EnforceError> {
     let failed = |error| EnforceError::Failed { doing: "look at who started the governor", error };
-    let needed = Needed::of(proc).map_err(failed)?;
-    let living = tree.members().filter(|stat| stat.doing != Doing::Ended);
+    let needed = ProtectedProcesses::of(proc).map_err(failed)?;
+    let living = tree.members().filter(|stat| stat.doing != ProcessState::Ended);
     for stat in living {
         let who = if is_command { needed.who_by_nature(stat) } else { needed.who(stat) };
         if let Some(who) = who {
@@ -134,19 +140,19 @@ pub(super) fn refuse_in_tree(proc: &Proc, tree: &Tree, is_command: bool) -> Resu
 
 /// An error if somebody is in this cgroup, or below it, who must not be limited or cannot be looked at.
 pub(super) fn refuse_in_cgroup(
-    roots: &Roots,
+    roots: &FilesystemRoots,
     hierarchy: &Hierarchy,
     cgroup: &Cgroup,
 ) -> Result<(), EnforceError> {
     let proc = roots.processes();
     let failed = |error| EnforceError::Failed { doing: "look at who is in the cgroup", error };
-    let needed = Needed::of(&proc).map_err(failed)?;
+    let needed = ProtectedProcesses::of(&proc).map_err(failed)?;
     let refused = |who| {
         let what = format!("the cgroup {}", cgroup.limits.display());
         Err(EnforceError::Protected { what, who })
     };
     for pid in [own_pid(), FIRST].into_iter().chain(needed.ancestors.iter().copied()) {
-        let name = match hierarchy.of_process(&proc, pid, Use::Limits) {
+        let name = match hierarchy.of_process(&proc, pid, ControllerUse::Limits) {
             Ok(name) => name,
             // Where others' processes are hidden, the list of the cgroup's processes says it.
             Err(error) if pid != own_pid() && error.kind() == io::ErrorKind::PermissionDenied => None,
@@ -160,7 +166,7 @@ pub(super) fn refuse_in_cgroup(
     while let Some(folder) = look.pop() {
         for pid in members(&folder)? {
             let who = match proc.stat(pid) {
-                Ok(Some(stat)) if stat.doing == Doing::Ended => None,
+                Ok(Some(stat)) if stat.doing == ProcessState::Ended => None,
                 Ok(Some(stat)) => needed.who(&stat),
                 _ => match needed.who_by_number(pid) {
                     Some(who) => Some(who),

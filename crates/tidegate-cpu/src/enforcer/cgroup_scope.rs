@@ -6,13 +6,15 @@ use std::path::{Path, PathBuf};
 
 use tidegate_core::budget::Rate;
 
-use super::bandwidth::Burst;
+use super::bandwidth::QuotaBurst;
 use super::controller::enable_below;
 use super::signals::tree_of;
-use super::{EnforceError, Enforcer, Quota, refused};
-use crate::cgroups::{Cgroup, CgroupError, Hierarchy, PROCS, Roots, Use, Version, processes_in};
-use crate::guardian::{Guardian, Trail, Undo, write_if_there};
-use crate::processes::{Depth, Doing, Process, Tree, own_pid};
+use super::{EnforceError, Enforcer, QuotaEnforcer, refused};
+use crate::cgroups::{
+    Cgroup, CgroupError, CgroupVersion, ControllerUse, FilesystemRoots, Hierarchy, PROCS, processes_in,
+};
+use crate::processes::{Process, ProcessState, ProcessTree, ScanDepth, own_pid};
+use crate::watchdog::{CpuWatchdog, Undo, UndoList, write_if_there};
 
 /// How often to look for children that were started while their parents were moved. Those of whoever is inside are born inside.
 const MOST_PASSES: u32 = 64;
@@ -21,32 +23,33 @@ const MOST_PASSES: u32 = 64;
 ///
 /// Whoever is in it when it ends goes back to where it came from, and those who were born in it to where the first one came from.
 #[derive(Debug)]
-pub struct Enclosure {
-    roots: Roots,
+pub struct CgroupScope {
+    roots: FilesystemRoots,
     hierarchy: Hierarchy,
     cgroup: Cgroup,
-    burst: Burst,
-    guardian: Guardian,
-    tree: Tree,
-    trail: Trail,
+    burst: QuotaBurst,
+    guardian: CpuWatchdog,
+    tree: ProcessTree,
+    trail: UndoList,
     /// While the tree is inside.
-    quota: Option<Quota>,
+    quota: Option<QuotaEnforcer>,
 }
 
-impl Enclosure {
+impl CgroupScope {
     /// Puts the tree below the process of this number into a cgroup of its own. Nothing is limited yet.
     pub fn around(
-        roots: &Roots,
+        roots: &FilesystemRoots,
         pid: u32,
-        burst: Burst,
-        guardian: &Guardian,
-    ) -> Result<Enclosure, EnforceError> {
+        burst: QuotaBurst,
+        guardian: &CpuWatchdog,
+    ) -> Result<CgroupScope, EnforceError> {
         let hierarchy = Hierarchy::find(roots)?;
         let tree = tree_of(roots, pid, guardian)?;
         let cgroup = hierarchy.named(Path::new(&format!("tidegate-{}", own_pid())));
-        let trail = Trail::new(guardian, &roots.processes());
+        let trail = UndoList::new(guardian, &roots.processes());
         let (roots, guardian) = (roots.clone(), guardian.clone());
-        let mut enclosure = Enclosure { roots, hierarchy, cgroup, burst, guardian, tree, trail, quota: None };
+        let mut enclosure =
+            CgroupScope { roots, hierarchy, cgroup, burst, guardian, tree, trail, quota: None };
         // If that fails halfway, dropping it leads back.
         enclosure.enter()?;
         Ok(enclosure)
@@ -57,16 +60,17 @@ impl Enclosure {
         &self.cgroup.limits
     }
 
-    fn enter(&mut self) -> Result<&mut Quota, EnforceError> {
+    fn enter(&mut self) -> Result<&mut QuotaEnforcer, EnforceError> {
         let homes = self.homes()?;
-        if self.hierarchy.version == Version::Two {
+        if self.hierarchy.version == CgroupVersion::Two {
             enable_below(&self.hierarchy.limits, &self.hierarchy.limits, &mut self.trail)?;
         }
         for (folder, home) in self.folders().into_iter().zip(&homes) {
             self.trail.note(vec![Undo::Remove { cgroup: folder.clone(), home: home.clone() }])?;
             make(&folder)?;
         }
-        let quota = Quota::of(&self.roots, &self.hierarchy, &self.cgroup, self.burst, &self.guardian)?;
+        let quota =
+            QuotaEnforcer::of(&self.roots, &self.hierarchy, &self.cgroup, self.burst, &self.guardian)?;
         self.move_in(&homes)?;
         Ok(self.quota.insert(quota))
     }
@@ -89,11 +93,12 @@ impl Enclosure {
     /// The directories of the cgroups that a process is in; `None` if it is gone.
     fn places(&self, pid: u32) -> Result<Option<Vec<PathBuf>>, EnforceError> {
         let proc = self.roots.processes();
-        let place = |tree: Use| {
+        let place = |tree: ControllerUse| {
             let name = self.hierarchy.of_process(&proc, pid, tree);
             name.map_err(|error| EnforceError::Failed { doing: "find the cgroup of a process", error })
         };
-        let (Some(limits), Some(counts)) = (place(Use::Limits)?, place(Use::Counts)?) else {
+        let (Some(limits), Some(counts)) = (place(ControllerUse::Limits)?, place(ControllerUse::Counts)?)
+        else {
             return Ok(None);
         };
         Ok(Some(vec![self.hierarchy.named(&limits).limits, self.hierarchy.named(&counts).counts]))
@@ -102,11 +107,11 @@ impl Enclosure {
     fn move_in(&mut self, homes: &[PathBuf]) -> Result<(), EnforceError> {
         for _ in 0..MOST_PASSES {
             let failed = |error| EnforceError::Failed { doing: "look at the process tree", error };
-            self.tree.refresh(Depth::Whole).map_err(failed)?;
+            self.tree.refresh(ScanDepth::Whole).map_err(failed)?;
             let inside = processes_in(&self.cgroup.limits)
                 .map_err(|error| CgroupError::of(&self.cgroup.limits, error))?;
             let living =
-                self.tree.members().filter(|stat| stat.doing != Doing::Ended).map(|stat| stat.process);
+                self.tree.members().filter(|stat| stat.doing != ProcessState::Ended).map(|stat| stat.process);
             let outside: Vec<Process> = living.filter(|process| !inside.contains(&process.pid)).collect();
             if outside.is_empty() {
                 break;
@@ -140,7 +145,7 @@ impl Enclosure {
     }
 }
 
-impl Enforcer for Enclosure {
+impl Enforcer for CgroupScope {
     fn apply(&mut self, limit: Rate) -> Result<(), EnforceError> {
         match &mut self.quota {
             Some(quota) => quota.apply(limit),
@@ -156,7 +161,7 @@ impl Enforcer for Enclosure {
     }
 }
 
-impl Drop for Enclosure {
+impl Drop for CgroupScope {
     fn drop(&mut self) {
         // What cannot be undone now stays noted.
         let _restored = self.restore();

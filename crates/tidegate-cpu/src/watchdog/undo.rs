@@ -27,7 +27,7 @@ use rustix::io::Errno;
 use rustix::process::Signal;
 
 use crate::cgroups::{Hierarchy, PROCS, SUBTREE, processes_in};
-use crate::processes::{Proc, Process};
+use crate::processes::{ProcFs, Process};
 
 /// How often a cgroup is emptied before it is given up: processes may be started in it meanwhile.
 const MOST_SWEEPS: u32 = 200;
@@ -69,7 +69,7 @@ pub enum Undo {
 
 impl Undo {
     /// Makes it as it was. What is gone by now needs nothing.
-    pub(super) fn perform(&self, proc: &Proc) -> io::Result<()> {
+    pub(super) fn perform(&self, proc: &ProcFs) -> io::Result<()> {
         match self {
             Undo::Write { file, content } => match write_if_there(file, content) {
                 // Somebody else needs the controller by now.
@@ -166,7 +166,7 @@ fn unless_gone(result: io::Result<()>) -> io::Result<()> {
 
 /// One line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Note {
+pub(super) enum UndoRecord {
     /// Which boot the lines are about.
     Boot { name: String },
     /// The file that says the same, for the watchdog.
@@ -179,33 +179,33 @@ pub(super) enum Note {
     Done,
 }
 
-impl Note {
+impl UndoRecord {
     /// The line, with its end.
     pub(super) fn line(&self) -> String {
         let words = match self {
-            Note::Boot { name } => format!("boot {name}"),
-            Note::File { path } => format!("file {}", of_path(path)),
-            Note::Add { number, undo } => format!("{number} {}", undo.words()),
-            Note::Forget { number } => format!("{number} forget"),
-            Note::Done => "done".to_owned(),
+            UndoRecord::Boot { name } => format!("boot {name}"),
+            UndoRecord::File { path } => format!("file {}", of_path(path)),
+            UndoRecord::Add { number, undo } => format!("{number} {}", undo.words()),
+            UndoRecord::Forget { number } => format!("{number} forget"),
+            UndoRecord::Done => "done".to_owned(),
         };
         format!("{:08x} {words}\n", fingerprint(&words))
     }
 
     /// Reads a line without its end; `None` if it is not one.
-    pub(super) fn of_line(line: &[u8]) -> Option<Note> {
+    pub(super) fn of_line(line: &[u8]) -> Option<UndoRecord> {
         let (print, words) = std::str::from_utf8(line).ok()?.split_once(' ')?;
         if print.len() != 8 || u32::from_str_radix(print, 16).ok()? != fingerprint(words) {
             return None;
         }
         let words: Vec<&str> = words.split(' ').collect();
         Some(match words[..] {
-            ["boot", name] => Note::Boot { name: name.to_owned() },
-            ["file", path] => Note::File { path: to_path(path)? },
-            ["done"] => Note::Done,
-            [number, "forget"] => Note::Forget { number: number.parse().ok()? },
+            ["boot", name] => UndoRecord::Boot { name: name.to_owned() },
+            ["file", path] => UndoRecord::File { path: to_path(path)? },
+            ["done"] => UndoRecord::Done,
+            [number, "forget"] => UndoRecord::Forget { number: number.parse().ok()? },
             [number, ref undo @ ..] => {
-                Note::Add { number: number.parse().ok()?, undo: Undo::of_words(undo)? }
+                UndoRecord::Add { number: number.parse().ok()?, undo: Undo::of_words(undo)? }
             }
             [] => return None,
         })
@@ -214,30 +214,30 @@ impl Note {
 
 /// What lines say together.
 #[derive(Debug, Default)]
-pub(super) struct Notes {
+pub(super) struct UndoRecords {
     pub(super) boot: Option<String>,
     pub(super) file: Option<PathBuf>,
     pub(super) open: BTreeMap<u64, Undo>,
     pub(super) is_done: bool,
 }
 
-impl Notes {
-    pub(super) fn take(&mut self, note: Note) {
+impl UndoRecords {
+    pub(super) fn take(&mut self, note: UndoRecord) {
         match note {
-            Note::Boot { name } => self.boot = Some(name),
-            Note::File { path } => self.file = Some(path),
-            Note::Add { number, undo } => drop(self.open.insert(number, undo)),
-            Note::Forget { number } => drop(self.open.remove(&number)),
-            Note::Done => self.is_done = true,
+            UndoRecord::Boot { name } => self.boot = Some(name),
+            UndoRecord::File { path } => self.file = Some(path),
+            UndoRecord::Add { number, undo } => drop(self.open.insert(number, undo)),
+            UndoRecord::Forget { number } => drop(self.open.remove(&number)),
+            UndoRecord::Done => self.is_done = true,
         }
     }
 }
 
 /// Reads lines, and passes over those that were cut.
-pub(super) fn notes(bytes: &[u8]) -> Notes {
-    let mut notes = Notes::default();
+pub(super) fn notes(bytes: &[u8]) -> UndoRecords {
+    let mut notes = UndoRecords::default();
     let whole = bytes.split_inclusive(|byte| *byte == b'\n').filter_map(|line| line.strip_suffix(b"\n"));
-    whole.filter_map(Note::of_line).for_each(|note| notes.take(note));
+    whole.filter_map(UndoRecord::of_line).for_each(|note| notes.take(note));
     notes
 }
 
@@ -299,24 +299,24 @@ mod tests {
 
     #[test]
     fn every_line_is_read_as_it_was_written() {
-        let undos = (1..).zip(examples()).map(|(number, undo)| Note::Add { number, undo });
+        let undos = (1..).zip(examples()).map(|(number, undo)| UndoRecord::Add { number, undo });
         let others = [
-            Note::Boot { name: "6b53".to_owned() },
-            Note::File { path: "/var/lib/a b".into() },
-            Note::Forget { number: 2 },
-            Note::Done,
+            UndoRecord::Boot { name: "6b53".to_owned() },
+            UndoRecord::File { path: "/var/lib/a b".into() },
+            UndoRecord::Forget { number: 2 },
+            UndoRecord::Done,
         ];
         for note in undos.chain(others) {
             let line = note.line();
             assert_eq!(line.matches('\n').count(), 1, "{line}");
-            assert_eq!(Note::of_line(line.trim_end_matches('\n').as_bytes()), Some(note));
+            assert_eq!(UndoRecord::of_line(line.trim_end_matches('\n').as_bytes()), Some(note));
         }
     }
 
     #[test]
     fn a_line_that_was_cut_says_nothing_and_the_others_do() {
         let lines: Vec<String> =
-            (1..).zip(examples()).map(|(number, undo)| Note::Add { number, undo }.line()).collect();
+            (1..).zip(examples()).map(|(number, undo)| UndoRecord::Add { number, undo }.line()).collect();
         let whole = lines.concat();
         for length in 0..whole.len() {
             let mut ends = 0;
@@ -333,16 +333,16 @@ mod tests {
 
     #[test]
     fn a_changed_letter_is_noticed() {
-        let line = Note::Forget { number: 12 }.line();
+        let line = UndoRecord::Forget { number: 12 }.line();
         let changed = line.replace("12", "13");
-        assert_eq!(Note::of_line(changed.trim_end().as_bytes()), None);
+        assert_eq!(UndoRecord::of_line(changed.trim_end().as_bytes()), None);
     }
 
     #[test]
     fn what_was_forgotten_is_not_undone() {
         let mut lines: String =
-            (1..).zip(examples()).map(|(number, undo)| Note::Add { number, undo }.line()).collect();
-        lines += &Note::Forget { number: 1 }.line();
+            (1..).zip(examples()).map(|(number, undo)| UndoRecord::Add { number, undo }.line()).collect();
+        lines += &UndoRecord::Forget { number: 1 }.line();
         assert_eq!(notes(lines.as_bytes()).open.into_values().collect::<Vec<_>>(), examples()[1..]);
     }
 }

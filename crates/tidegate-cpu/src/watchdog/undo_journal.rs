@@ -6,8 +6,8 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use super::GuardianError;
-use super::undo::{Note, Undo, notes};
+use super::WatchdogError;
+use super::undo::{Undo, UndoRecord, notes};
 
 /// Who else lives on the machine need not know what is governed.
 const OWNER_ONLY: u32 = 0o600;
@@ -15,34 +15,34 @@ const OWNER_ONLY: u32 = 0o600;
 const MANY_LINES: usize = 4096;
 
 #[derive(Debug)]
-pub(super) struct Book {
+pub(super) struct UndoJournal {
     path: PathBuf,
     file: File,
     boot: String,
     lines: usize,
 }
 
-impl Book {
+impl UndoJournal {
     /// A file that says nothing yet, in place of whatever was there.
-    pub(super) fn begin(path: &Path, boot: &str) -> io::Result<Book> {
-        let file = new_file(path, &Note::Boot { name: boot.to_owned() }.line())?;
-        Ok(Book { path: path.to_owned(), file, boot: boot.to_owned(), lines: 1 })
+    pub(super) fn begin(path: &Path, boot: &str) -> io::Result<UndoJournal> {
+        let file = new_file(path, &UndoRecord::Boot { name: boot.to_owned() }.line())?;
+        Ok(UndoJournal { path: path.to_owned(), file, boot: boot.to_owned(), lines: 1 })
     }
 
     /// Adds lines. When this returns they are there, also if the process ends now.
-    pub(super) fn append(&mut self, lines: &str) -> Result<(), GuardianError> {
+    pub(super) fn append(&mut self, lines: &str) -> Result<(), WatchdogError> {
         let mut append = || {
             self.file.write_all(lines.as_bytes())?;
             let is_lasting = notes(lines.as_bytes()).open.values().any(Undo::is_lasting);
             if is_lasting { self.file.sync_data() } else { Ok(()) }
         };
-        append().map_err(|error| GuardianError::of("write", &self.path, error))?;
+        append().map_err(|error| WatchdogError::of("write", &self.path, error))?;
         self.lines += lines.lines().count();
         Ok(())
     }
 
     /// Writes the file anew if most of its lines say nothing any more.
-    pub(super) fn shorten(&mut self, open: &BTreeMap<u64, Undo>) -> Result<(), GuardianError> {
+    pub(super) fn shorten(&mut self, open: &BTreeMap<u64, Undo>) -> Result<(), WatchdogError> {
         if self.lines < MANY_LINES || self.lines < 2 * open.len() {
             return Ok(());
         }
@@ -50,28 +50,28 @@ impl Book {
     }
 
     /// Writes the file anew with these and nothing else.
-    pub(super) fn write_anew(&mut self, open: &BTreeMap<u64, Undo>) -> Result<(), GuardianError> {
-        let mut lines = Note::Boot { name: self.boot.clone() }.line();
+    pub(super) fn write_anew(&mut self, open: &BTreeMap<u64, Undo>) -> Result<(), WatchdogError> {
+        let mut lines = UndoRecord::Boot { name: self.boot.clone() }.line();
         for (number, undo) in open {
-            lines += &Note::Add { number: *number, undo: undo.clone() }.line();
+            lines += &UndoRecord::Add { number: *number, undo: undo.clone() }.line();
         }
         let anew = new_file(&self.path, &lines);
-        self.file = anew.map_err(|error| GuardianError::of("write", &self.path, error))?;
+        self.file = anew.map_err(|error| WatchdogError::of("write", &self.path, error))?;
         self.lines = 1 + open.len();
         Ok(())
     }
 
     /// Removes the file.
-    pub(super) fn remove(&self) -> Result<(), GuardianError> {
+    pub(super) fn remove(&self) -> Result<(), WatchdogError> {
         remove(&self.path)
     }
 }
 
 /// Removes the file, if it is there.
-pub(super) fn remove(path: &Path) -> Result<(), GuardianError> {
+pub(super) fn remove(path: &Path) -> Result<(), WatchdogError> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(GuardianError::of("remove", path, error))
+            Err(WatchdogError::of("remove", path, error))
         }
         _ => Ok(()),
     }

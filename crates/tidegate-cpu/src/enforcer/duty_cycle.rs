@@ -43,7 +43,7 @@ const THOUSAND: u64 = 1000;
 
 /// An account of CPU time.
 #[derive(Debug)]
-pub(super) struct Duty {
+pub(super) struct DutyCycle {
     cores: u32,
     limit: Rate,
     /// Nanoseconds of CPU time that may be used; less than zero is debt.
@@ -56,11 +56,11 @@ pub(super) struct Duty {
     span: Duration,
 }
 
-impl Duty {
-    pub(super) fn new(cores: u32, limit: Rate) -> Duty {
+impl DutyCycle {
+    pub(super) fn new(cores: u32, limit: Rate) -> DutyCycle {
         let span = SHORTEST_PERIOD;
         // Until it is known better, it uses everything.
-        Duty { cores, limit, balance: 0, pace: u64::from(cores) * THOUSAND, cost: USUAL_COST, span }
+        DutyCycle { cores, limit, balance: 0, pace: u64::from(cores) * THOUSAND, cost: USUAL_COST, span }
     }
 
     pub(super) fn set_limit(&mut self, limit: Rate) {
@@ -134,8 +134,8 @@ mod tests {
     const PERIOD: Duration = Duration::from_millis(200);
 
     /// One with a window of a day.
-    fn duty(cores: u32, limit: u32) -> Duty {
-        let mut duty = Duty::new(cores, Rate::from_units(limit));
+    fn duty(cores: u32, limit: u32) -> DutyCycle {
+        let mut duty = DutyCycle::new(cores, Rate::from_units(limit));
         duty.set_window(Duration::from_secs(86_400));
         duty
     }
@@ -255,7 +255,7 @@ mod tests {
     fn what_is_saved_up_is_less_than_the_reserve_of_the_window() {
         for window in [60, 120, 600, 86_400] {
             let window = Duration::from_secs(window);
-            let mut duty = Duty::new(2, Rate::from_units(90));
+            let mut duty = DutyCycle::new(2, Rate::from_units(90));
             duty.set_window(window);
             for _ in 0..100 {
                 duty.spend(Duration::from_millis(10));

@@ -34,9 +34,9 @@ use rustix::net::{
 };
 use rustix::process::{Pid, WaitOptions, getpid, set_child_subreaper, setpgid, setsid, wait, waitpid};
 
-use super::{Restored, watch};
-use crate::cgroups::Roots;
-use crate::processes::{Proc, own_pid};
+use super::{RestoreReport, watch_loop};
+use crate::cgroups::FilesystemRoots;
+use crate::processes::{ProcFs, own_pid};
 
 /// Waits to be continued, and becomes the command: it must not start anybody before it is limited.
 const WAITING: &str = "kill -STOP $$; exec \"$@\"";
@@ -50,23 +50,23 @@ const MOST_ANCESTORS: u32 = 1 << 16;
 
 /// A command that the watchdog started. It waits until it is continued (SIGCONT).
 #[derive(Debug)]
-pub struct Ward {
+pub struct WatchedProcess {
     pid: u32,
     keeper: u32,
     told: BufReader<UnixStream>,
 }
 
-impl Ward {
+impl WatchedProcess {
     /// Has the watchdog at the other end start its command with our input and outputs.
-    pub(super) fn begin(stream: &UnixStream, keeper: u32) -> io::Result<Ward> {
+    pub(super) fn begin(stream: &UnixStream, keeper: u32) -> io::Result<WatchedProcess> {
         // Without it, only the end of a command whose watchdog is killed would be unknown.
         let _old_kernel = set_child_subreaper(Some(getpid()));
         hand_over(stream)?;
         let mut told = BufReader::new(stream.try_clone()?);
-        match Report::read(&mut told) {
-            Some(Report::Started(pid)) => Ok(Ward { pid, keeper, told }),
-            Some(Report::Failed(why)) => Err(io::Error::other(why)),
-            Some(Report::Ended(_)) | None => Err(io::Error::other("it ended before it began")),
+        match CommandEvent::read(&mut told) {
+            Some(CommandEvent::Started(pid)) => Ok(WatchedProcess { pid, keeper, told }),
+            Some(CommandEvent::Failed(why)) => Err(io::Error::other(why)),
+            Some(CommandEvent::Ended(_)) | None => Err(io::Error::other("it ended before it began")),
         }
     }
 
@@ -82,8 +82,8 @@ impl Ward {
 
     /// Waits until it ends, and says how.
     pub fn wait(mut self) -> io::Result<ExitStatus> {
-        match Report::read(&mut self.told) {
-            Some(Report::Ended(status)) => Ok(ExitStatus::from_raw(status)),
+        match CommandEvent::read(&mut self.told) {
+            Some(CommandEvent::Ended(status)) => Ok(ExitStatus::from_raw(status)),
             _ => self.wait_as_heir(),
         }
     }
@@ -106,27 +106,27 @@ impl Ward {
 ///
 /// The signals by which people end programs are to be caught by whoever calls this, and not ignored: a command that is started by somebody
 /// who ignores them ignores them too.
-pub fn tend(socket: OwnedFd, program: &Path, args: &[OsString]) -> Restored {
+pub fn tend(socket: OwnedFd, program: &Path, args: &[OsString]) -> RestoreReport {
     let stream = UnixStream::from(socket);
     match start(&stream, program, args) {
         Ok(pid) => {
-            step_aside(&Roots::default().processes());
+            step_aside(&FilesystemRoots::default().processes());
             let told = stream.try_clone().and_then(|mut told| {
-                Report::Started(pid.as_raw_nonzero().get().unsigned_abs()).tell(&mut told)?;
+                CommandEvent::Started(pid.as_raw_nonzero().get().unsigned_abs()).tell(&mut told)?;
                 thread::Builder::new().name("ends".to_owned()).spawn(move || tell_ends(pid, &mut told))
             });
             // Who cannot tell how it ends lets go of it: then the governor is its parent.
             if told.is_err() {
-                return Restored::default();
+                return RestoreReport::default();
             }
         }
         Err(error) => {
             let mut stream = stream;
-            let _unheard = Report::Failed(error.to_string()).tell(&mut stream);
-            return Restored::default();
+            let _unheard = CommandEvent::Failed(error.to_string()).tell(&mut stream);
+            return RestoreReport::default();
         }
     }
-    watch::read_and_undo(stream)
+    watch_loop::read_and_undo(stream)
 }
 
 /// Starts the command, and waits until it waits.
@@ -153,13 +153,13 @@ fn start(stream: &UnixStream, program: &Path, args: &[OsString]) -> io::Result<P
 /// It stays in the session if the group has a parent there already, as below a shell with job control: only who is in the session keeps the
 /// group from being hung up. Otherwise nothing is to be kept, and it should not be: a group that nobody could continue is not stopped from
 /// a terminal.
-fn step_aside(proc: &Proc) {
+fn step_aside(proc: &ProcFs) {
     // Where it leads a group already, there is nothing to leave.
     let _left = if is_held(proc).unwrap_or(false) { setpgid(None, None) } else { setsid().map(|_| ()) };
 }
 
 /// Whether an ancestor is in another group of the same session. `None` if that cannot be known.
-fn is_held(proc: &Proc) -> Option<bool> {
+fn is_held(proc: &ProcFs) -> Option<bool> {
     let own = proc.stat(own_pid()).ok()??;
     let mut parent = own.parent;
     for _ in 0..MOST_ANCESTORS {
@@ -177,7 +177,7 @@ fn tell_ends(command: Pid, governor: &mut UnixStream) {
     loop {
         match retry_on_intr(|| wait(WaitOptions::empty())) {
             Ok(Some((pid, status))) if pid == command => {
-                let _unheard = Report::Ended(status.as_raw()).tell(governor);
+                let _unheard = CommandEvent::Ended(status.as_raw()).tell(governor);
             }
             Ok(_) => {}
             // There is nobody left, and so nobody who could have descendants.
@@ -219,7 +219,7 @@ fn take_over(stream: &UnixStream) -> io::Result<[OwnedFd; STREAMS]> {
 
 /// What the watchdog tells of its command, in a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Report {
+enum CommandEvent {
     /// It waits, and has this number.
     Started(u32),
     /// It could not be started.
@@ -228,24 +228,24 @@ enum Report {
     Ended(i32),
 }
 
-impl Report {
+impl CommandEvent {
     fn tell(&self, to: &mut impl Write) -> io::Result<()> {
         let line = match self {
-            Report::Started(pid) => format!("started {pid}\n"),
-            Report::Failed(why) => format!("failed {}\n", why.replace('\n', " ")),
-            Report::Ended(status) => format!("ended {status}\n"),
+            CommandEvent::Started(pid) => format!("started {pid}\n"),
+            CommandEvent::Failed(why) => format!("failed {}\n", why.replace('\n', " ")),
+            CommandEvent::Ended(status) => format!("ended {status}\n"),
         };
         to.write_all(line.as_bytes())
     }
 
     /// The next one; `None` if there is none, or it makes no sense.
-    fn read(from: &mut impl BufRead) -> Option<Report> {
+    fn read(from: &mut impl BufRead) -> Option<CommandEvent> {
         let mut line = String::new();
         from.read_line(&mut line).ok()?;
         match line.strip_suffix('\n')?.split_once(' ')? {
-            ("started", pid) => pid.parse().ok().map(Report::Started),
-            ("failed", why) => Some(Report::Failed(why.to_owned())),
-            ("ended", status) => status.parse().ok().map(Report::Ended),
+            ("started", pid) => pid.parse().ok().map(CommandEvent::Started),
+            ("failed", why) => Some(CommandEvent::Failed(why.to_owned())),
+            ("ended", status) => status.parse().ok().map(CommandEvent::Ended),
             _ => None,
         }
     }
@@ -257,16 +257,20 @@ mod tests {
 
     #[test]
     fn reports_are_read_as_they_were_told() {
-        let all = [Report::Started(4711), Report::Failed("no such file".to_owned()), Report::Ended(7 << 8)];
+        let all = [
+            CommandEvent::Started(4711),
+            CommandEvent::Failed("no such file".to_owned()),
+            CommandEvent::Ended(7 << 8),
+        ];
         let mut lines = Vec::new();
         for report in &all {
             report.tell(&mut lines).expect("there is room");
         }
         let mut from = lines.as_slice();
         for report in all {
-            assert_eq!(Report::read(&mut from), Some(report));
+            assert_eq!(CommandEvent::read(&mut from), Some(report));
         }
-        assert_eq!(Report::read(&mut from), None, "the end");
-        assert_eq!(Report::read(&mut &b"ended 7"[..]), None, "a line that was cut");
+        assert_eq!(CommandEvent::read(&mut from), None, "the end");
+        assert_eq!(CommandEvent::read(&mut &b"ended 7"[..]), None, "a line that was cut");
     }
 }

@@ -10,16 +10,16 @@ const ENOUGH: usize = 4096;
 
 /// A file of the kernel that stays open: every read makes its content anew.
 #[derive(Debug)]
-pub(super) struct Counter {
+pub(super) struct KernelFile {
     path: PathBuf,
     file: File,
     buffer: Vec<u8>,
 }
 
-impl Counter {
-    pub(super) fn open(path: PathBuf) -> io::Result<Counter> {
+impl KernelFile {
+    pub(super) fn open(path: PathBuf) -> io::Result<KernelFile> {
         let file = File::open(&path)?;
-        Ok(Counter { path, file, buffer: vec![0; ENOUGH] })
+        Ok(KernelFile { path, file, buffer: vec![0; ENOUGH] })
     }
 
     pub(super) fn path(&self) -> &Path {

@@ -1,4 +1,4 @@
-//! The store does what every store does.
+//! The behaviour suite that every store must pass.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -11,14 +11,15 @@ use tidegate_testkit::suite::StoreFixture;
 use crate::cluster::{new_schema, options, shared_url};
 use crate::sql;
 
-/// A store in a schema of its own that goes by this clock. The schema of the store before it goes: stories are told one after the other.
+/// Opens a store with a manual clock in a new schema. Drops the schema of the previous store, because scenarios run one after
+/// the other.
 fn new_store(tick: Tick) -> StoreFixture {
-    // Every test has a thread of its own.
-    thread_local!(static LAST: Cell<Option<String>> = const { Cell::new(None) });
+    // Each test runs in its own thread.
+    thread_local!(static PREVIOUS_SCHEMA: Cell<Option<String>> = const { Cell::new(None) });
     let clock = Arc::new(ManualClock::ticking(tick, Timestamp::EPOCH));
     let schema = new_schema();
-    if let Some(last) = LAST.replace(Some(schema.clone())) {
-        sql::drop_schema(shared_url(), &last);
+    if let Some(previous) = PREVIOUS_SCHEMA.replace(Some(schema.clone())) {
+        sql::drop_schema(shared_url(), &previous);
     }
     let source = TimeSource::Given(Arc::<ManualClock>::clone(&clock) as Arc<dyn Clock>);
     let store = PostgresStore::open_with(options(&schema), source);

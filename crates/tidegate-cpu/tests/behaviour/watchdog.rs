@@ -12,12 +12,12 @@ use std::thread;
 
 use rustix::process::{Pid, Signal, kill_process};
 use tidegate_core::budget::Rate;
-use tidegate_cpu::cgroups::Roots;
-use tidegate_cpu::enforcer::{Burst, Enclosure, Enforcer, Quota, Signals};
-use tidegate_cpu::guardian::{Guardian, Undo, restore_left_behind, watch};
-use tidegate_cpu::processes::Doing;
+use tidegate_cpu::cgroups::FilesystemRoots;
+use tidegate_cpu::enforcer::{CgroupScope, Enforcer, QuotaBurst, QuotaEnforcer, SignalEnforcer};
+use tidegate_cpu::processes::ProcessState;
+use tidegate_cpu::watchdog::{CpuWatchdog, Undo, restore_left_behind, watch};
 
-use crate::stage::{Folder, RealCgroup, Troop, eventually, passed_over, real_cgroups, real_proc};
+use crate::fixture::{Folder, RealCgroup, Troop, eventually, passed_over, real_cgroups, real_proc};
 
 const ROLE: &str = "TIDEGATE_CPU_TEST_ROLE";
 const FOLDER: &str = "TIDEGATE_CPU_TEST_FOLDER";
@@ -49,7 +49,7 @@ pub(crate) fn start_as(
 ) -> Option<Child> {
     let place = match name {
         "limiting" => "enforcer::quotas::as_limiting",
-        _ => "guardian::as_governor",
+        _ => "watchdog::as_governor",
     };
     let mut command = Command::new(std::env::current_exe().expect("it runs"));
     command.args([place, "--exact", "--nocapture", "--test-threads=1"]);
@@ -90,17 +90,20 @@ fn as_governor() {
     let alone = alone.or_else(|| role("alone-quota").map(|role| (role, "quota")));
     let (guardian, role, by) = match (watched, alone) {
         (Some((role, by)), _) => (watched_guardian(&role.folder), role, by),
-        (None, Some((role, by))) => (Guardian::alone(&role.folder).expect("it can be written"), role, by),
+        (None, Some((role, by))) => (CpuWatchdog::alone(&role.folder).expect("it can be written"), role, by),
         (None, None) => return,
     };
-    let roots = Roots::default();
+    let roots = FilesystemRoots::default();
     let pid = || role.target.parse().expect("it is a number");
     let mut enforcer: Box<dyn Enforcer> = match by {
-        "signals" => Box::new(Signals::over(&roots, pid(), &guardian).expect("it is ours")),
+        "signals" => Box::new(SignalEnforcer::over(&roots, pid(), &guardian).expect("it is ours")),
         "quota" => Box::new(
-            Quota::over(&roots, role.target.as_ref(), Burst::default(), &guardian).expect("it is there"),
+            QuotaEnforcer::over(&roots, role.target.as_ref(), QuotaBurst::default(), &guardian)
+                .expect("it is there"),
         ),
-        _ => Box::new(Enclosure::around(&roots, pid(), Burst::default(), &guardian).expect("it can be made")),
+        _ => Box::new(
+            CgroupScope::around(&roots, pid(), QuotaBurst::default(), &guardian).expect("it can be made"),
+        ),
     };
     let limit = if by == "signals" { Rate::ZERO } else { Rate::from_units(10) };
     enforcer.apply(limit).expect("it can be limited");
@@ -112,11 +115,11 @@ fn as_governor() {
 }
 
 /// This program is the watchdog too.
-fn watched_guardian(folder: &Path) -> Guardian {
+fn watched_guardian(folder: &Path) -> CpuWatchdog {
     let program = std::env::current_exe().expect("it runs");
-    let args = ["guardian::as_watchdog", "--exact", "--nocapture", "--test-threads=1"];
+    let args = ["watchdog::as_watchdog", "--exact", "--nocapture", "--test-threads=1"];
     let args: Vec<&OsStr> = args.iter().map(OsStr::new).collect();
-    Guardian::spawn(folder, &program, &args).expect("it can be started")
+    CpuWatchdog::spawn(folder, &program, &args).expect("it can be started")
 }
 
 /// What the watchdog does. Those who only run the tests have not asked for one.
@@ -219,16 +222,20 @@ fn the_watchdog_is_small_and_is_not_ended_by_those_who_end_the_governor() {
     kill(child);
     eventually("it goes on", || troop.stopped() == 0);
     eventually("the watchdog ends", || {
-        real_proc().stat(watchdog).expect("it can be read").is_none_or(|stat| stat.doing == Doing::Ended)
+        real_proc()
+            .stat(watchdog)
+            .expect("it can be read")
+            .is_none_or(|stat| stat.doing == ProcessState::Ended)
     });
 }
 
 #[test]
 fn a_clean_end_leaves_nothing() {
     let (folder, troop) = (Folder::new(), Troop::busy(1));
-    let guardian = Guardian::spawn(folder.path(), Path::new("/bin/cat"), &[]).expect("it can be started");
+    let guardian = CpuWatchdog::spawn(folder.path(), Path::new("/bin/cat"), &[]).expect("it can be started");
     assert!(guardian.is_watched());
-    let mut signals = Signals::over(&Roots::default(), troop.pid(), &guardian).expect("it is ours");
+    let mut signals =
+        SignalEnforcer::over(&FilesystemRoots::default(), troop.pid(), &guardian).expect("it is ours");
     signals.apply(Rate::ZERO).expect("it is ours");
     eventually("it is stopped", || troop.stopped() == 1);
     signals.restore().expect("it can go on");
@@ -241,7 +248,7 @@ fn a_clean_end_leaves_nothing() {
 #[test]
 fn a_watchdog_that_is_gone_is_noticed() {
     let folder = Folder::new();
-    let guardian = Guardian::spawn(folder.path(), Path::new("/bin/true"), &[]).expect("it can be started");
+    let guardian = CpuWatchdog::spawn(folder.path(), Path::new("/bin/true"), &[]).expect("it can be started");
     eventually("it is noticed", || !guardian.is_watched());
 }
 
@@ -249,7 +256,7 @@ fn a_watchdog_that_is_gone_is_noticed() {
 fn left_behind(folder: &Folder, undos: &[Undo]) -> PathBuf {
     // A guardian that is dropped without a word leaves its file; what it says is made by a troop that is stopped.
     let file = folder.path().join("undo");
-    let guardian = Guardian::alone(folder.path()).expect("it can be written");
+    let guardian = CpuWatchdog::alone(folder.path()).expect("it can be written");
     guardian.register(undos).expect("it can be written");
     drop(guardian);
     assert!(file.exists());
@@ -328,7 +335,7 @@ fn what_cannot_be_undone_is_tried_again() {
 fn a_directory_that_cannot_be_written_is_told_before_anything_is_changed() {
     let folder = Folder::new();
     let missing = folder.path().join("missing");
-    let error = Guardian::alone(&missing).expect_err("it is not there");
+    let error = CpuWatchdog::alone(&missing).expect_err("it is not there");
     assert!(error.to_string().contains("missing/undo"), "{error}");
     assert!(restore_left_behind(&missing).expect("nothing to do is fine").undone.is_empty());
 }
@@ -336,7 +343,7 @@ fn a_directory_that_cannot_be_written_is_told_before_anything_is_changed() {
 #[test]
 fn a_file_of_many_short_lives_stays_short() {
     let folder = Folder::new();
-    let guardian = Guardian::alone(folder.path()).expect("it can be written");
+    let guardian = CpuWatchdog::alone(folder.path()).expect("it can be written");
     let process = real_proc().stat(std::process::id()).expect("it can be read").expect("it is there").process;
     let kept = guardian
         .register(&[Undo::Write { file: "/none".into(), content: "kept".to_owned() }])

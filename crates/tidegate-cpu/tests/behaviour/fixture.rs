@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use tidegate_core::budget::Rate;
-use tidegate_cpu::cgroups::{Hierarchy, Roots, Version};
+use tidegate_cpu::cgroups::{CgroupVersion, FilesystemRoots, Hierarchy};
 use tidegate_cpu::meter::cores;
-use tidegate_cpu::processes::{Doing, Proc, Stat};
+use tidegate_cpu::processes::{ProcFs, ProcStat, ProcessState};
 
 /// Longer than anything takes, on however busy a machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -50,14 +50,15 @@ impl Drop for Folder {
 #[derive(Debug)]
 pub(crate) struct Kernel {
     folder: Folder,
-    pub(crate) roots: Roots,
+    pub(crate) roots: FilesystemRoots,
 }
 
 impl Kernel {
     /// One with two cores and no cgroups. The governor and the first process are there.
     pub(crate) fn bare() -> Kernel {
         let folder = Folder::new();
-        let roots = Roots { proc: folder.path().join("proc"), cgroup: folder.path().join("cgroup") };
+        let roots =
+            FilesystemRoots { proc: folder.path().join("proc"), cgroup: folder.path().join("cgroup") };
         let kernel = Kernel { folder, roots };
         kernel.put("proc/stat", "cpu  100 20 30 9000 50 4 6 700 11 1\ncpu0 1\ncpu1 1\nintr 1 2 3\n");
         kernel.put("proc/uptime", "5000.25 9000.00\n");
@@ -106,11 +107,11 @@ impl Kernel {
 
     pub(crate) fn process(&self, pid: u32, name: &str, parent: u32, started: u64, cgroup: &str) {
         self.put(&format!("proc/{pid}/cgroup"), &format!("0::{cgroup}\n"));
-        self.stat(pid, &Life { name, parent, started, session: pid, ..Life::default() });
+        self.stat(pid, &CounterId { name, parent, started, session: pid, ..CounterId::default() });
     }
 
-    pub(crate) fn stat(&self, pid: u32, life: &Life<'_>) {
-        let Life { name, doing, parent, session, flags, own, reaped, started } = life;
+    pub(crate) fn stat(&self, pid: u32, life: &CounterId<'_>) {
+        let CounterId { name, doing, parent, session, flags, own, reaped, started } = life;
         let line = format!(
             "{pid} ({name}) {doing} {parent} {pid} {session} 0 -1 {flags} 0 0 0 0 {own} 0 {reaped} 0 20 0 1 0 {started} 0 0\n"
         );
@@ -139,7 +140,7 @@ impl Kernel {
 
 /// What a directory says of a process.
 #[derive(Debug)]
-pub(crate) struct Life<'a> {
+pub(crate) struct CounterId<'a> {
     pub(crate) name: &'a str,
     pub(crate) doing: char,
     pub(crate) parent: u32,
@@ -150,9 +151,9 @@ pub(crate) struct Life<'a> {
     pub(crate) started: u64,
 }
 
-impl Default for Life<'_> {
+impl Default for CounterId<'_> {
     fn default() -> Self {
-        Life { name: "a", doing: 'S', parent: 1, session: 1, flags: 0, own: 0, reaped: 0, started: 1 }
+        CounterId { name: "a", doing: 'S', parent: 1, session: 1, flags: 0, own: 0, reaped: 0, started: 1 }
     }
 }
 
@@ -183,16 +184,16 @@ impl Troop {
     }
 
     /// All of the group who have not ended.
-    pub(crate) fn members(&self) -> Vec<Stat> {
+    pub(crate) fn members(&self) -> Vec<ProcStat> {
         let proc = real_proc();
         let pids = proc.all().expect("processes can be listed");
         let stats = pids.into_iter().filter_map(|pid| proc.stat(pid).expect("it can be read"));
-        stats.filter(|stat| stat.doing != Doing::Ended && stat.group == self.pid()).collect()
+        stats.filter(|stat| stat.doing != ProcessState::Ended && stat.group == self.pid()).collect()
     }
 
     /// How many of its members are stopped.
     pub(crate) fn stopped(&self) -> usize {
-        self.members().iter().filter(|stat| stat.doing == Doing::Stopped).count()
+        self.members().iter().filter(|stat| stat.doing == ProcessState::Stopped).count()
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
@@ -207,8 +208,8 @@ impl Drop for Troop {
     }
 }
 
-pub(crate) fn real_proc() -> Proc {
-    Proc::at(&Roots::default().proc)
+pub(crate) fn real_proc() -> ProcFs {
+    ProcFs::at(&FilesystemRoots::default().proc)
 }
 
 /// Waits until something is so.
@@ -245,8 +246,8 @@ pub(crate) fn percent(used: Duration, passed: Duration, busy: u32) -> u128 {
 }
 
 /// Cgroups of this machine in which limits can be put; `None`, with the reason told, where there are none.
-pub(crate) fn real_cgroups() -> Option<(Roots, Hierarchy)> {
-    let roots = Roots::default();
+pub(crate) fn real_cgroups() -> Option<(FilesystemRoots, Hierarchy)> {
+    let roots = FilesystemRoots::default();
     let reason = match Hierarchy::find(&roots) {
         Err(error) => error.to_string(),
         Ok(hierarchy) => {
@@ -260,7 +261,7 @@ pub(crate) fn real_cgroups() -> Option<(Roots, Hierarchy)> {
                     let has_cpu = probe.join("cpu.max").exists() || probe.join("cpu.cfs_quota_us").exists();
                     fs::remove_dir(&probe).expect("it is empty");
                     // In version 2 the controller is enabled by whoever needs it.
-                    if has_cpu || hierarchy.version == Version::Two {
+                    if has_cpu || hierarchy.version == CgroupVersion::Two {
                         return Some((roots, hierarchy));
                     }
                     "this kernel has no quotas".to_owned()

@@ -13,16 +13,16 @@
 //! names the boot it was written in: a machine that was started again has nothing that is stopped or limited, and what has the same name
 //! there is not the same.
 //!
-//! A command that is governed is started by the watchdog, which is its parent ([`Ward`]). A watchdog that was killed is replaced when that is
-//! noticed ([`Guardian::renew`]).
+//! A command that is governed is started by the watchdog, which is its parent ([`WatchedProcess`]). A watchdog that was killed is replaced when that is
+//! noticed ([`CpuWatchdog::renew`]).
 //!
 //! Refused: a parent-death signal for everybody that is stopped. It is lost when a program is replaced, and a limit has no signals.
 
-mod book;
-mod trail;
 mod undo;
-mod ward;
-mod watch;
+mod undo_journal;
+mod undo_list;
+mod watch_loop;
+mod watched_process;
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -35,15 +35,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use book::Book;
-pub(crate) use trail::Trail;
-use undo::Note;
 pub use undo::Undo;
+use undo::UndoRecord;
 pub(crate) use undo::write_if_there;
-pub use ward::{Ward, tend};
-pub use watch::watch;
+use undo_journal::UndoJournal;
+pub(crate) use undo_list::UndoList;
+pub use watch_loop::watch;
+pub use watched_process::{WatchedProcess, tend};
 
-use crate::cgroups::Roots;
+use crate::cgroups::FilesystemRoots;
 
 /// The file in a directory of a governor that says what is to be undone.
 const FILE: &str = "undo";
@@ -52,52 +52,53 @@ const DEAF: &str = "trap '' HUP INT TERM; exec \"$@\"";
 
 /// Keeps what is to be undone. Clones are the same guardian.
 #[derive(Debug, Clone)]
-pub struct Guardian {
-    desk: Arc<Mutex<Desk>>,
+pub struct CpuWatchdog {
+    desk: Arc<Mutex<WatchdogState>>,
 }
 
 #[derive(Debug)]
-struct Desk {
+struct WatchdogState {
     file: PathBuf,
-    book: Book,
+    book: UndoJournal,
     /// How a watchdog is started, if there shall be one.
-    kennel: Option<Kennel>,
-    watchdog: Option<Watchdog>,
+    kennel: Option<WatchdogCommand>,
+    watchdog: Option<WatchdogProcess>,
     next: u64,
     open: BTreeMap<u64, Undo>,
 }
 
 /// The program that is a watchdog, and its arguments.
 #[derive(Debug, Clone)]
-struct Kennel {
+struct WatchdogCommand {
     program: PathBuf,
     args: Vec<OsString>,
 }
 
 #[derive(Debug)]
-struct Watchdog {
+struct WatchdogProcess {
     child: Child,
     pipe: Option<UnixStream>,
     /// The command it is the parent of.
     ward: Option<u32>,
 }
 
-impl Guardian {
+impl CpuWatchdog {
     /// A guardian that has only the file: what is left behind is undone at the next start. The directory must be there.
     ///
     /// Call [`restore_left_behind`] before: what the file says by now is forgotten.
-    pub fn alone(folder: &Path) -> Result<Guardian, GuardianError> {
+    pub fn alone(folder: &Path) -> Result<CpuWatchdog, WatchdogError> {
         let file = folder.join(FILE);
         let boot = boot()?;
-        let book = Book::begin(&file, &boot).map_err(|error| GuardianError::of("write", &file, error))?;
-        let desk = Desk { file, book, kennel: None, watchdog: None, next: 1, open: BTreeMap::new() };
-        Ok(Guardian { desk: Arc::new(Mutex::new(desk)) })
+        let book =
+            UndoJournal::begin(&file, &boot).map_err(|error| WatchdogError::of("write", &file, error))?;
+        let desk = WatchdogState { file, book, kennel: None, watchdog: None, next: 1, open: BTreeMap::new() };
+        Ok(CpuWatchdog { desk: Arc::new(Mutex::new(desk)) })
     }
 
     /// A guardian with a watchdog: this program with these arguments, which must call [`watch`] with its standard input.
-    pub fn spawn(folder: &Path, program: &Path, args: &[&OsStr]) -> Result<Guardian, GuardianError> {
-        let guardian = Guardian::alone(folder)?;
-        let kennel = Kennel::of(program, args);
+    pub fn spawn(folder: &Path, program: &Path, args: &[&OsStr]) -> Result<CpuWatchdog, WatchdogError> {
+        let guardian = CpuWatchdog::alone(folder)?;
+        let kennel = WatchdogCommand::of(program, args);
         guardian.desk().kennel = Some(kennel);
         let released = guardian.desk().release_watchdog();
         guardian.unless_failed(released).map(|(guardian, ())| guardian)
@@ -110,9 +111,9 @@ impl Guardian {
         program: &Path,
         args: &[&OsStr],
         command: &[OsString],
-    ) -> Result<(Guardian, Ward), GuardianError> {
-        let guardian = Guardian::alone(folder)?;
-        let kennel = Kennel::of(program, args);
+    ) -> Result<(CpuWatchdog, WatchedProcess), WatchdogError> {
+        let guardian = CpuWatchdog::alone(folder)?;
+        let kennel = WatchdogCommand::of(program, args);
         guardian.desk().kennel = Some(kennel);
         let mut watchdog = Command::new(program);
         watchdog.args(args).arg("--").args(command);
@@ -121,7 +122,7 @@ impl Guardian {
     }
 
     /// What was not begun leaves no file.
-    fn unless_failed<T>(self, done: Result<T, GuardianError>) -> Result<(Guardian, T), GuardianError> {
+    fn unless_failed<T>(self, done: Result<T, WatchdogError>) -> Result<(CpuWatchdog, T), WatchdogError> {
         match done {
             Ok(done) => Ok((self, done)),
             Err(error) => {
@@ -132,7 +133,7 @@ impl Guardian {
     }
 
     /// Replaces a watchdog that is gone; whether one had to be.
-    pub fn renew(&self) -> Result<bool, GuardianError> {
+    pub fn renew(&self) -> Result<bool, WatchdogError> {
         if self.is_watched() {
             return Ok(false);
         }
@@ -168,13 +169,13 @@ impl Guardian {
     }
 
     /// Notes how changes are undone that are about to be made. They may be made when this returns.
-    pub fn register(&self, undos: &[Undo]) -> Result<Vec<u64>, GuardianError> {
+    pub fn register(&self, undos: &[Undo]) -> Result<Vec<u64>, WatchdogError> {
         let mut desk = self.desk();
         let first = desk.next;
         let numbered: Vec<(u64, Undo)> = (first..).zip(undos.iter().cloned()).collect();
         let lines: String = numbered
             .iter()
-            .map(|(number, undo)| Note::Add { number: *number, undo: undo.clone() }.line())
+            .map(|(number, undo)| UndoRecord::Add { number: *number, undo: undo.clone() }.line())
             .collect();
         desk.write(&lines)?;
         desk.next += numbered.len() as u64;
@@ -184,34 +185,35 @@ impl Guardian {
     }
 
     /// Notes that these need not be undone any more.
-    pub fn release(&self, numbers: &[u64]) -> Result<(), GuardianError> {
+    pub fn release(&self, numbers: &[u64]) -> Result<(), WatchdogError> {
         let mut desk = self.desk();
         let known: Vec<u64> =
             numbers.iter().copied().filter(|number| desk.open.remove(number).is_some()).collect();
-        let lines: String = known.iter().map(|number| Note::Forget { number: *number }.line()).collect();
+        let lines: String =
+            known.iter().map(|number| UndoRecord::Forget { number: *number }.line()).collect();
         if lines.is_empty() { Ok(()) } else { desk.write(&lines) }
     }
 
     /// Ends the watch, when everything is undone. What is not, the watchdog undoes, or the next start.
-    pub fn finish(self) -> Result<(), GuardianError> {
+    pub fn finish(self) -> Result<(), WatchdogError> {
         let mut desk = self.desk();
         if !desk.open.is_empty() {
             desk.dismiss();
             return Ok(());
         }
-        desk.tell(&Note::Done.line());
+        desk.tell(&UndoRecord::Done.line());
         desk.dismiss();
         desk.book.remove()
     }
 
-    fn desk(&self) -> MutexGuard<'_, Desk> {
+    fn desk(&self) -> MutexGuard<'_, WatchdogState> {
         // Whoever panicked has noted what it was to note, or has changed nothing.
         self.desk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Desk {
-    fn write(&mut self, lines: &str) -> Result<(), GuardianError> {
+impl WatchdogState {
+    fn write(&mut self, lines: &str) -> Result<(), WatchdogError> {
         self.tell(lines);
         self.book.append(lines)?;
         self.book.shorten(&self.open)
@@ -228,21 +230,21 @@ impl Desk {
     }
 
     /// Starts a watchdog, if there shall be one, and tells it everything.
-    fn release_watchdog(&mut self) -> Result<(), GuardianError> {
-        let Some(Kennel { program, args }) = &self.kennel else { return Ok(()) };
+    fn release_watchdog(&mut self) -> Result<(), WatchdogError> {
+        let Some(WatchdogCommand { program, args }) = &self.kennel else { return Ok(()) };
         let mut deaf = Command::new("/bin/sh");
         deaf.args(["-c", DEAF, "sh"]).arg(program).args(args);
-        let watchdog =
-            Watchdog::start(deaf).map_err(|error| GuardianError::of("start the watchdog", program, error))?;
+        let watchdog = WatchdogProcess::start(deaf)
+            .map_err(|error| WatchdogError::of("start the watchdog", program, error))?;
         self.watchdog = Some(watchdog);
         self.tell_all();
         Ok(())
     }
 
     /// Starts a watchdog that starts a command.
-    fn start_with(&mut self, watchdog: Command, command: &Path) -> Result<Ward, GuardianError> {
-        let failed = |error| GuardianError::of("start", command, error);
-        let mut watchdog = Watchdog::start(watchdog).map_err(failed)?;
+    fn start_with(&mut self, watchdog: Command, command: &Path) -> Result<WatchedProcess, WatchdogError> {
+        let failed = |error| WatchdogError::of("start", command, error);
+        let mut watchdog = WatchdogProcess::start(watchdog).map_err(failed)?;
         let ward = watchdog.take_charge().map_err(failed)?;
         self.watchdog = Some(watchdog);
         self.tell_all();
@@ -252,9 +254,9 @@ impl Desk {
     /// Tells a new watchdog what it has to know.
     fn tell_all(&mut self) {
         let path = std::path::absolute(&self.file).unwrap_or_else(|_| self.file.clone());
-        let mut lines = Note::File { path }.line();
+        let mut lines = UndoRecord::File { path }.line();
         for (number, undo) in &self.open {
-            lines += &Note::Add { number: *number, undo: undo.clone() }.line();
+            lines += &UndoRecord::Add { number: *number, undo: undo.clone() }.line();
         }
         self.tell(&lines);
     }
@@ -267,23 +269,23 @@ impl Desk {
     }
 }
 
-impl Kennel {
-    fn of(program: &Path, args: &[&OsStr]) -> Kennel {
-        Kennel { program: program.to_owned(), args: args.iter().map(OsString::from).collect() }
+impl WatchdogCommand {
+    fn of(program: &Path, args: &[&OsStr]) -> WatchdogCommand {
+        WatchdogCommand { program: program.to_owned(), args: args.iter().map(OsString::from).collect() }
     }
 }
 
-impl Watchdog {
-    fn start(mut command: Command) -> io::Result<Watchdog> {
+impl WatchdogProcess {
+    fn start(mut command: Command) -> io::Result<WatchdogProcess> {
         let (ours, theirs) = UnixStream::pair()?;
         command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).stderr(Stdio::null());
-        Ok(Watchdog { child: command.spawn()?, pipe: Some(ours), ward: None })
+        Ok(WatchdogProcess { child: command.spawn()?, pipe: Some(ours), ward: None })
     }
 
     /// Has it start its command.
-    fn take_charge(&mut self) -> io::Result<Ward> {
+    fn take_charge(&mut self) -> io::Result<WatchedProcess> {
         let Some(pipe) = &self.pipe else { return Err(io::ErrorKind::BrokenPipe.into()) };
-        let begun = Ward::begin(pipe, self.child.id());
+        let begun = WatchedProcess::begin(pipe, self.child.id());
         match &begun {
             Ok(ward) => self.ward = Some(ward.pid()),
             Err(_) => self.dismiss(),
@@ -301,7 +303,7 @@ impl Watchdog {
     }
 }
 
-impl Drop for Desk {
+impl Drop for WatchdogState {
     fn drop(&mut self) {
         self.dismiss();
     }
@@ -309,7 +311,7 @@ impl Drop for Desk {
 
 /// What [`restore_left_behind`] did.
 #[derive(Debug, Default)]
-pub struct Restored {
+pub struct RestoreReport {
     /// What was to be undone, and is.
     pub undone: Vec<Undo>,
     /// What could not be undone, and why. It is tried again at the next start.
@@ -317,31 +319,31 @@ pub struct Restored {
 }
 
 /// Undoes what a governor with this directory left behind. Once is as good as twice, and nothing to do is fine.
-pub fn restore_left_behind(folder: &Path) -> Result<Restored, GuardianError> {
+pub fn restore_left_behind(folder: &Path) -> Result<RestoreReport, WatchdogError> {
     let file = folder.join(FILE);
     let notes = match std::fs::read(&file) {
         Ok(bytes) => undo::notes(&bytes),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Restored::default()),
-        Err(error) => return Err(GuardianError::of("read", &file, error)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(RestoreReport::default()),
+        Err(error) => return Err(WatchdogError::of("read", &file, error)),
     };
     let boot = boot()?;
     let open = if notes.boot.as_ref() == Some(&boot) { notes.open } else { BTreeMap::new() };
     let restored = undo_all(open.into_values().collect());
     if restored.failed.is_empty() {
-        book::remove(&file)?;
+        undo_journal::remove(&file)?;
     } else {
         let left = (1..).zip(restored.failed.iter().rev().map(|(undo, _)| undo.clone())).collect();
-        Book::begin(&file, &boot)
-            .map_err(|error| GuardianError::of("write", &file, error))?
+        UndoJournal::begin(&file, &boot)
+            .map_err(|error| WatchdogError::of("write", &file, error))?
             .write_anew(&left)?;
     }
     Ok(restored)
 }
 
 /// Undoes everything, the latest first.
-fn undo_all(undos: Vec<Undo>) -> Restored {
-    let proc = Roots::default().processes();
-    let mut restored = Restored::default();
+fn undo_all(undos: Vec<Undo>) -> RestoreReport {
+    let proc = FilesystemRoots::default().processes();
+    let mut restored = RestoreReport::default();
     for undo in undos.into_iter().rev() {
         match undo.perform(&proc) {
             Ok(()) => restored.undone.push(undo),
@@ -351,33 +353,33 @@ fn undo_all(undos: Vec<Undo>) -> Restored {
     restored
 }
 
-fn boot() -> Result<String, GuardianError> {
-    let proc = Roots::default().processes();
-    proc.boot().map_err(|error| GuardianError::of("find the name of this boot in", proc.root(), error))
+fn boot() -> Result<String, WatchdogError> {
+    let proc = FilesystemRoots::default().processes();
+    proc.boot().map_err(|error| WatchdogError::of("find the name of this boot in", proc.root(), error))
 }
 
 /// What is to be undone cannot be kept; then nothing may be changed.
 #[derive(Debug)]
-pub struct GuardianError {
+pub struct WatchdogError {
     doing: &'static str,
     path: PathBuf,
     error: io::Error,
 }
 
-impl GuardianError {
-    fn of(doing: &'static str, path: &Path, error: io::Error) -> GuardianError {
-        GuardianError { doing, path: path.to_owned(), error }
+impl WatchdogError {
+    fn of(doing: &'static str, path: &Path, error: io::Error) -> WatchdogError {
+        WatchdogError { doing, path: path.to_owned(), error }
     }
 }
 
-impl fmt::Display for GuardianError {
+impl fmt::Display for WatchdogError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let GuardianError { doing, path, error } = self;
+        let WatchdogError { doing, path, error } = self;
         write!(f, "cannot {doing} {}: {error}; nothing is changed that could not be undone", path.display())
     }
 }
 
-impl std::error::Error for GuardianError {
+impl std::error::Error for WatchdogError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         Some(&self.error)
     }
