@@ -23,7 +23,7 @@ use tidegate::{
     Ask, Catalog, Clock, Detail, ExpectedVersion, ManualClock, MapStore, Order, Replies, Store, SystemClock,
     Tick, Timestamp,
 };
-use tidegate_core::limit::item_flaws;
+use tidegate_core::limit::item_errors;
 
 use crate::args::{OnError, PipeArgs};
 use crate::lines::{self, Part, Piece};
@@ -101,7 +101,7 @@ impl Stage {
         };
         let rules = Rules { global: args.global, user: args.per_key };
         for (flag, item) in ["--global", "--per-key"].iter().zip(&rules.items()) {
-            if let Some(flaw) = item_flaws(item, Tick::NANOSECOND).first() {
+            if let Some(flaw) = item_errors(item, Tick::NANOSECOND).first() {
                 return Err(Failure::BadInput(format!("{flag}: its {flaw}")));
             }
         }

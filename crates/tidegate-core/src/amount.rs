@@ -4,7 +4,7 @@
 pub type Amount = u64;
 
 /// The largest limit that can be written: what a signed 64-bit integer holds.
-pub const LARGEST_LIMIT: Amount = i64::MAX as Amount;
+pub const MAX_LIMIT: Amount = i64::MAX as Amount;
 
 /// How much of a thing may be in use. Absent, zero and unlimited are three different answers; the first is
 /// not written here at all.

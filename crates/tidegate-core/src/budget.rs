@@ -13,13 +13,13 @@
 //! Decided: rates are whole billionths of a unit and time is nanoseconds, so that quotas are exact; divisions round the limit down.
 
 pub mod account;
-pub mod trail;
+pub mod trailing_window;
 
 use std::time::Duration;
 
 pub use crate::calendar::{ScheduledWindow, WindowSchedule};
 pub use account::{BudgetAccount, BudgetAdvice, BudgetTime, Unobserved};
-pub use trail::TrailingWindow;
+pub use trailing_window::TrailingWindow;
 
 /// Billionths in a unit, and in the whole.
 const BILLION: u64 = 1_000_000_000;
@@ -92,7 +92,7 @@ impl Quota {
     }
 
     /// In billionths of a unit for a minute, rounded down.
-    pub const fn billionths_for_a_minute(self) -> i128 {
+    pub const fn billionth_minutes(self) -> i128 {
         self.0.div_euclid(MINUTE)
     }
 
@@ -107,7 +107,7 @@ impl Quota {
     }
 
     /// The rate at which this lasts for some time, rounded down; zero if it is owed, everything if there is no time.
-    pub fn lasting(self, time: Duration) -> Rate {
+    pub fn rate_over(self, time: Duration) -> Rate {
         if self.0 <= 0 {
             return Rate::ZERO;
         }
@@ -167,7 +167,7 @@ pub struct BudgetTerms {
     /// What may be used at most at any time.
     pub ceiling: Rate,
     /// All there is of it; what is advised never exceeds this.
-    pub whole: Rate,
+    pub capacity: Rate,
     /// How much of what can be spread is spread evenly; the rest comes later.
     pub safety: Share,
     /// How much of the quota is taken off at once, against what cannot be measured.
@@ -180,15 +180,15 @@ pub enum BudgetTermsError {
     /// The floor is above the ceiling.
     FloorAboveCeiling,
     /// The ceiling is above all there is.
-    CeilingAboveWhole,
+    CeilingAboveCapacity,
     /// The average is zero.
     NoAverage,
     /// The average is above all there is.
-    AverageAboveWhole,
+    AverageAboveCapacity,
     /// The floor alone would exceed the average.
     FloorAboveAverage,
     /// What is left of the average after the reserve is below the floor.
-    FloorAboveReserved,
+    FloorAboveEffectiveAverage,
     /// Nothing would ever be spread.
     NoSafety,
 }
@@ -198,28 +198,28 @@ impl BudgetTerms {
     pub fn check(&self) -> Result<(), BudgetTermsError> {
         let flaws = [
             (self.floor > self.ceiling, BudgetTermsError::FloorAboveCeiling),
-            (self.ceiling > self.whole, BudgetTermsError::CeilingAboveWhole),
+            (self.ceiling > self.capacity, BudgetTermsError::CeilingAboveCapacity),
             (self.average == Rate::ZERO, BudgetTermsError::NoAverage),
-            (self.average > self.whole, BudgetTermsError::AverageAboveWhole),
+            (self.average > self.capacity, BudgetTermsError::AverageAboveCapacity),
             (self.floor > self.average, BudgetTermsError::FloorAboveAverage),
-            (self.floor > self.kept_average(), BudgetTermsError::FloorAboveReserved),
+            (self.floor > self.effective_average(), BudgetTermsError::FloorAboveEffectiveAverage),
             (self.safety == Share::NONE, BudgetTermsError::NoSafety),
         ];
         flaws.into_iter().find(|(is_so, _)| *is_so).map_or(Ok(()), |(_, flaw)| Err(flaw))
     }
 
     /// The average after the reserve is taken off: what everything is reckoned with.
-    pub fn kept_average(&self) -> Rate {
+    pub fn effective_average(&self) -> Rate {
         self.average.part(self.reserve.rest())
     }
 
     /// What a window of this length has.
     pub fn total(&self, window: Duration) -> Quota {
-        self.kept_average().over(window)
+        self.effective_average().over(window)
     }
 
     /// How a window stands after some of its time. At its very end the next one has begun.
-    pub fn outlook(&self, window: Duration, elapsed: Duration, used: Quota) -> BudgetForecast {
+    pub fn forecast(&self, window: Duration, elapsed: Duration, used: Quota) -> BudgetForecast {
         let total = self.total(window);
         let remaining = total.minus(used);
         let left = window.saturating_sub(elapsed);
@@ -229,31 +229,31 @@ impl BudgetTerms {
             remaining,
             left,
             future_floor: self.floor.over(left),
-            target: remaining.lasting(left).min(self.whole),
-            safe: self.floor,
-            standing: BudgetStatus::Ok,
+            target: remaining.rate_over(left).min(self.capacity),
+            safe_rate: self.floor,
+            status: BudgetStatus::Ok,
         };
         if left.is_zero() {
             outlook.target = if remaining < Quota::ZERO { Rate::ZERO } else { self.average };
-            outlook.safe = self.spread(total, window);
+            outlook.safe_rate = self.spread(total, window);
         } else if remaining <= Quota::ZERO {
-            outlook.standing = BudgetStatus::Exhausted;
+            outlook.status = BudgetStatus::Exhausted;
         } else if remaining < outlook.future_floor {
-            outlook.standing = BudgetStatus::Insufficient;
+            outlook.status = BudgetStatus::Insufficient;
         } else {
-            outlook.safe = self.spread(remaining, left);
+            outlook.safe_rate = self.spread(remaining, left);
         }
         outlook
     }
 
     /// How a window stands of which too little is known: as if nothing had been used.
-    pub fn unknown(&self, window: Duration, elapsed: Duration) -> BudgetForecast {
-        BudgetForecast { target: self.average, ..self.outlook(window, elapsed, Quota::ZERO) }
+    pub fn forecast_unmeasured(&self, window: Duration, elapsed: Duration) -> BudgetForecast {
+        BudgetForecast { target: self.average, ..self.forecast(window, elapsed, Quota::ZERO) }
     }
 
     /// The floor, and what is left beside it spread over the time.
     fn spread(&self, remaining: Quota, left: Duration) -> Rate {
-        let beside = remaining.minus(self.floor.over(left)).lasting(left).part(self.safety);
+        let beside = remaining.minus(self.floor.over(left)).rate_over(left).part(self.safety);
         self.floor.plus(beside).clamp(self.floor, self.ceiling)
     }
 }
@@ -274,9 +274,9 @@ pub struct BudgetForecast {
     /// What could be used from now on to end at the average, if nothing were held back. BudgetAdvice only.
     pub target: Rate,
     /// What may be used now.
-    pub safe: Rate,
+    pub safe_rate: Rate,
     /// Whether the floor can be kept.
-    pub standing: BudgetStatus,
+    pub status: BudgetStatus,
 }
 
 /// Whether what is left suffices.

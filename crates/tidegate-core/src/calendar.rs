@@ -17,7 +17,7 @@
 //! the one before. [`Calendar`] therefore remembers the last window it found in one atomic word. It is a memo
 //! of a pure function: losing or racing it changes only the time taken.
 
-mod tiling;
+mod window_schedule;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -26,7 +26,7 @@ use jiff::tz::{TimeZone, TimeZoneDatabase};
 
 use crate::time::{LAST_SECOND, Span, Tick, Timestamp};
 
-pub use tiling::{LONGEST_TILE, SHORTEST_TILE, ScheduledWindow, WindowSchedule};
+pub use window_schedule::{MAX_SCHEDULED_WINDOW, MIN_SCHEDULED_WINDOW, ScheduledWindow, WindowSchedule};
 
 /// A unit of the calendar.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -24,18 +24,18 @@ pub struct DecisionRow<'a> {
     /// The limit it belongs to.
     pub limit: &'a Limit,
     /// Whose row it is.
-    pub seat: RowScope<'a>,
+    pub scope: RowScope<'a>,
     /// What it remembers.
     pub row: &'a mut Row,
     /// What is asked of it.
-    pub load: AskTotals,
+    pub totals: AskTotals,
 }
 
 /// Where a refusal, a reading or a receipt comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ItemPosition {
     /// The index of the line.
-    pub line: usize,
+    pub row: usize,
     /// The index of the item in its limit.
     pub item: usize,
 }
@@ -63,7 +63,7 @@ pub struct Denial {
 impl Denial {
     /// The harsher of what was found before and one more refusal, which is written later.
     #[cold]
-    pub fn harsher(worst: Option<Denial>, place: ItemPosition, wait: Wait) -> Denial {
+    pub fn stricter(worst: Option<Denial>, place: ItemPosition, wait: Wait) -> Denial {
         match worst {
             None => Denial { binding: place, wait, first: place },
             Some(worst) if wait > worst.wait => Denial { binding: place, wait, ..worst },
@@ -89,7 +89,7 @@ pub struct Reading {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChargeRecord {
     /// Where.
-    pub place: ItemPosition,
+    pub position: ItemPosition,
     /// How much.
     pub cost: Amount,
     /// What it needs to be given back.
@@ -105,7 +105,7 @@ pub fn decide(
     now: Timestamp,
     charged: &mut dyn FnMut(ChargeRecord),
 ) -> Decision {
-    match judge(lines, now) {
+    match find_denial(lines, now) {
         Some(denial) => Decision::Denied(denial),
         None if intent == Intent::Peek => Decision::Granted,
         None => {
@@ -116,30 +116,30 @@ pub fn decide(
 }
 
 /// Whether everything fits at `now`: `None` if so, else what binds.
-pub fn judge(lines: &[DecisionRow<'_>], now: Timestamp) -> Option<Denial> {
+pub fn find_denial(lines: &[DecisionRow<'_>], now: Timestamp) -> Option<Denial> {
     let mut found: Option<Denial> = None;
     let mut at = now;
     loop {
-        let Some(denial) = harshest(lines, at) else { return found };
+        let Some(denial) = strictest_denial(lines, at) else { return found };
         let first = found.map_or(denial.first, |earlier| earlier.first);
         found = Some(Denial { first, ..denial });
         // What fits now may not fit at the instant we are about to promise: an override may have ended, or the
         // limit itself. Only then is a second look worth its cost.
         match denial.wait {
-            Wait::Until(until) if at < until && lines.iter().any(DecisionRow::may_tighten) => at = until,
+            Wait::Until(until) if at < until && lines.iter().any(DecisionRow::can_tighten) => at = until,
             _ => return found,
         }
     }
 }
 
 /// The harshest refusal at `at`, the first written of equals.
-fn harshest(lines: &[DecisionRow<'_>], at: Timestamp) -> Option<Denial> {
+fn strictest_denial(lines: &[DecisionRow<'_>], at: Timestamp) -> Option<Denial> {
     let mut worst = None;
-    each_item(lines, |place, line, item| {
+    for_each_item(lines, |place, line, item| {
         if line.limit.mode() == Mode::Enforce
-            && let Verdict::Denied(wait) = line.judge(place.item, item, at)
+            && let Verdict::Denied(wait) = line.check(place.item, item, at)
         {
-            worst = Some(Denial::harsher(worst, place, wait));
+            worst = Some(Denial::stricter(worst, place, wait));
         }
     });
     worst
@@ -169,7 +169,9 @@ fn charge(
 /// Whether any item of these lines would refuse, whatever the mode of its limit.
 fn would_refuse(lines: &[DecisionRow<'_>], now: Timestamp) -> bool {
     let mut refuses = false;
-    each_item(lines, |place, line, item| refuses |= line.judge(place.item, item, now) != Verdict::Granted);
+    for_each_item(lines, |place, line, item| {
+        refuses |= line.check(place.item, item, now) != Verdict::Granted
+    });
     refuses
 }
 
@@ -184,7 +186,7 @@ pub fn shadow_refusals<'a>(lines: &[DecisionRow<'a>], now: Timestamp, mut refuse
 
 /// Every item that is asked, in the order written: limits as asked, their items as in the file, keys as asked.
 #[inline]
-pub fn each_item<'l, 'a>(
+pub fn for_each_item<'l, 'a>(
     lines: &'l [DecisionRow<'a>],
     mut visit: impl FnMut(ItemPosition, &'l DecisionRow<'a>, &'a Item),
 ) {
@@ -196,8 +198,8 @@ pub fn each_item<'l, 'a>(
         if limit.mode() != Mode::Off {
             for (index, item) in limit.items().iter().enumerate() {
                 for (offset, line) in group.iter().enumerate() {
-                    if line.seat.per() == item.per() {
-                        visit(ItemPosition { line: first + offset, item: index }, line, item);
+                    if line.scope.per() == item.per() {
+                        visit(ItemPosition { row: first + offset, item: index }, line, item);
                     }
                 }
             }
@@ -212,7 +214,7 @@ pub fn each_item<'l, 'a>(
 pub fn lease_ttl(lines: &[DecisionRow<'_>]) -> Option<Span> {
     let mut shortest: Option<Span> = None;
     for line in lines.iter().filter(|line| line.limit.mode() != Mode::Off) {
-        for item in line.limit.items().iter().filter(|item| item.per() == line.seat.per()) {
+        for item in line.limit.items().iter().filter(|item| item.per() == line.scope.per()) {
             if let Law::Concurrency(law) = &item.rule().law
                 && line.cost(item) > 0
             {
@@ -225,13 +227,13 @@ pub fn lease_ttl(lines: &[DecisionRow<'_>]) -> Option<Span> {
 
 /// The earliest instant at which a lease lapses that is in the way: one of an item that refuses until somebody gives
 /// something back. `None` if there is no such item.
-pub fn next_lapse(lines: &[DecisionRow<'_>], now: Timestamp) -> Option<Timestamp> {
+pub fn next_blocking_expiry(lines: &[DecisionRow<'_>], now: Timestamp) -> Option<Timestamp> {
     let mut earliest: Option<Timestamp> = None;
-    each_item(lines, |place, line, item| {
+    for_each_item(lines, |place, line, item| {
         if line.limit.mode() == Mode::Enforce
-            && line.judge(place.item, item, now) == Verdict::Denied(Wait::OnRelease)
+            && line.check(place.item, item, now) == Verdict::Denied(Wait::OnRelease)
             && let State::Concurrency(holders) = line.row.state(item)
-            && let Some(lapse) = holders.next_lapse(now)
+            && let Some(lapse) = holders.next_expiry(now)
         {
             earliest = Some(earliest.map_or(lapse, |other| other.min(lapse)));
         }
@@ -242,33 +244,33 @@ pub fn next_lapse(lines: &[DecisionRow<'_>], now: Timestamp) -> Option<Timestamp
 impl DecisionRow<'_> {
     /// What this order costs an item.
     pub fn cost(&self, item: &Item) -> Amount {
-        cost(item, self.load)
+        cost(item, self.totals)
     }
 
-    fn may_tighten(&self) -> bool {
-        self.limit.ends_at().is_some() || self.seat.may_tighten()
+    fn can_tighten(&self) -> bool {
+        self.limit.ends_at().is_some() || self.scope.can_tighten()
     }
 
     /// Whether an item agrees at `now`, and if not, when it will.
     #[inline]
-    fn judge(&self, index: usize, item: &Item, now: Timestamp) -> Verdict {
+    fn check(&self, index: usize, item: &Item, now: Timestamp) -> Verdict {
         if self.limit.is_always_open() {
-            self.seat.judge(index, item, self.row.state(item), self.cost(item), now, None)
+            self.scope.check(index, item, self.row.state(item), self.cost(item), now, None)
         } else {
-            self.judge_in_season(index, item, now)
+            self.check_phase(index, item, now)
         }
     }
 
     /// The same for a limit that starts or ends: before its start only that helps, and no wait reaches past its end.
-    fn judge_in_season(&self, index: usize, item: &Item, now: Timestamp) -> Verdict {
-        let (opens, at) = match self.limit.season(now) {
+    fn check_phase(&self, index: usize, item: &Item, now: Timestamp) -> Verdict {
+        let (opens, at) = match self.limit.phase(now) {
             LimitPhase::After => return Verdict::Denied(Wait::Never),
             LimitPhase::Before(start) => (Verdict::Denied(Wait::Until(start)), start),
             LimitPhase::Open => (Verdict::Granted, now),
         };
         let over = self.limit.ends_at();
-        match self.seat.judge(index, item, self.row.state(item), self.cost(item), at, over).and(opens) {
-            Verdict::Denied(Wait::Until(until)) if self.limit.season(until) == LimitPhase::After => {
+        match self.scope.check(index, item, self.row.state(item), self.cost(item), at, over).and(opens) {
+            Verdict::Denied(Wait::Until(until)) if self.limit.phase(until) == LimitPhase::After => {
                 Verdict::Denied(Wait::Never)
             }
             verdict => verdict,
@@ -286,14 +288,14 @@ impl DecisionRow<'_> {
             return;
         }
         for (index, item) in self.limit.items().iter().enumerate() {
-            if item.per() != self.seat.per() {
+            if item.per() != self.scope.per() {
                 continue;
             }
-            let cost = cost(item, self.load);
-            let state = &mut self.row.states[item.place()];
-            let rule = self.seat.catch_up(index, item, state, now);
+            let cost = cost(item, self.totals);
+            let state = &mut self.row.states[item.state_index()];
+            let rule = self.scope.catch_up(index, item, state, now);
             let receipt = rule.charge(state, cost, tenure, now);
-            charged(ChargeRecord { place: ItemPosition { line, item: index }, cost, receipt });
+            charged(ChargeRecord { position: ItemPosition { row: line, item: index }, cost, receipt });
         }
     }
 
@@ -309,46 +311,46 @@ impl DecisionRow<'_> {
         now: Timestamp,
     ) {
         let item = &self.limit.items()[index];
-        if matches!(item.rule().law, Law::Concurrency(_)) || self.limit.season(now) == LimitPhase::After {
+        if matches!(item.rule().law, Law::Concurrency(_)) || self.limit.phase(now) == LimitPhase::After {
             return;
         }
-        let state = &mut self.row.states[item.place()];
-        let rule = self.seat.catch_up(index, item, state, now);
+        let state = &mut self.row.states[item.state_index()];
+        let rule = self.scope.catch_up(index, item, state, now);
         if cost > charged.cost {
             let _final = rule.charge(state, cost - charged.cost, None, now);
-        } else if version >= item.reshaped() {
+        } else if version >= item.law_version() {
             rule.refund(state, charged.receipt, charged.cost - cost, now);
         }
     }
 
     /// When an item has nothing in use any more: by itself, or because the limit is over.
-    fn empties(&self, index: usize, item: &Item, now: Timestamp) -> Option<Timestamp> {
-        let empties = self.seat.empties(index, item, self.row.state(item), now)?;
+    fn empty_at(&self, index: usize, item: &Item, now: Timestamp) -> Option<Timestamp> {
+        let empties = self.scope.empty_at(index, item, self.row.state(item), now)?;
         Some(self.limit.ends_at().map_or(empties, |end| end.min(empties)))
     }
 
     /// What an item says about itself at `now`.
     pub fn reading(&self, index: usize, item: &Item, now: Timestamp) -> Reading {
-        let (rule, state) = self.seat.regard(index, item, self.row.state(item), now);
-        let over = self.limit.season(now) == LimitPhase::After;
+        let (rule, state) = self.scope.effective(index, item, self.row.state(item), now);
+        let over = self.limit.phase(now) == LimitPhase::After;
         let used = if over { 0 } else { rule.used(&state, now) };
         Reading {
             capacity: rule.capacity,
             used,
             remaining: rule.capacity.remaining(used),
-            resets_at: if used == 0 { None } else { self.empties(index, item, now) },
+            resets_at: if used == 0 { None } else { self.empty_at(index, item, now) },
         }
     }
 }
 
 /// What a load costs an item.
 pub fn cost(item: &Item, load: AskTotals) -> Amount {
-    cost_of(item.charge(), load)
+    charge_cost(item.charge(), load)
 }
 
 /// What a load costs an item that is charged like this.
 #[inline]
-pub fn cost_of(charge: Charge, load: AskTotals) -> Amount {
+pub fn charge_cost(charge: Charge, load: AskTotals) -> Amount {
     match charge {
         Charge::Count => load.count,
         Charge::Ask => load.asks,

@@ -112,21 +112,21 @@ impl Rule {
 
     /// Whether `cost` more fits at `now`, and if not, when it will.
     #[inline]
-    pub fn judge(&self, state: &State, cost: Amount, now: Timestamp) -> Verdict {
+    pub fn check(&self, state: &State, cost: Amount, now: Timestamp) -> Verdict {
         if self.capacity == Capacity::Unlimited {
             return Verdict::Granted;
         }
         match (&self.law, state) {
             (Law::LifetimeTotal, State::LifetimeTotal(tally)) => {
-                lifetime_total::judge(self.capacity, tally, cost)
+                lifetime_total::check(self.capacity, tally, cost)
             }
-            (Law::FixedWindow(law), State::FixedWindow(count)) => law.judge(self.capacity, count, cost, now),
+            (Law::FixedWindow(law), State::FixedWindow(count)) => law.check(self.capacity, count, cost, now),
             (Law::SlidingWindow(law), State::SlidingWindow(runs)) => {
-                law.judge(self.capacity, runs, cost, now)
+                law.check(self.capacity, runs, cost, now)
             }
-            (Law::TokenBucket(law), State::TokenBucket(at)) => law.judge(self.capacity, at, cost, now),
+            (Law::TokenBucket(law), State::TokenBucket(at)) => law.check(self.capacity, at, cost, now),
             (Law::Concurrency(_), State::Concurrency(held)) => {
-                concurrency::judge(self.capacity, held, cost, now)
+                concurrency::check(self.capacity, held, cost, now)
             }
             _ => unreachable!("{MATCHED}"),
         }
@@ -173,17 +173,17 @@ impl Rule {
     }
 
     /// When `used` becomes zero if nobody asks; `None` if it is zero now, or time alone will not do it.
-    pub fn empties(&self, state: &State, now: Timestamp) -> Option<Timestamp> {
+    pub fn empty_at(&self, state: &State, now: Timestamp) -> Option<Timestamp> {
         match (&self.law, state) {
-            (Law::FixedWindow(law), State::FixedWindow(count)) => law.empties(count, now),
-            (Law::SlidingWindow(law), State::SlidingWindow(runs)) => law.empties(runs, now),
-            (Law::TokenBucket(law), State::TokenBucket(arrival)) => law.empties(arrival, now),
+            (Law::FixedWindow(law), State::FixedWindow(count)) => law.empty_at(count, now),
+            (Law::SlidingWindow(law), State::SlidingWindow(runs)) => law.empty_at(runs, now),
+            (Law::TokenBucket(law), State::TokenBucket(arrival)) => law.empty_at(arrival, now),
             _ => None,
         }
     }
 
     /// Whether forgetting this state would be invisible from `now` on.
-    pub fn is_fresh(&self, state: &State, now: Timestamp) -> bool {
+    pub fn is_evictable(&self, state: &State, now: Timestamp) -> bool {
         match (&self.law, state) {
             // A bucket is in use by the tick, not by the whole unit.
             (Law::TokenBucket(_), State::TokenBucket(arrival)) => arrival.tat <= now,
@@ -203,18 +203,18 @@ impl Rule {
 
     /// The use that `state` remembers under `former` at the instant `at`, remembered under this rule. What had
     /// already come back by then is forgotten; nothing else is.
-    pub fn adopt(&self, former: &Rule, state: State, at: Timestamp) -> State {
+    pub fn migrate(&self, former: &Rule, state: State, at: Timestamp) -> State {
         match (&self.law, state) {
             // A bucket goes on counting its credits, full or not.
             (Law::TokenBucket(law), State::TokenBucket(arrival)) => {
-                State::TokenBucket(law.adopt(arrival, at))
+                State::TokenBucket(law.migrate(arrival, at))
             }
-            (law, state) if former.is_fresh(&state, at) => State::blank(law),
+            (law, state) if former.is_evictable(&state, at) => State::blank(law),
             (Law::LifetimeTotal, State::LifetimeTotal(tally)) => State::LifetimeTotal(tally),
             (Law::FixedWindow(_), State::FixedWindow(count)) => State::FixedWindow(count),
             (Law::SlidingWindow(law), State::SlidingWindow(mut runs)) => {
                 if let Law::SlidingWindow(former) = &former.law {
-                    former.forget_expired(&mut runs, at);
+                    former.drop_expired(&mut runs, at);
                 }
                 law.settle_into(&mut runs);
                 State::SlidingWindow(runs)

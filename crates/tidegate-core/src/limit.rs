@@ -9,22 +9,22 @@ use std::time::Duration;
 
 use hashbrown::{HashMap, HashSet};
 
-use crate::amount::{Amount, Capacity, LARGEST_LIMIT};
+use crate::amount::{Amount, Capacity, MAX_LIMIT};
 use crate::calendar::Calendar;
 use crate::law::{Concurrency, FixedWindow, Law, Rule, SlidingWindow, TokenBucket};
 use crate::spec::{Charge, ItemSpec, LimitSpec, Mode, OnOutage, Per, Policy, Precision, SpecError};
-use crate::time::{LAST_SECOND, LONGEST_SPAN, Span, Tick, Timestamp};
+use crate::time::{LAST_SECOND, MAX_SPAN, Span, Tick, Timestamp};
 
 /// The longest limit id.
-pub const LONGEST_ID: usize = 256;
+pub const MAX_LIMIT_ID_BYTES: usize = 256;
 /// The longest key.
-pub const LONGEST_KEY: usize = 1024;
+pub const MAX_KEY_BYTES: usize = 1024;
 /// The longest item name.
-pub const LONGEST_NAME: usize = 256;
+pub const MAX_ITEM_NAME_BYTES: usize = 256;
 /// The most items one limit may have.
-pub const MOST_ITEMS: usize = 256;
+pub const MAX_ITEMS: usize = 256;
 /// The largest exact sliding window; larger ones are `bucketed`.
-pub const LARGEST_EXACT: Amount = 1_000_000;
+pub const MAX_EXACT_SLIDING: Amount = 1_000_000;
 /// A bucket may lose this part of its rate to rounding, not more: one in a thousand.
 pub const RATE_LOSS_DENOMINATOR: u128 = 1000;
 
@@ -50,14 +50,14 @@ pub struct Item {
     charge: Charge,
     rule: Rule,
     place: usize,
-    reshaped: u32,
+    law_version: u32,
 }
 
 /// What an item has from the versions of its limit before this one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ItemLineage {
     /// The first version in which it had the law it has.
-    pub reshaped: u32,
+    pub law_version: u32,
     /// The step of a bucket: one that is paused drains as it did before.
     pub step: Option<Span>,
 }
@@ -88,7 +88,7 @@ impl Limit {
     }
 
     /// A version of a limit that was written down, with what its items have from the versions before it ([`Item::descent`]).
-    pub fn again(
+    pub fn restore(
         spec: LimitSpec,
         tick: Tick,
         version: u32,
@@ -104,26 +104,26 @@ impl Limit {
         let mut limit = Limit::compile(spec, tick, Some(&limit))?;
         limit.version = version;
         for (item, descent) in limit.items.iter_mut().zip(descent) {
-            item.reshaped = descent.reshaped;
+            item.law_version = descent.law_version;
         }
         Ok(limit)
     }
 
     /// The next version of this limit, or everything that is wrong with it.
-    pub fn succeed(&self, spec: LimitSpec) -> Result<Limit, Vec<SpecError>> {
+    pub fn next_version(&self, spec: LimitSpec) -> Result<Limit, Vec<SpecError>> {
         Limit::compile(spec, self.tick, Some(self))
     }
 
     fn compile(spec: LimitSpec, tick: Tick, former: Option<&Limit>) -> Result<Limit, Vec<SpecError>> {
-        let mut flaws = head_flaws(&spec);
+        let mut flaws = header_errors(&spec);
         for (index, item) in spec.items.iter().enumerate() {
             flaws.extend(
-                item_flaws(item, tick).into_iter().map(|flaw| flaw.inside(&format!("items[{index}]"))),
+                item_errors(item, tick).into_iter().map(|flaw| flaw.inside(&format!("items[{index}]"))),
             );
         }
-        flaws.extend(name_flaws(&spec.items));
-        flaws.extend(override_flaws(&spec, tick));
-        flaws.extend(former.map(|former| succession_flaws(former, &spec)).unwrap_or_default());
+        flaws.extend(name_errors(&spec.items));
+        flaws.extend(override_errors(&spec, tick));
+        flaws.extend(former.map(|former| edit_errors(former, &spec)).unwrap_or_default());
         if !flaws.is_empty() {
             return Err(flaws);
         }
@@ -140,9 +140,9 @@ impl Limit {
                 policy: written.policy,
                 per: written.per,
                 charge: written.charge.unwrap_or_else(|| default_charge(&written.policy)),
-                reshaped: predecessor
+                law_version: predecessor
                     .filter(|item| item.rule.law == rule.law)
-                    .map_or(version, |item| item.reshaped),
+                    .map_or(version, |item| item.law_version),
                 rule,
                 place: std::mem::replace(place, *place + 1),
                 name,
@@ -165,7 +165,7 @@ impl Limit {
             });
         }
 
-        let starts_at = spec.starts_at.and_then(|at| tick.instant_after(at));
+        let starts_at = spec.starts_at.and_then(|at| tick.instant_rounded_up(at));
         let ends_at = spec.ends_at.and_then(|at| tick.instant(at));
         let needs_key = items.iter().any(|item| item.per == Per::Key);
         Ok(Limit { spec, tick, version, items, needs_key, starts_at, ends_at, overrides })
@@ -228,7 +228,7 @@ impl Limit {
     }
 
     /// Where `now` lies in the limit's life.
-    pub fn season(&self, now: Timestamp) -> LimitPhase {
+    pub fn phase(&self, now: Timestamp) -> LimitPhase {
         match (self.starts_at, self.ends_at) {
             (_, Some(end)) if end <= now => LimitPhase::After,
             (Some(start), _) if now < start => LimitPhase::Before(start),
@@ -274,19 +274,19 @@ impl Item {
     }
 
     /// Which state of its row belongs to it: its index among the items of the same `per`.
-    pub fn place(&self) -> usize {
+    pub fn state_index(&self) -> usize {
         self.place
     }
 
     /// The version in which its law last changed. Receipts from before cannot be refunded.
-    pub fn reshaped(&self) -> u32 {
-        self.reshaped
+    pub fn law_version(&self) -> u32 {
+        self.law_version
     }
 
     /// What it has from the versions before.
-    pub fn descent(&self) -> ItemLineage {
+    pub fn lineage(&self) -> ItemLineage {
         let step = if let Law::TokenBucket(law) = &self.rule.law { Some(law.step()) } else { None };
-        ItemLineage { reshaped: self.reshaped, step }
+        ItemLineage { law_version: self.law_version, step }
     }
 }
 
@@ -307,7 +307,7 @@ impl Override {
     }
 
     /// Whether it applies at `now`.
-    pub fn in_force(&self, now: Timestamp) -> bool {
+    pub fn is_active(&self, now: Timestamp) -> bool {
         self.until.is_none_or(|until| now < until)
     }
 }
@@ -340,7 +340,7 @@ fn compile_rule(
         Policy::Total => Law::LifetimeTotal,
         Policy::Calendar(unit) => {
             let calendar = Calendar::new(unit, spec.time_zone.clone(), spec.week_start, tick);
-            Law::FixedWindow(FixedWindow::Civil(calendar))
+            Law::FixedWindow(FixedWindow::Calendar(calendar))
         }
         Policy::Interval { window } => Law::FixedWindow(FixedWindow::FirstHit { window: tick.span(window) }),
         Policy::Sliding { window, precision } => {
@@ -371,7 +371,7 @@ fn capacity(item: &ItemSpec, limit: Capacity) -> Capacity {
             let burst = match written {
                 Capacity::AtMost(own) if own > 0 && own != limit => {
                     let scaled = u128::from(burst) * u128::from(limit) / u128::from(own);
-                    Amount::try_from(scaled).unwrap_or(LARGEST_LIMIT).clamp(1, LARGEST_LIMIT)
+                    Amount::try_from(scaled).unwrap_or(MAX_LIMIT).clamp(1, MAX_LIMIT)
                 }
                 _ => burst,
             };
@@ -388,14 +388,14 @@ fn step(window: Span, limit: Amount) -> Span {
 
 // Checking: everything that cannot be meant, with what would be right.
 
-fn head_flaws(spec: &LimitSpec) -> Vec<SpecError> {
+fn header_errors(spec: &LimitSpec) -> Vec<SpecError> {
     let mut flaws = Vec::new();
     let id = &spec.id;
     let id_allowed = |b: u8| b.is_ascii_alphanumeric() || b"._:/-".contains(&b);
-    if id.is_empty() || id.len() > LONGEST_ID || !id.bytes().all(id_allowed) {
+    if id.is_empty() || id.len() > MAX_LIMIT_ID_BYTES || !id.bytes().all(id_allowed) {
         flaws.push(SpecError::new(
             "id",
-            format!("must be 1 to {LONGEST_ID} characters of A-Z a-z 0-9 . _ : / -"),
+            format!("must be 1 to {MAX_LIMIT_ID_BYTES} characters of A-Z a-z 0-9 . _ : / -"),
         ));
     }
     for (field, at) in [("starts_at", spec.starts_at), ("ends_at", spec.ends_at)] {
@@ -414,68 +414,68 @@ fn head_flaws(spec: &LimitSpec) -> Vec<SpecError> {
     if spec.items.is_empty() {
         flaws.push(SpecError::new("items", "must have at least one item"));
     }
-    if spec.items.len() > MOST_ITEMS {
-        flaws.push(SpecError::new("items", format!("must have at most {MOST_ITEMS} items")));
+    if spec.items.len() > MAX_ITEMS {
+        flaws.push(SpecError::new("items", format!("must have at most {MAX_ITEMS} items")));
     }
     flaws
 }
 
 /// What is wrong with an item by itself; fields are relative to it.
-pub fn item_flaws(item: &ItemSpec, tick: Tick) -> Vec<SpecError> {
+pub fn item_errors(item: &ItemSpec, tick: Tick) -> Vec<SpecError> {
     let mut flaws = Vec::new();
     if let Some(name) = &item.name {
         let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._:/-".contains(&b);
-        if name.is_empty() || name.len() > LONGEST_NAME || !name.bytes().all(allowed) {
-            let message = format!("must be 1 to {LONGEST_NAME} characters of A-Z a-z 0-9 . _ : / -");
+        if name.is_empty() || name.len() > MAX_ITEM_NAME_BYTES || !name.bytes().all(allowed) {
+            let message = format!("must be 1 to {MAX_ITEM_NAME_BYTES} characters of A-Z a-z 0-9 . _ : / -");
             flaws.push(SpecError::new("name", message));
         }
     }
-    flaws.extend(item.policy.window().and_then(|window| span_flaw("window", window)));
+    flaws.extend(item.policy.window().and_then(|window| span_error("window", window)));
     if let Policy::Concurrency { ttl } = item.policy {
-        flaws.extend(span_flaw("ttl", ttl));
+        flaws.extend(span_error("ttl", ttl));
     }
     if let Policy::Bucket { burst: Some(0), .. } = item.policy {
         flaws.push(SpecError::new("burst", "must be at least 1; to refuse everything write limit: 0"));
     }
     if let Policy::Bucket { burst: Some(burst), .. } = item.policy
-        && burst > LARGEST_LIMIT
+        && burst > MAX_LIMIT
     {
-        flaws.push(SpecError::new("burst", format!("must be at most {LARGEST_LIMIT}")));
+        flaws.push(SpecError::new("burst", format!("must be at most {MAX_LIMIT}")));
     }
     if flaws.is_empty() {
-        flaws.extend(limit_flaw(item, item.limit, tick).map(|message| SpecError::new("limit", message)));
+        flaws.extend(limit_error(item, item.limit, tick).map(|message| SpecError::new("limit", message)));
     }
     flaws
 }
 
-fn span_flaw(field: &str, span: Duration) -> Option<SpecError> {
+fn span_error(field: &str, span: Duration) -> Option<SpecError> {
     let whole_ms = span.subsec_nanos().is_multiple_of(1_000_000);
-    if span.is_zero() || span > LONGEST_SPAN || !whole_ms {
+    if span.is_zero() || span > MAX_SPAN || !whole_ms {
         return Some(SpecError::new(field, "must be from 1ms to 36525d (a century), in whole milliseconds"));
     }
     None
 }
 
 /// What is wrong with giving an item this limit, its own or an override's.
-fn limit_flaw(item: &ItemSpec, limit: Capacity, tick: Tick) -> Option<String> {
+fn limit_error(item: &ItemSpec, limit: Capacity, tick: Tick) -> Option<String> {
     let Capacity::AtMost(limit) = limit else { return None };
-    if limit > LARGEST_LIMIT {
-        return Some(format!("must be at most {LARGEST_LIMIT}"));
+    if limit > MAX_LIMIT {
+        return Some(format!("must be at most {MAX_LIMIT}"));
     }
     match item.policy {
-        Policy::Sliding { precision: Precision::Exact, .. } if limit > LARGEST_EXACT => Some(format!(
-            "an exact sliding window holds at most {LARGEST_EXACT}; write precision: bucketed for more \
+        Policy::Sliding { precision: Precision::Exact, .. } if limit > MAX_EXACT_SLIDING => Some(format!(
+            "an exact sliding window holds at most {MAX_EXACT_SLIDING}; write precision: bucketed for more \
              (it never exceeds the limit, and remembers in {} steps)",
             crate::law::sliding_window::SUB_WINDOWS
         )),
-        Policy::Bucket { window, .. } if limit > 0 => bucket_flaw(item, window, limit, tick),
+        Policy::Bucket { window, .. } if limit > 0 => bucket_error(item, window, limit, tick),
         _ => None,
     }
 }
 
 /// A bucket counts whole ticks between units: it must not lose too much of its rate to that, and its burst must
 /// come back within a century.
-fn bucket_flaw(item: &ItemSpec, window: Duration, limit: Amount, tick: Tick) -> Option<String> {
+fn bucket_error(item: &ItemSpec, window: Duration, limit: Amount, tick: Tick) -> Option<String> {
     let span = tick.span(window);
     let step = step(span, limit);
     let real = u128::from(step.ticks()) * u128::from(limit);
@@ -495,11 +495,11 @@ fn bucket_flaw(item: &ItemSpec, window: Duration, limit: Amount, tick: Tick) -> 
     }
     let Capacity::AtMost(burst) = capacity(item, Capacity::AtMost(limit)) else { return None };
     let refill = u128::from(step.ticks()) * u128::from(burst);
-    (refill > u128::from(tick.span(LONGEST_SPAN).ticks()))
+    (refill > u128::from(tick.span(MAX_SPAN).ticks()))
         .then(|| "a burst this large would take more than a century to come back at this rate".to_owned())
 }
 
-fn name_flaws(items: &[ItemSpec]) -> Vec<SpecError> {
+fn name_errors(items: &[ItemSpec]) -> Vec<SpecError> {
     let mut first_of: HashMap<String, usize> = HashMap::new();
     let mut flaws = Vec::new();
     for (index, item) in items.iter().enumerate() {
@@ -514,7 +514,7 @@ fn name_flaws(items: &[ItemSpec]) -> Vec<SpecError> {
     flaws
 }
 
-fn override_flaws(spec: &LimitSpec, tick: Tick) -> Vec<SpecError> {
+fn override_errors(spec: &LimitSpec, tick: Tick) -> Vec<SpecError> {
     let mut flaws = Vec::new();
     let item_of: HashMap<String, &ItemSpec> =
         spec.items.iter().rev().map(|item| (item.effective_name(), item)).collect();
@@ -523,8 +523,8 @@ fn override_flaws(spec: &LimitSpec, tick: Tick) -> Vec<SpecError> {
         let mut flaw = |field: &str, message: String| {
             flaws.push(SpecError::new(format!("overrides[{index}].{field}"), message));
         };
-        if written.key.len() > LONGEST_KEY {
-            flaw("key", format!("must be at most {LONGEST_KEY} bytes"));
+        if written.key.len() > MAX_KEY_BYTES {
+            flaw("key", format!("must be at most {MAX_KEY_BYTES} bytes"));
         }
         if written.until.is_some_and(|until| until.as_secs() > LAST_SECOND) {
             flaw("until", "must be before the year 2262".to_owned());
@@ -534,7 +534,7 @@ fn override_flaws(spec: &LimitSpec, tick: Tick) -> Vec<SpecError> {
         }
         match item_of.get(&written.item) {
             Some(item) if item.per == Per::Key => {
-                if let Some(message) = limit_flaw(item, written.limit, tick) {
+                if let Some(message) = limit_error(item, written.limit, tick) {
                     flaw("limit", message);
                 }
             }
@@ -559,7 +559,7 @@ fn names(items: &[ItemSpec]) -> String {
     }
 }
 
-fn succession_flaws(former: &Limit, spec: &LimitSpec) -> Vec<SpecError> {
+fn edit_errors(former: &Limit, spec: &LimitSpec) -> Vec<SpecError> {
     let mut flaws = Vec::new();
     for (index, written) in spec.items.iter().enumerate() {
         let name = written.effective_name();

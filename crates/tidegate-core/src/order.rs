@@ -7,13 +7,13 @@ use std::time::Duration;
 use crate::amount::Amount;
 
 /// The most asks one order may hold.
-pub const MOST_ASKS: usize = 32;
+pub const MAX_ASKS: usize = 32;
 /// The longest request id, in bytes.
-pub const LONGEST_REQUEST_ID: usize = 256;
+pub const MAX_REQUEST_ID_BYTES: usize = 256;
 /// How long a grant with a request id is remembered.
-pub const REQUEST_MEMORY: Duration = Duration::from_secs(600);
+pub const REQUEST_ID_RETENTION: Duration = Duration::from_secs(600);
 /// The longest patience.
-pub const LONGEST_PATIENCE: Duration = Duration::from_secs(60);
+pub const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// Whether an order takes or only looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -67,7 +67,7 @@ pub struct Order<'a> {
     /// How long a lease lasts, if the asker says.
     pub ttl: Option<Duration>,
     /// How long the asker would wait for it to fit.
-    pub patience: Duration,
+    pub max_wait: Duration,
 }
 
 impl<'a> Order<'a> {
@@ -79,7 +79,7 @@ impl<'a> Order<'a> {
             request_id: None,
             hold: Hold::No,
             ttl: None,
-            patience: Duration::ZERO,
+            max_wait: Duration::ZERO,
         }
     }
 

@@ -84,7 +84,7 @@ impl Row {
     }
 
     /// The state of a row that remembers one item, and nothing else.
-    pub fn only(&self) -> Option<&State> {
+    pub fn single_state(&self) -> Option<&State> {
         match &self.states {
             States::One(state) if self.holds == 0 => Some(state),
             _ => None,
@@ -93,7 +93,7 @@ impl Row {
 
     /// What a row of one sliding item has spent.
     #[inline]
-    pub fn runs(&self) -> Option<&SlidingLog> {
+    pub fn sliding_log(&self) -> Option<&SlidingLog> {
         match &self.states {
             States::One(State::SlidingWindow(runs)) => Some(runs),
             _ => None,
@@ -102,7 +102,7 @@ impl Row {
 
     /// The same, for whoever has judged and charges.
     #[inline]
-    pub fn runs_mut(&mut self) -> Option<&mut SlidingLog> {
+    pub fn sliding_log_mut(&mut self) -> Option<&mut SlidingLog> {
         match &mut self.states {
             States::One(State::SlidingWindow(runs)) => Some(runs),
             _ => None,
@@ -110,15 +110,19 @@ impl Row {
     }
 
     /// Makes a row of one sliding item remember this instead, the last of it charged at `last_time`, where it was remembered before.
-    pub fn refill(&mut self, spent: impl Iterator<Item = (Timestamp, Amount)>, last_time: Timestamp) {
-        if let Some(runs) = self.runs_mut() {
-            runs.refill(spent, last_time);
+    pub fn replace_entries(
+        &mut self,
+        spent: impl Iterator<Item = (Timestamp, Amount)>,
+        last_time: Timestamp,
+    ) {
+        if let Some(runs) = self.sliding_log_mut() {
+            runs.replace_entries(spent, last_time);
         }
     }
 
     /// The latest instant at which something was charged here, as far as the laws keep it.
     #[inline]
-    pub fn latest_charge(&self) -> Timestamp {
+    pub fn last_charge_time(&self) -> Timestamp {
         let latest = |state: &State| match state {
             State::LifetimeTotal(tally) => tally.last_time,
             State::FixedWindow(count) => count.last_time,
@@ -133,11 +137,11 @@ impl Row {
 
     /// What is remembered about an item.
     pub fn state(&self, item: &Item) -> &State {
-        &self.states[item.place()]
+        &self.states[item.state_index()]
     }
 
     /// Looks at the memory of the states, for whoever wants to have looked before it matters. The answer means nothing.
-    pub fn glance(&self) -> u64 {
+    pub fn touch_states(&self) -> u64 {
         let look = |state: &State| match state {
             State::SlidingWindow(runs) => runs.last_charge().map_or(0, Timestamp::ticks),
             State::FixedWindow(count) => count.count,
@@ -149,7 +153,7 @@ impl Row {
     }
 
     /// The same for the memory that states point to.
-    pub fn glance_further(&self) -> u64 {
+    pub fn touch_entries(&self) -> u64 {
         let look = |state: &State| match state {
             State::SlidingWindow(runs) => runs.iter().next().map_or(0, |(at, _)| at.ticks()),
             _ => 0,
@@ -158,28 +162,28 @@ impl Row {
     }
 
     /// Whether forgetting this row would be invisible from `now` on.
-    pub fn is_fresh(&self, limit: &Limit, seat: RowScope<'_>, now: Timestamp) -> bool {
-        if limit.season(now) == LimitPhase::After {
+    pub fn is_evictable(&self, limit: &Limit, seat: RowScope<'_>, now: Timestamp) -> bool {
+        if limit.phase(now) == LimitPhase::After {
             return true;
         }
         self.holds == 0
             && limit.items().iter().enumerate().filter(|(_, item)| item.per() == seat.per()).all(
                 |(index, item)| {
-                    let (rule, state) = seat.regard(index, item, self.state(item), now);
-                    rule.is_fresh(&state, now)
+                    let (rule, state) = seat.effective(index, item, self.state(item), now);
+                    rule.is_evictable(&state, now)
                 },
             )
     }
 
     /// When this row becomes fresh if nobody asks; `None` if time alone will not do it.
-    pub fn freshens(&self, limit: &Limit, seat: RowScope<'_>, now: Timestamp) -> Option<Timestamp> {
+    pub fn evictable_at(&self, limit: &Limit, seat: RowScope<'_>, now: Timestamp) -> Option<Timestamp> {
         let mut latest = (self.holds == 0).then_some(now);
         for (index, item) in limit.items().iter().enumerate().filter(|(_, item)| item.per() == seat.per()) {
-            let (rule, state) = seat.regard(index, item, self.state(item), now);
+            let (rule, state) = seat.effective(index, item, self.state(item), now);
             let empties = match &*state {
-                state if rule.is_fresh(state, now) => Some(now),
-                State::Concurrency(holders) => holders.last_lapse(),
-                _ => seat.empties(index, item, self.state(item), now),
+                state if rule.is_evictable(state, now) => Some(now),
+                State::Concurrency(holders) => holders.last_expiry(),
+                _ => seat.empty_at(index, item, self.state(item), now),
             };
             latest = latest.max(empties).filter(|_| latest.is_some() && empties.is_some());
         }
@@ -190,18 +194,18 @@ impl Row {
     }
 
     /// Notes that a hold was opened on this row.
-    pub fn pin(&mut self) {
+    pub fn add_hold(&mut self) {
         self.holds = self.holds.saturating_add(1);
     }
 
     /// Notes that a hold was settled, released or lapsed.
-    pub fn unpin(&mut self) {
+    pub fn remove_hold(&mut self) {
         self.holds = self.holds.saturating_sub(1);
     }
 
     /// Notes that a lease holds this much of the item at `index` of its limit: it was written down, and the row was not.
-    pub fn hold(&mut self, limit: &Limit, index: usize, tenure: LeaseTerm, amount: Amount) {
-        let state = limit.items().get(index).and_then(|item| self.states.get_mut(item.place()));
+    pub fn restore_lease(&mut self, limit: &Limit, index: usize, tenure: LeaseTerm, amount: Amount) {
+        let state = limit.items().get(index).and_then(|item| self.states.get_mut(item.state_index()));
         if let Some(State::Concurrency(holders)) = state {
             holders.insert(tenure, amount);
         }
@@ -235,7 +239,7 @@ impl Row {
     /// Zeroes everything that is counted. Leases go on: a reset gives nothing back that somebody holds.
     pub fn reset(&mut self, limit: &Limit, per: Per) {
         for item in items(limit, per) {
-            let state = &mut self.states[item.place()];
+            let state = &mut self.states[item.state_index()];
             if !matches!(state, State::Concurrency(_)) {
                 *state = State::blank(&item.rule().law);
             }
@@ -244,11 +248,16 @@ impl Row {
 
     /// The same use under the next version of the limit, as of the instant of the edit. Items that are gone take
     /// their state with them; new ones begin at zero.
-    pub fn adopt(&self, former: (&Limit, RowScope<'_>), next: (&Limit, RowScope<'_>), at: Timestamp) -> Row {
+    pub fn migrate(
+        &self,
+        former: (&Limit, RowScope<'_>),
+        next: (&Limit, RowScope<'_>),
+        at: Timestamp,
+    ) -> Row {
         let ((former, old_seat), (next, new_seat)) = (former, next);
         let mut row = Row::blank(next, new_seat.per());
         row.holds = self.holds;
-        if former.season(at) == LimitPhase::After {
+        if former.phase(at) == LimitPhase::After {
             return row;
         }
         for (new_index, item) in
@@ -258,16 +267,16 @@ impl Row {
             if old.per() != item.per() {
                 continue;
             }
-            let (old_rule, state) = old_seat.regard(old_index, old, self.state(old), at);
+            let (old_rule, state) = old_seat.effective(old_index, old, self.state(old), at);
             let new_rule = new_seat.rule(new_index, item, at);
-            row.states[item.place()] = new_rule.adopt(old_rule, state.into_owned(), at);
+            row.states[item.state_index()] = new_rule.migrate(old_rule, state.into_owned(), at);
         }
         row
     }
 
     /// How many bytes this row takes in memory, about.
     #[inline]
-    pub fn weight(&self) -> usize {
+    pub fn memory_bytes(&self) -> usize {
         let more = |state: &State| match state {
             State::SlidingWindow(runs) => runs.len() * 16 + A_BLOCK,
             State::Concurrency(holders) => holders.iter().len() * 48,
@@ -283,7 +292,7 @@ impl Row {
     }
 
     /// The leases that hold something here and have not lapsed, first to lapse first.
-    pub fn holders(&self, now: Timestamp) -> Vec<LeaseTerm> {
+    pub fn live_leases(&self, now: Timestamp) -> Vec<LeaseTerm> {
         let mut holders: Vec<LeaseTerm> = Vec::new();
         for state in self.states.iter() {
             if let State::Concurrency(entries) = state {
@@ -298,7 +307,7 @@ impl Row {
     }
 
     /// Units of every item that live leases hold in this row.
-    pub fn held(&self, now: Timestamp) -> Amount {
+    pub fn held_units(&self, now: Timestamp) -> Amount {
         let held = |state: &State| match state {
             State::Concurrency(holders) => crate::law::concurrency::used(holders, now),
             _ => 0,
@@ -309,7 +318,8 @@ impl Row {
     /// Whether somebody holds something here that they could give back.
     #[inline]
     pub fn is_held(&self, now: Timestamp) -> bool {
-        self.holds > 0 || (!matches!(self.states, States::One(State::SlidingWindow(_))) && self.held(now) > 0)
+        self.holds > 0
+            || (!matches!(self.states, States::One(State::SlidingWindow(_))) && self.held_units(now) > 0)
     }
 }
 

@@ -53,9 +53,9 @@ impl std::error::Error for RowDecodeError {}
 pub fn encode(row: &Row, limit: &Limit, per: Per, out: &mut Vec<u8>) {
     let latest = row.states.iter().map(latest).max().unwrap_or_default();
     out.push(FORMAT);
-    put(out, u64::from(limit.version()));
-    put(out, latest.ticks());
-    put(out, u64::from(row.holds));
+    put_varint(out, u64::from(limit.version()));
+    put_varint(out, latest.ticks());
+    put_varint(out, u64::from(row.holds));
     let laws = limit.items().iter().filter(|item| item.per() == per).map(|item| &item.rule().law);
     for (state, law) in row.states.iter().zip(laws) {
         if *state == State::blank(law) { out.push(0) } else { put_state(out, state, latest) }
@@ -63,7 +63,7 @@ pub fn encode(row: &Row, limit: &Limit, per: Per, out: &mut Vec<u8>) {
 }
 
 /// The version of the limit that a row was written under, so that it can be decoded with it.
-pub fn version(bytes: &[u8]) -> Result<u32, RowDecodeError> {
+pub fn limit_version(bytes: &[u8]) -> Result<u32, RowDecodeError> {
     Reader::begin(bytes)?.number32("the version is too large")
 }
 
@@ -110,45 +110,45 @@ fn put_state(out: &mut Vec<u8>, state: &State, latest: Timestamp) {
     match state {
         State::LifetimeTotal(tally) => {
             out.push(1);
-            put(out, tally.used);
-            put(out, ago(tally.last_time));
+            put_varint(out, tally.used);
+            put_varint(out, ago(tally.last_time));
         }
         State::FixedWindow(count) => {
             out.push(2);
-            put(out, count.count);
-            put(out, ago(count.last_time));
+            put_varint(out, count.count);
+            put_varint(out, ago(count.last_time));
         }
         State::SlidingWindow(runs) => {
             out.push(3);
-            put(out, ago(runs.last_charge().unwrap_or_default()));
-            put(out, runs.iter().len() as u64);
+            put_varint(out, ago(runs.last_charge().unwrap_or_default()));
+            put_varint(out, runs.iter().len() as u64);
             let mut before: Option<Timestamp> = None;
             for (at, amount) in runs.iter() {
-                put(out, before.map_or_else(|| ago(at), |before| at.since(before).ticks()));
-                put(out, amount);
+                put_varint(out, before.map_or_else(|| ago(at), |before| at.since(before).ticks()));
+                put_varint(out, amount);
                 before = Some(at);
             }
         }
         State::TokenBucket(arrival) => {
             out.push(4);
-            put(out, ago(arrival.tat));
-            put(out, arrival.step.ticks());
-            put(out, arrival.credits.ticks());
+            put_varint(out, ago(arrival.tat));
+            put_varint(out, arrival.step.ticks());
+            put_varint(out, arrival.credits.ticks());
         }
         State::Concurrency(holders) => {
             out.push(5);
-            put(out, holders.iter().len() as u64);
+            put_varint(out, holders.iter().len() as u64);
             for (tenure, amount) in holders.iter() {
                 out.extend_from_slice(&tenure.lease.0.to_le_bytes());
-                put(out, ago(tenure.expires_at));
-                put(out, amount);
+                put_varint(out, ago(tenure.expires_at));
+                put_varint(out, amount);
             }
         }
     }
 }
 
 /// Appends a number in its shortest form.
-pub fn put(out: &mut Vec<u8>, mut number: u64) {
+pub fn put_varint(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         out.push(number.to_le_bytes()[0] | 0x80);
         number >>= 7;
@@ -157,7 +157,7 @@ pub fn put(out: &mut Vec<u8>, mut number: u64) {
 }
 
 /// A number out of bytes that are given one by one; `None` if it has more than 64 bits.
-pub fn take<E>(mut next: impl FnMut() -> Result<u8, E>) -> Result<Option<u64>, E> {
+pub fn read_varint<E>(mut next: impl FnMut() -> Result<u8, E>) -> Result<Option<u64>, E> {
     let mut number = 0u64;
     for shift in (0..64).step_by(7) {
         let byte = next()?;
@@ -198,7 +198,7 @@ impl<'a> Reader<'a> {
     }
 
     fn number(&mut self) -> Result<u64, RowDecodeError> {
-        let number = take(|| self.byte())?;
+        let number = read_varint(|| self.byte())?;
         number.ok_or(self.damage("a number above 64 bits"))
     }
 

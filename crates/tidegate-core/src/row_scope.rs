@@ -33,7 +33,7 @@ impl<'a> RowScope<'a> {
         }
     }
 
-    fn exception(&self, index: usize) -> Option<&'a Override> {
+    fn override_for(&self, index: usize) -> Option<&'a Override> {
         match self {
             RowScope::All => None,
             RowScope::Key { overrides } => overrides.iter().find(|other| other.item() == index),
@@ -41,7 +41,7 @@ impl<'a> RowScope<'a> {
     }
 
     /// Whether something becomes stricter here by itself as time passes, so that a wait must be looked at twice.
-    pub fn may_tighten(&self) -> bool {
+    pub fn can_tighten(&self) -> bool {
         matches!(self, RowScope::Key { overrides } if overrides.iter().any(|other| other.until().is_some()))
     }
 
@@ -50,8 +50,8 @@ impl<'a> RowScope<'a> {
     where
         'a: 'r,
     {
-        match self.exception(index) {
-            Some(exception) if exception.in_force(now) => exception.rule(),
+        match self.override_for(index) {
+            Some(exception) if exception.is_active(now) => exception.rule(),
             _ => item.rule(),
         }
     }
@@ -59,7 +59,7 @@ impl<'a> RowScope<'a> {
     /// The rule that item `index` follows at `now`, and the state as that rule sees it. They differ from what is
     /// stored only for a bucket whose override has ended: its backlog has been coming back at the item's own
     /// rate since then.
-    pub fn regard<'r, 's>(
+    pub fn effective<'r, 's>(
         &self,
         index: usize,
         item: &'r Item,
@@ -69,9 +69,9 @@ impl<'a> RowScope<'a> {
     where
         'a: 'r,
     {
-        match self.exception(index) {
+        match self.override_for(index) {
             None => (item.rule(), Cow::Borrowed(state)),
-            Some(exception) if exception.in_force(now) => (exception.rule(), Cow::Borrowed(state)),
+            Some(exception) if exception.is_active(now) => (exception.rule(), Cow::Borrowed(state)),
             Some(exception) => {
                 let caught_up = since_end(exception, item.rule(), state).map(Cow::Owned);
                 (item.rule(), caught_up.unwrap_or(Cow::Borrowed(state)))
@@ -84,7 +84,7 @@ impl<'a> RowScope<'a> {
     where
         'a: 'r,
     {
-        let (rule, seen) = self.regard(index, item, state, now);
+        let (rule, seen) = self.effective(index, item, state, now);
         if let Cow::Owned(seen) = seen {
             *state = seen;
         }
@@ -92,12 +92,12 @@ impl<'a> RowScope<'a> {
     }
 
     /// When item `index` has nothing in use any more if nobody asks, the end of an override included.
-    pub fn empties(&self, index: usize, item: &Item, state: &State, now: Timestamp) -> Option<Timestamp> {
-        let (rule, seen) = self.regard(index, item, state, now);
-        let empties = rule.empties(&seen, now)?;
-        match self.exception(index).and_then(Override::until) {
+    pub fn empty_at(&self, index: usize, item: &Item, state: &State, now: Timestamp) -> Option<Timestamp> {
+        let (rule, seen) = self.effective(index, item, state, now);
+        let empties = rule.empty_at(&seen, now)?;
+        match self.override_for(index).and_then(Override::until) {
             Some(until) if now < until && until < empties => {
-                self.empties(index, item, state, until).or(Some(until))
+                self.empty_at(index, item, state, until).or(Some(until))
             }
             _ => Some(empties),
         }
@@ -105,7 +105,7 @@ impl<'a> RowScope<'a> {
 
     /// Whether `cost` more of item `index` fits at `now`, and if not, when it will, the end of an override
     /// included, unless the limit is over by then.
-    pub fn judge(
+    pub fn check(
         &self,
         index: usize,
         item: &Item,
@@ -114,14 +114,14 @@ impl<'a> RowScope<'a> {
         now: Timestamp,
         over: Option<Timestamp>,
     ) -> Verdict {
-        let Some(exception) = self.exception(index) else { return item.rule().judge(state, cost, now) };
-        let (rule, seen) = self.regard(index, item, state, now);
-        let verdict = rule.judge(&seen, cost, now);
+        let Some(exception) = self.override_for(index) else { return item.rule().check(state, cost, now) };
+        let (rule, seen) = self.effective(index, item, state, now);
+        let verdict = rule.check(&seen, cost, now);
         let Verdict::Denied(wait) = verdict else { return Verdict::Granted };
         match exception.until().filter(|&until| now < until && over.is_none_or(|over| until < over)) {
             // Who waits for a holder is not made to wait for the override: a release or a lapse may come first.
             Some(until) if wait >= Wait::Until(until) && wait != Wait::OnRelease => {
-                match self.judge(index, item, state, cost, until, over) {
+                match self.check(index, item, state, cost, until, over) {
                     Verdict::Granted => Verdict::Denied(Wait::Until(until)),
                     denied => denied,
                 }
@@ -136,7 +136,7 @@ fn since_end(exception: &Override, rule: &Rule, state: &State) -> Option<State> 
     let ended = exception.until()?;
     match (&rule.law, state) {
         (Law::TokenBucket(law), State::TokenBucket(arrival)) if law.step() != arrival.step => {
-            Some(State::TokenBucket(law.adopt(*arrival, ended)))
+            Some(State::TokenBucket(law.migrate(*arrival, ended)))
         }
         _ => None,
     }

@@ -15,7 +15,7 @@ use std::time::Duration;
 pub const LAST_SECOND: u64 = 9_223_372_036;
 
 /// The longest span of a window, a time to live or the refill of a burst: one century.
-pub const LONGEST_SPAN: Duration = Duration::from_secs(36_525 * 86_400);
+pub const MAX_SPAN: Duration = Duration::from_secs(36_525 * 86_400);
 
 /// An instant: whole ticks since 1970-01-01T00:00:00Z.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -118,9 +118,9 @@ impl Tick {
     }
 
     /// A human duration in ticks, **rounded up**: a longer window never admits more. Durations above
-    /// [`LONGEST_SPAN`] are that long.
+    /// [`MAX_SPAN`] are that long.
     pub fn span(self, duration: Duration) -> Span {
-        let nanos = duration.min(LONGEST_SPAN).as_nanos();
+        let nanos = duration.min(MAX_SPAN).as_nanos();
         Span(u64::try_from(nanos.div_ceil(self.nanos())).expect("a century of nanoseconds fits 64 bits"))
     }
 
@@ -141,7 +141,7 @@ impl Tick {
     }
 
     /// The same, rounded **up**: for what begins then.
-    pub fn instant_after(self, since_epoch: Duration) -> Option<Timestamp> {
+    pub fn instant_rounded_up(self, since_epoch: Duration) -> Option<Timestamp> {
         let floor = self.instant(since_epoch)?;
         Some(if self.since_epoch(floor) < since_epoch { floor.plus(Span::ONE_TICK) } else { floor })
     }

@@ -46,7 +46,7 @@ pub enum UsageRecord {
         credits: Span,
     },
     /// This much was spent at one mark of a sliding window.
-    Run {
+    Sliding {
         /// The mark.
         at: Timestamp,
         /// How much.
@@ -59,7 +59,7 @@ pub enum UsageRecord {
 impl UsageRecord {
     /// The trace of the latest charge: merged with what was written down before, it is all that the state remembers. `None` if nothing
     /// was charged, or if only leases say what is used.
-    pub fn of_latest(rule: &Rule, state: &State) -> Option<UsageRecord> {
+    pub fn latest(rule: &Rule, state: &State) -> Option<UsageRecord> {
         match (&rule.law, state) {
             (_, State::LifetimeTotal(tally)) if tally.used > 0 => {
                 Some(UsageRecord::Count { count: tally.used, last_time: tally.last_time, until: NO_END })
@@ -78,10 +78,10 @@ impl UsageRecord {
     }
 
     /// All that a state remembers.
-    pub fn each(rule: &Rule, state: &State, mut tell: impl FnMut(UsageRecord)) {
+    pub fn for_each(rule: &Rule, state: &State, mut tell: impl FnMut(UsageRecord)) {
         match state {
             State::SlidingWindow(runs) => runs.iter().for_each(|run| tell(of_run(runs, run))),
-            state => UsageRecord::of_latest(rule, state).into_iter().for_each(tell),
+            state => UsageRecord::latest(rule, state).into_iter().for_each(tell),
         }
     }
 
@@ -97,7 +97,7 @@ impl UsageRecord {
             (UsageRecord::Bucket { tat, step, credits }, Law::TokenBucket(_)) => {
                 State::TokenBucket(token_bucket::BucketState { tat, step, credits })
             }
-            (UsageRecord::Run { at, count, last_time }, Law::SlidingWindow(_)) => {
+            (UsageRecord::Sliding { at, count, last_time }, Law::SlidingWindow(_)) => {
                 State::SlidingWindow(sliding_window::SlidingLog::from_sorted([(at, count)], last_time))
             }
             _ => return None,
@@ -115,14 +115,15 @@ fn of_arrival(arrival: &token_bucket::BucketState) -> UsageRecord {
 }
 
 fn of_run(runs: &sliding_window::SlidingLog, (at, count): (Timestamp, Amount)) -> UsageRecord {
-    UsageRecord::Run { at, count, last_time: runs.last_charge().unwrap_or(at) }
+    UsageRecord::Sliding { at, count, last_time: runs.last_charge().unwrap_or(at) }
 }
 
 impl Row {
     /// Remembers a trace of the item at `index` of its limit, if it did not already. `false` if that is no trace of this item.
-    pub fn trace(&mut self, limit: &Limit, index: usize, trace: UsageRecord) -> bool {
+    pub fn merge_usage(&mut self, limit: &Limit, index: usize, trace: UsageRecord) -> bool {
         let Some(item) = limit.items().get(index) else { return false };
-        let (Some(state), Some(own)) = (trace.state(&item.rule().law), self.states.get_mut(item.place()))
+        let (Some(state), Some(own)) =
+            (trace.state(&item.rule().law), self.states.get_mut(item.state_index()))
         else {
             return false;
         };
@@ -131,12 +132,12 @@ impl Row {
     }
 
     /// Forgets what has left sliding windows by now; nobody can tell.
-    pub fn forget_expired(&mut self, limit: &Limit, per: Per, now: Timestamp) {
+    pub fn drop_expired(&mut self, limit: &Limit, per: Per, now: Timestamp) {
         for item in limit.items().iter().filter(|item| item.per() == per) {
             if let (Law::SlidingWindow(law), Some(State::SlidingWindow(runs))) =
-                (&item.rule().law, self.states.get_mut(item.place()))
+                (&item.rule().law, self.states.get_mut(item.state_index()))
             {
-                law.forget_expired(runs, now);
+                law.drop_expired(runs, now);
             }
         }
     }
@@ -144,7 +145,8 @@ impl Row {
     /// Remembers what another row of the same version of the same limit does, wherever that is more. What leases hold is not merged.
     pub fn merge(&mut self, other: &Row, limit: &Limit, per: Per) {
         for item in limit.items().iter().filter(|item| item.per() == per) {
-            let (own, state) = (self.states.get_mut(item.place()), other.states.get(item.place()));
+            let (own, state) =
+                (self.states.get_mut(item.state_index()), other.states.get(item.state_index()));
             if let (Some(own), Some(state)) = (own, state) {
                 merge(&item.rule().law, own, state.clone());
             }
@@ -198,7 +200,7 @@ impl FixedWindow {
         }
         let last_time = match self {
             FixedWindow::FirstHit { .. } => early.last_time,
-            FixedWindow::Civil(_) | FixedWindow::During { .. } => late.last_time,
+            FixedWindow::Calendar(_) | FixedWindow::Resolved { .. } => late.last_time,
         };
         fixed_window::WindowCount { count: early.count.max(late.count), last_time }
     }

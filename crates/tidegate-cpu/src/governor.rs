@@ -84,7 +84,7 @@ impl Governor {
         );
         let applied = settings.terms.average.clamp(settings.terms.floor, settings.terms.ceiling);
         let mut governor =
-            Governor { settings, account, applied, rises_at: now.steady, samples: 0, exceeded: 0 };
+            Governor { settings, account, applied, rises_at: now.monotonic, samples: 0, exceeded: 0 };
         governor.decide();
         governor
     }
@@ -103,31 +103,31 @@ impl Governor {
         let mut before = first;
         for sample in rest {
             governor.applied = before.applied;
-            let passed = sample.at.steady.saturating_sub(before.at.steady);
+            let passed = sample.at.monotonic.saturating_sub(before.at.monotonic);
             let used = Seen::Used(sample.total.minus(before.total).min(most_in(passed)));
             governor.take(sample.at, if sample.observed { used } else { Seen::Nothing });
             before = sample;
         }
         let terms = &governor.settings.terms;
         governor.applied = before.applied.clamp(terms.floor, terms.ceiling);
-        governor.rises_at = governor.account.now().steady;
+        governor.rises_at = governor.account.now().monotonic;
         Some(governor)
     }
 
     /// Puts what was seen into the books: what was used on average since the last time, and whether that was too much.
     fn take(&mut self, now: BudgetTime, seen: Seen) -> (Option<Rate>, bool) {
-        let (before, tile) = (self.account.now(), self.account.tile());
+        let (before, tile) = (self.account.now(), self.account.window());
         match seen {
             Seen::Used(used) => self.account.observe(now, used),
-            Seen::Nothing => self.account.skip(now),
+            Seen::Nothing => self.account.observe_gap(now),
         }
-        if self.account.tile() != tile {
+        if self.account.window() != tile {
             (self.samples, self.exceeded) = (0, 0);
         }
         let Seen::Used(used) = seen else { return (None, false) };
         self.samples += 1;
-        let nanos = u64::try_from(now.steady.saturating_sub(before.steady)).unwrap_or(0);
-        let measured = (nanos > 0).then(|| used.lasting(Duration::from_nanos(nanos)));
+        let nanos = u64::try_from(now.monotonic.saturating_sub(before.monotonic)).unwrap_or(0);
+        let measured = (nanos > 0).then(|| used.rate_over(Duration::from_nanos(nanos)));
         let exceeds = measured.is_some_and(|rate| rate > self.applied.plus(self.settings.tolerance));
         self.exceeded += u64::from(exceeds);
         (measured, exceeds)
@@ -144,10 +144,10 @@ impl Governor {
         let wanted = slot.map_or(advice.limit, |slot| advice.limit.min(slot)).max(floor);
         if wanted < self.applied {
             self.applied = wanted;
-        } else if self.is_worth_it(wanted) && now.steady >= self.rises_at {
+        } else if self.is_worth_it(wanted) && now.monotonic >= self.rises_at {
             self.applied = wanted;
             let pause = i64::try_from(self.settings.adjust_every.as_nanos()).unwrap_or(i64::MAX);
-            self.rises_at = now.steady.saturating_add(pause);
+            self.rises_at = now.monotonic.saturating_add(pause);
         }
         (advice, slot)
     }
@@ -186,7 +186,7 @@ impl Governor {
     /// How much of the window's quota is used.
     pub fn risk(&self) -> Risk {
         let (used, total) =
-            (self.account.used().raw(), self.settings.terms.total(self.account.tile().length()).raw());
+            (self.account.used().raw(), self.settings.terms.total(self.account.window().length()).raw());
         let reaches = |percent: i128| used.saturating_mul(100) >= total.saturating_mul(percent);
         match () {
             () if reaches(90) => Risk::High,
@@ -197,7 +197,7 @@ impl Governor {
 
     /// Whether what is left suffices for the floor.
     pub fn standing(&mut self) -> BudgetStatus {
-        self.account.advice().outlook.standing
+        self.account.advice().forecast.status
     }
 }
 

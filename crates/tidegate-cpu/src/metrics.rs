@@ -28,7 +28,7 @@ pub fn text(status: &Status, governing: Governing) -> String {
     let mut page = Page(String::new());
     page.gauge("running", "Whether a governor is at work.", i128::from(governing == Governing::Yes));
     page.rate("applied_limit_percent", "What may be used now.", status.applied);
-    page.rate("safe_limit_percent", "What the window allows.", outlook.safe);
+    page.rate("safe_limit_percent", "What the window allows.", outlook.safe_rate);
     page.rate(
         "trailing_limit_percent",
         "What the window that ends now allows.",
@@ -54,7 +54,7 @@ pub fn text(status: &Status, governing: Governing) -> String {
     let risks = [Risk::Low, Risk::Medium, Risk::High].map(|risk| (risk.word(), risk == status.risk));
     page.choice("risk", "level", "How much of the quota is used: 1 for the level that it is.", &risks);
     let standings = [BudgetStatus::Ok, BudgetStatus::Insufficient, BudgetStatus::Exhausted];
-    let standings = standings.map(|standing| (standing.word(), standing == outlook.standing));
+    let standings = standings.map(|standing| (standing.word(), standing == outlook.status));
     page.choice("status", "status", "Whether what is left suffices: 1 for what is the case.", &standings);
     page.instant("window_start_timestamp_seconds", "When the window began.", status.window.start);
     page.instant("window_end_timestamp_seconds", "When the window ends.", status.window.end);
@@ -95,7 +95,7 @@ impl Page {
     }
 
     fn quota(&mut self, name: &str, help: &str, quota: Quota) {
-        self.decimal(name, help, quota.billionths_for_a_minute());
+        self.decimal(name, help, quota.billionth_minutes());
     }
 
     fn time(&mut self, name: &str, help: &str, time: Duration) {

@@ -107,8 +107,8 @@ impl From<EnforceError> for RunError {
 
 /// The samples that a governor needs to go on: those of its window, and of the same time before now.
 pub fn recent(folder: &Path, settings: &Settings, now: Now) -> io::Result<Vec<Sample>> {
-    let tile = settings.tiling.tile(now.wall);
-    let since = tile.start.min(before(now.wall, settings.tiling.nominal()));
+    let tile = settings.tiling.window(now.wall);
+    let since = tile.start.min(before(now.wall, settings.tiling.nominal_length()));
     read_since(folder, before(since, settings.step()))
 }
 
@@ -128,7 +128,7 @@ impl Runner {
         let (journal, samples) = journal;
         let reading = measured.last;
         let first =
-            BudgetTime { wall: now.wall, steady: i64::try_from(now.wall.ticks()).unwrap_or(i64::MAX) };
+            BudgetTime { wall: now.wall, monotonic: i64::try_from(now.wall.ticks()).unwrap_or(i64::MAX) };
         let resumed = Governor::resume(settings.clone(), samples).zip(samples.last().copied());
         let (governor, last) = resumed.unwrap_or_else(|| {
             let governor = Governor::new(settings, first);
@@ -184,7 +184,8 @@ impl Runner {
         // A counter that began since then knows everything from there on. Older versions did not write down what they counted.
         let is_same = [Target::UNSAID, reading.target].contains(&self.last.target);
         let is_reborn = is_same && now.boot != self.last.boot;
-        let slept = Duration::from_nanos(u64::try_from(moment.steady - self.last.at.steady).unwrap_or(0));
+        let slept =
+            Duration::from_nanos(u64::try_from(moment.monotonic - self.last.at.monotonic).unwrap_or(0));
         let age = reading.age.filter(|age| is_reborn && *age < slept);
         let unseen = age.map(|age| slept.saturating_sub(age)).filter(|unseen| *unseen < slept);
         let Some(unseen) = unseen else {
@@ -194,8 +195,8 @@ impl Runner {
         let known = slept.saturating_sub(unseen);
         let began = BudgetTime {
             wall: before(now.wall, known).max(self.last.at.wall),
-            steady: moment
-                .steady
+            monotonic: moment
+                .monotonic
                 .saturating_sub_unsigned(u64::try_from(known.as_nanos()).unwrap_or(u64::MAX)),
         };
         let reborn = Now { wall: began.wall, uptime: now.uptime.saturating_sub(known), boot: now.boot };
@@ -210,14 +211,14 @@ impl Runner {
         let reading = self.measured.last;
         let seen = used.map_or(Seen::Nothing, |used| Seen::Used(self.quota(used)));
         let moment = self.moment(now);
-        let passed = u64::try_from(moment.steady - self.last.at.steady).unwrap_or(0);
+        let passed = u64::try_from(moment.monotonic - self.last.at.monotonic).unwrap_or(0);
         let look = self.note(moment, seen, reading, now);
         let rest = match &mut self.part {
             None => None,
             Some(part) => {
                 let own = part.look()?.unwrap_or_default();
                 let others = used.unwrap_or_default().saturating_sub(own);
-                Some(self.quota(others).lasting(Duration::from_nanos(passed.max(1))))
+                Some(self.quota(others).rate_over(Duration::from_nanos(passed.max(1))))
             }
         };
         self.enforce(rest)?;
@@ -227,7 +228,7 @@ impl Runner {
     /// How long nothing has to be done: until the next sample, or until the window ends.
     pub fn pause(&self, now: Now) -> Duration {
         let account = self.governor.account();
-        let left = Duration::from_nanos(account.tile().end.since(now.wall).ticks());
+        let left = Duration::from_nanos(account.window().end.since(now.wall).ticks());
         let next = self.governor.settings().sample_every;
         if left.is_zero() { next } else { next.min(left) }
     }
@@ -272,7 +273,7 @@ impl Runner {
     /// What of a count goes into this time: as much as the machine can do in it. A little more was counted late, and goes into the time after.
     fn fitting(&mut self, at: BudgetTime, used: Quota) -> Quota {
         let counted = used.plus(self.late);
-        let fitting = counted.min(most_in(at.steady.saturating_sub(self.last.at.steady)));
+        let fitting = counted.min(most_in(at.monotonic.saturating_sub(self.last.at.monotonic)));
         let rest = counted.minus(fitting);
         self.late = rest.min(most_in(LATE));
         self.surplus = rest.minus(self.late);
@@ -320,7 +321,7 @@ impl Runner {
             Duration::from_nanos(now.wall.since(self.last.at.wall).ticks())
         };
         let passed = u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX);
-        BudgetTime { wall: now.wall, steady: self.last.at.steady.saturating_add_unsigned(passed) }
+        BudgetTime { wall: now.wall, monotonic: self.last.at.monotonic.saturating_add_unsigned(passed) }
     }
 
     fn quota(&self, used: Duration) -> Quota {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tidegate::budget::{BudgetTerms, Rate, Share, Unobserved};
 use tidegate::file::{CpuSpec, TimeSlot};
 use tidegate_core::Zone;
-use tidegate_core::calendar::{LONGEST_TILE, SHORTEST_TILE, WindowSchedule};
+use tidegate_core::calendar::{MAX_SCHEDULED_WINDOW, MIN_SCHEDULED_WINDOW, WindowSchedule};
 
 /// The share of the quota that is taken off unless somebody says otherwise: one percent.
 const USUAL_RESERVE: u64 = 10_000_000;
@@ -71,8 +71,8 @@ impl Settings {
                 field: "rolling_window_hours",
                 message: format!(
                     "a window must be from {} seconds to {} hours, in whole seconds; found {window:?}",
-                    SHORTEST_TILE.as_secs(),
-                    LONGEST_TILE.as_secs() / 3600
+                    MIN_SCHEDULED_WINDOW.as_secs(),
+                    MAX_SCHEDULED_WINDOW.as_secs() / 3600
                 ),
             })?;
         let sample_every = spec.sample_every.unwrap_or(Duration::from_secs(5));

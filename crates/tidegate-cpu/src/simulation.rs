@@ -56,8 +56,8 @@ impl Simulation {
     /// Begins at an instant. What was used before counts as the settings say of time that nobody looked at.
     pub fn new(settings: Settings, begin: Timestamp) -> Simulation {
         let steady = i64::try_from(begin.ticks()).unwrap_or(i64::MAX);
-        let governor = Governor::new(settings, BudgetTime { wall: begin, steady });
-        let tile = governor.account().tile();
+        let governor = Governor::new(settings, BudgetTime { wall: begin, monotonic: steady });
+        let tile = governor.account().window();
         Simulation {
             tile,
             is_whole: tile.start == begin,
@@ -87,8 +87,8 @@ impl Simulation {
         let applied = self.governor.applied();
         let rate = demand.min(applied);
         let used = rate.over(time);
-        let steady = now.steady.saturating_add_unsigned(nanos(time));
-        let look = self.governor.look(BudgetTime { wall: next, steady }, Seen::Used(used));
+        let steady = now.monotonic.saturating_add_unsigned(nanos(time));
+        let look = self.governor.look(BudgetTime { wall: next, monotonic: steady }, Seen::Used(used));
         self.used = self.used.plus(used);
         let outcome = &mut self.outcome;
         outcome.looks += 1;
@@ -106,7 +106,7 @@ impl Simulation {
         let allowed = self.governor.settings().terms.average.over(self.tile.length());
         let window = Window { tile: self.tile, used: self.used, allowed, is_whole: self.is_whole && ended };
         self.windows.push(window);
-        self.tile = self.governor.account().tile();
+        self.tile = self.governor.account().window();
         self.is_whole = true;
         self.used = Quota::ZERO;
     }

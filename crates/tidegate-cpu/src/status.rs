@@ -54,11 +54,11 @@ impl Status {
         let elapsed = account.elapsed();
         let seen = elapsed.saturating_sub(account.unobserved_for()).as_nanos();
         Status {
-            window: account.tile(),
+            window: account.window(),
             elapsed,
-            outlook: advice.outlook,
+            outlook: advice.forecast,
             average: account.average(),
-            trailing_limit: advice.trailing,
+            trailing_limit: advice.trailing_rate,
             trailing: (account.trailing_used(), account.trailing_total()),
             applied: governor.applied(),
             risk: governor.risk(),

@@ -126,7 +126,7 @@ fn level(trace: &UsageRecord) -> (Timestamp, u64) {
     match *trace {
         UsageRecord::Count { count, until, .. } => (until, count),
         UsageRecord::Bucket { tat, .. } => (NO_END, tat.ticks()),
-        UsageRecord::Run { at, count, .. } => (at, count),
+        UsageRecord::Sliding { at, count, .. } => (at, count),
     }
 }
 
@@ -139,7 +139,9 @@ fn lift(trace: UsageRecord, to: u64) -> UsageRecord {
         UsageRecord::Bucket { tat, step, credits } => {
             UsageRecord::Bucket { tat: tat.max(Timestamp::from_ticks(to)), step, credits }
         }
-        UsageRecord::Run { at, count, last_time } => UsageRecord::Run { at, count: count.max(to), last_time },
+        UsageRecord::Sliding { at, count, last_time } => {
+            UsageRecord::Sliding { at, count: count.max(to), last_time }
+        }
     }
 }
 
@@ -151,7 +153,7 @@ fn widest(charge: &Charge) -> u64 {
     let units = match (charge.capacity, &charge.trace) {
         (Capacity::AtMost(limit), _) => limit / SLICES,
         // Nothing is refused, so nothing can be sold too often; a count that is off by this much after a crash is good enough.
-        (Capacity::Unlimited, UsageRecord::Count { count, .. } | UsageRecord::Run { count, .. }) => {
+        (Capacity::Unlimited, UsageRecord::Count { count, .. } | UsageRecord::Sliding { count, .. }) => {
             count / SLICES + 1
         }
         (Capacity::Unlimited, UsageRecord::Bucket { .. }) => 0,
@@ -183,7 +185,7 @@ pub fn is_allowed(charge: &Charge, allowance: Amount) -> bool {
         UsageRecord::Bucket { tat, step, credits } => {
             credits == Span::ZERO && tat.since(charge.at) <= step.times(allowance)
         }
-        UsageRecord::Run { .. } => false,
+        UsageRecord::Sliding { .. } => false,
     }
 }
 

@@ -202,7 +202,7 @@ impl Pen {
             });
             out.number(text.limit.items().len() as u64);
             for (index, item) in text.limit.items().iter().enumerate() {
-                let ItemLineage { reshaped, step } = item.descent();
+                let ItemLineage { law_version: reshaped, step } = item.lineage();
                 out.number(u64::from(reshaped));
                 out.number(step.map_or(0, |step| step.ticks().saturating_add(1)));
                 out.number(unwritten.get(index).copied().unwrap_or_default());
@@ -349,7 +349,7 @@ fn write_traces(out: &mut Writer<'_>, traces: &[(usize, UsageRecord)]) {
                 out.number(step.ticks());
                 out.number(credits.ticks());
             }
-            UsageRecord::Run { at, count, last_time } => {
+            UsageRecord::Sliding { at, count, last_time } => {
                 out.byte(2);
                 out.time(at);
                 out.number(count);
@@ -384,7 +384,7 @@ fn read_trace(reader: &mut Reader<'_>) -> Result<(usize, UsageRecord), CodecErro
             step: Span::from_ticks(reader.number()?),
             credits: Span::from_ticks(reader.number()?),
         },
-        2 => UsageRecord::Run { at: reader.time()?, count: reader.number()?, last_time: reader.time()? },
+        2 => UsageRecord::Sliding { at: reader.time()?, count: reader.number()?, last_time: reader.time()? },
         _ => return Err(reader.illegible("a trace of an unknown kind")),
     };
     Ok((item, trace))
@@ -494,7 +494,7 @@ fn read_put<'a>(body: &mut Reader<'a>) -> Result<Record<'a>, CodecError> {
     for _ in 0..items {
         let reshaped = body.number32()?;
         let step = body.number()?.checked_sub(1).map(Span::from_ticks);
-        descent.push(ItemLineage { reshaped, step });
+        descent.push(ItemLineage { law_version: reshaped, step });
         unwritten.push(body.number()?);
     }
     let spec = spec::read(body)?;

@@ -96,7 +96,7 @@ impl Editor<'_> {
         let next = match self.standing(&spec.id) {
             None => Limit::new(spec, self.tick),
             Some(entry) if *entry.limit.spec() == spec => return Ok(Arc::clone(&entry.limit)),
-            Some(entry) => entry.limit.succeed(spec),
+            Some(entry) => entry.limit.next_version(spec),
         };
         next.map(Arc::new).map_err(PutError::Invalid)
     }
@@ -113,7 +113,7 @@ impl Editor<'_> {
         let (mut voided, mut unpinned) = (entry.voided, entry.unpinned);
         if is_new {
             edition += 1;
-            if entry.limit.season(self.now) == LimitPhase::After {
+            if entry.limit.phase(self.now) == LimitPhase::After {
                 // Its state was dropped; what was charged to it cannot be given back by what begins now.
                 (voided, unpinned) = (edition, edition);
             }

@@ -46,7 +46,7 @@ impl OwnOrder {
             request_id: order.request_id.map(Into::into),
             hold: order.hold,
             ttl: order.ttl,
-            patience: order.patience,
+            patience: order.max_wait,
         }
     }
 
@@ -62,7 +62,7 @@ impl OwnOrder {
             request_id: self.request_id.as_deref(),
             hold: self.hold,
             ttl: self.ttl,
-            patience: self.patience,
+            max_wait: self.patience,
         };
         excerpt.decide(&order, answers);
     }

@@ -83,12 +83,12 @@ impl Entry {
             let [former, next] = pair else { continue };
             if next.is_reset {
                 row.reset(&next.limit, per);
-            } else if former.limit.season(next.began) == LimitPhase::After {
+            } else if former.limit.phase(next.began) == LimitPhase::After {
                 row = Row::blank(&next.limit, per);
             } else {
                 let old = key.map_or(RowScope::All, |key| RowScope::from(former.limit.overrides(key)));
                 let new = key.map_or(RowScope::All, |key| RowScope::from(next.limit.overrides(key)));
-                row = row.adopt((&former.limit, old), (&next.limit, new), next.began);
+                row = row.migrate((&former.limit, old), (&next.limit, new), next.began);
             }
         }
         Ok(row)
@@ -213,7 +213,7 @@ fn read_edition(row: &tokio_postgres::Row, tick: Tick) -> Result<Edition, Fault>
     let descent = read_descent(descent).ok_or_else(|| damaged("a limit's descent"))?;
     let version = u32::try_from(row.get::<_, i32>(11)).map_err(|_| damaged("a limit's version"))?;
     let limit =
-        Limit::again(spec, tick, version, &descent).map_err(|_| damaged("a limit that makes no sense"))?;
+        Limit::restore(spec, tick, version, &descent).map_err(|_| damaged("a limit that makes no sense"))?;
     Ok(Edition {
         number: row.get(8),
         began: instant(row.get(9)),
@@ -256,7 +256,7 @@ pub(crate) fn descent_of(limit: &Limit) -> Vec<u8> {
     let mut out = Writer(&mut bytes);
     out.number(limit.items().len() as u64);
     for item in limit.items() {
-        let ItemLineage { reshaped, step } = item.descent();
+        let ItemLineage { law_version: reshaped, step } = item.lineage();
         out.number(u64::from(reshaped));
         out.maybe(step, |out, step| out.number(step.ticks()));
     }
@@ -267,7 +267,7 @@ fn read_descent(bytes: &[u8]) -> Option<Vec<ItemLineage>> {
     let mut reader = Reader::new(bytes);
     let read = reader.many(2, |reader| {
         Ok(ItemLineage {
-            reshaped: reader.number32()?,
+            law_version: reader.number32()?,
             step: reader.maybe(|reader| Ok(Span::from_ticks(reader.number()?)))?,
         })
     });

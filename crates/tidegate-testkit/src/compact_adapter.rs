@@ -98,7 +98,7 @@ fn bid_of<'a>(order: &Order<'a>) -> Option<Ask<'a>> {
         && order.hold == Hold::No
         && order.request_id.is_none()
         && order.ttl.is_none()
-        && order.patience.is_zero();
+        && order.max_wait.is_zero();
     match order.asks {
         [ask] if plain && ask.key.is_some() => Some(*ask),
         _ => None,

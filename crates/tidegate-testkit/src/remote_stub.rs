@@ -293,7 +293,7 @@ struct OwnOrder {
 
 impl OwnOrder {
     fn of(order: &Order<'_>) -> OwnOrder {
-        let Order { intent, asks, request_id, hold, ttl, patience } = *order;
+        let Order { intent, asks, request_id, hold, ttl, max_wait: patience } = *order;
         let own = |ask: &Ask<'_>| (ask.limit_id.to_owned(), ask.key.map(<[u8]>::to_vec), ask.count);
         let asks = asks.iter().map(own).collect();
         OwnOrder { intent, asks, request_id: request_id.map(<[u8]>::to_vec), hold, ttl, patience }
@@ -306,7 +306,7 @@ impl OwnOrder {
 
     fn order<'a>(&'a self, asks: &'a [Ask<'a>]) -> Order<'a> {
         let OwnOrder { intent, hold, ttl, patience, .. } = *self;
-        Order { intent, asks, request_id: self.request_id.as_deref(), hold, ttl, patience }
+        Order { intent, asks, request_id: self.request_id.as_deref(), hold, ttl, max_wait: patience }
     }
 }
 

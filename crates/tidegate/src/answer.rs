@@ -7,8 +7,8 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use tidegate_core::limit::{LONGEST_ID, LONGEST_KEY};
-use tidegate_core::order::{LONGEST_PATIENCE, LONGEST_REQUEST_ID, MOST_ASKS};
+use tidegate_core::limit::{MAX_KEY_BYTES, MAX_LIMIT_ID_BYTES};
+use tidegate_core::order::{MAX_ASKS, MAX_REQUEST_ID_BYTES, MAX_WAIT};
 use tidegate_core::{LeaseId, Limit, Reading, Timestamp, Wait};
 
 use crate::store::memory::journal::Notes;
@@ -211,7 +211,7 @@ pub enum OrderError {
         /// How many it has.
         asks: usize,
     },
-    /// The request id is empty or above [`LONGEST_REQUEST_ID`].
+    /// The request id is empty or above [`MAX_REQUEST_ID_BYTES`].
     RequestIdOutOfRange {
         /// How long it is.
         bytes: usize,
@@ -220,7 +220,7 @@ pub enum OrderError {
     RequestIdReused,
     /// A time to live below a millisecond, or above a century.
     TtlOutOfRange,
-    /// Patience above [`LONGEST_PATIENCE`].
+    /// Patience above [`MAX_WAIT`].
     PatienceOutOfRange,
     /// A grant would come with a lease, and whoever asked has nowhere to put one.
     NeedsLease,
@@ -259,13 +259,13 @@ impl fmt::Display for OrderError {
                 write!(f, "limit '{limit_id}' counts per key; the ask needs a limit_key")
             }
             OrderError::KeyTooLong { bytes } => {
-                write!(f, "limit_key has {bytes} bytes; at most {LONGEST_KEY} are allowed")
+                write!(f, "limit_key has {bytes} bytes; at most {MAX_KEY_BYTES} are allowed")
             }
             OrderError::AsksOutOfRange { asks } => {
-                write!(f, "an order has 1 to {MOST_ASKS} asks, this one has {asks}")
+                write!(f, "an order has 1 to {MAX_ASKS} asks, this one has {asks}")
             }
             OrderError::RequestIdOutOfRange { bytes } => {
-                write!(f, "request_id has {bytes} bytes; 1 to {LONGEST_REQUEST_ID} are allowed")
+                write!(f, "request_id has {bytes} bytes; 1 to {MAX_REQUEST_ID_BYTES} are allowed")
             }
             OrderError::RequestIdReused => write!(f, "request_id was already granted with other asks"),
             OrderError::TtlOutOfRange => write!(f, "ttl must be from 1ms to 36525d (a century)"),
@@ -276,7 +276,7 @@ impl fmt::Display for OrderError {
                 write!(f, "actual has {costs} numbers for {asks} asks; give one for each, or one for all")
             }
             OrderError::PatienceOutOfRange => {
-                write!(f, "patience must be at most {} ms", LONGEST_PATIENCE.as_millis())
+                write!(f, "patience must be at most {} ms", MAX_WAIT.as_millis())
             }
         }
     }
@@ -284,12 +284,15 @@ impl fmt::Display for OrderError {
 
 /// What is no id is not repeated whole: it may be as long as whoever asked liked.
 fn unknown(limit_id: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-    if limit_id.len() <= LONGEST_ID {
+    if limit_id.len() <= MAX_LIMIT_ID_BYTES {
         return write!(f, "unknown limit '{}'", limit_id.escape_debug());
     }
-    let end = (0..=LONGEST_ID).rev().find(|at| limit_id.is_char_boundary(*at)).unwrap_or_default();
+    let end = (0..=MAX_LIMIT_ID_BYTES).rev().find(|at| limit_id.is_char_boundary(*at)).unwrap_or_default();
     let (beginning, bytes) = (limit_id[..end].escape_debug(), limit_id.len());
-    write!(f, "unknown limit '{beginning}…': an id has at most {LONGEST_ID} bytes, this one has {bytes}")
+    write!(
+        f,
+        "unknown limit '{beginning}…': an id has at most {MAX_LIMIT_ID_BYTES} bytes, this one has {bytes}"
+    )
 }
 
 impl std::error::Error for OrderError {}
@@ -302,12 +305,15 @@ mod tests {
     fn an_unknown_id_is_repeated_as_far_as_it_could_be_one() {
         let told = |limit_id: String| OrderError::UnknownLimit { limit_id }.to_string();
         assert_eq!(told("a'b\n".to_owned()), "unknown limit 'a\\'b\\n'");
-        assert_eq!(told("x".repeat(LONGEST_ID)), format!("unknown limit '{}'", "x".repeat(LONGEST_ID)));
+        assert_eq!(
+            told("x".repeat(MAX_LIMIT_ID_BYTES)),
+            format!("unknown limit '{}'", "x".repeat(MAX_LIMIT_ID_BYTES))
+        );
         let long = told(format!("x{}", "\u{e4}".repeat(500_000)));
         assert!(
             long.starts_with("unknown limit 'x\u{e4}\u{e4}") && long.ends_with("this one has 1000001"),
             "{long}"
         );
-        assert!(long.len() < 2 * LONGEST_ID, "{}", long.len());
+        assert!(long.len() < 2 * MAX_LIMIT_ID_BYTES, "{}", long.len());
     }
 }

@@ -31,7 +31,7 @@ use std::time::Duration;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use tidegate_core::order::LONGEST_PATIENCE;
+use tidegate_core::order::MAX_WAIT;
 
 use crate::answer::Detail;
 use crate::limiter::{AcquireError, Decision, Denial, Granted, Limiter};
@@ -124,7 +124,7 @@ impl<Q, R> LimitLayer<Q, R> {
 impl<Q, I, O> LimitLayer<Q, I, O> {
     /// Lets a call that does not fit wait for as long as this, at most a minute, first come first served, before it is refused.
     pub fn waiting(mut self, patience: Duration) -> LimitLayer<Q, I, O> {
-        self.mode = Mode::Wait(patience.min(LONGEST_PATIENCE));
+        self.mode = Mode::Wait(patience.min(MAX_WAIT));
         self
     }
 

@@ -66,8 +66,8 @@ pub use store::{
     Actual, Gate, Gates, ItemCount, LimitStats, LimitStore, MapStore, Memory, MemoryStore, Settlement, Store,
     StoreReply, StoreSize,
 };
-pub use tidegate_core::limit::LONGEST_KEY;
-pub use tidegate_core::order::{LONGEST_PATIENCE, MOST_ASKS};
+pub use tidegate_core::limit::MAX_KEY_BYTES;
+pub use tidegate_core::order::{MAX_ASKS, MAX_WAIT};
 pub use tidegate_core::{
     Amount, Ask, Capacity, Charge, Durability, Fleet, Hold, Intent, ItemSpec, LeaseId, LeaseTerm, Limit,
     LimitSpec, Mode, OnOutage, Order, OverrideSpec, Per, Policy, Precision, Reading, Span, SpecError, Tick,
@@ -76,12 +76,12 @@ pub use tidegate_core::{
 
 /// The guide's examples, so that they are tests.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/library.md")]
+#[doc = include_str!("../../../docs/reference/library.md")]
 struct Guide;
 
 /// Those of the page about activities.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/activity.md")]
+#[doc = include_str!("../../../docs/reference/activity.md")]
 struct Activities;
 
 /// The README's.

@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use futures_core::Stream;
 use pin_project_lite::pin_project;
-use tidegate_core::order::LONGEST_PATIENCE;
+use tidegate_core::order::MAX_WAIT;
 
 use gate::Waiting;
 
@@ -108,7 +108,7 @@ impl<S: Stream, K> Limited<S, K> {
     /// Waiting needs a tokio runtime with timers. Messages of several streams that share a gate are served first come
     /// first served, except that a user who has to wait does not keep others waiting.
     pub fn waiting(mut self, patience: Duration) -> Limited<S, K> {
-        self.patience = patience.min(LONGEST_PATIENCE);
+        self.patience = patience.min(MAX_WAIT);
         self
     }
 

@@ -14,7 +14,7 @@ use tidegate::budget::{Rate, Share, Unobserved};
 use tidegate::file::CpuSpec;
 use tidegate::text::{parse_decimal, parse_duration, suggestion};
 use tidegate_core::Zone;
-use tidegate_core::calendar::{LONGEST_TILE, SHORTEST_TILE};
+use tidegate_core::calendar::{MAX_SCHEDULED_WINDOW, MIN_SCHEDULED_WINDOW};
 
 pub(crate) use run::{CpuRunArgs, Enforce, Target};
 
@@ -266,10 +266,10 @@ fn reserve(written: &str) -> Result<Share, String> {
 
 fn window(written: &str) -> Result<Duration, String> {
     let window = parse_duration(written)?;
-    if (SHORTEST_TILE..=LONGEST_TILE).contains(&window) && window.subsec_nanos() == 0 {
+    if (MIN_SCHEDULED_WINDOW..=MAX_SCHEDULED_WINDOW).contains(&window) && window.subsec_nanos() == 0 {
         return Ok(window);
     }
-    let (least, most) = (SHORTEST_TILE.as_secs(), LONGEST_TILE.as_secs() / 3600);
+    let (least, most) = (MIN_SCHEDULED_WINDOW.as_secs(), MAX_SCHEDULED_WINDOW.as_secs() / 3600);
     Err(format!("must be whole seconds from {least}s to {most}h"))
 }
 

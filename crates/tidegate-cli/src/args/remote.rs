@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Subcommand;
 use tidegate::text;
-use tidegate_core::order::LONGEST_PATIENCE;
+use tidegate_core::order::MAX_WAIT;
 
 use crate::remote::ask::Ask;
 use crate::remote::url::Url;
@@ -279,8 +279,8 @@ pub(super) fn some_time(written: &str) -> Result<Duration, String> {
 
 fn patience(written: &str) -> Result<Duration, String> {
     let patience = text::parse_duration(written)?;
-    if patience > LONGEST_PATIENCE {
-        return Err(format!("must be at most {}s, found {written}", LONGEST_PATIENCE.as_secs()));
+    if patience > MAX_WAIT {
+        return Err(format!("must be at most {}s, found {written}", MAX_WAIT.as_secs()));
     }
     Ok(patience)
 }

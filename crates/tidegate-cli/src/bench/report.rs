@@ -1,5 +1,5 @@
 //! What is told at the end: a table for people, an object for programs. The object's fields are documented in
-//! `docs/bench.md`, and only ever added to.
+//! `docs/reference/bench.md`, and only ever added to.
 
 use serde::Serialize;
 use serde_json::value::RawValue;

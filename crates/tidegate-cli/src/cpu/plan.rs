@@ -30,9 +30,9 @@ pub(super) fn run(args: &PlanArgs) -> Result<(), Failure> {
     let terms = spec.terms();
     let is_known = args.samples.is_none_or(|samples| samples >= FEWEST_SAMPLES);
     let outlook = if is_known {
-        terms.outlook(window, args.elapsed, args.average.over(args.elapsed))
+        terms.forecast(window, args.elapsed, args.average.over(args.elapsed))
     } else {
-        terms.unknown(window, args.elapsed)
+        terms.forecast_unmeasured(window, args.elapsed)
     };
     let expected = args.elapsed.as_nanos() / args.interval.as_nanos();
     answer(&if args.json { json(&terms, &outlook, expected) } else { text(&outlook, is_known) })
@@ -63,8 +63,8 @@ fn json(terms: &BudgetTerms, outlook: &BudgetForecast, expected_samples: u128) -
         remaining_minutes: shown::minutes(outlook.left),
         future_min_quota: shown::quota(outlook.future_floor),
         target_cpu: shown::rate(outlook.target),
-        safe_limit: shown::rate(outlook.safe),
-        status: outlook.standing.word(),
+        safe_limit: shown::rate(outlook.safe_rate),
+        status: outlook.status.word(),
         expected_samples,
         legacy_safe_limit: shown::rate(outlook.target.part(terms.safety)),
     };
@@ -81,7 +81,7 @@ fn text(outlook: &BudgetForecast, is_known: bool) -> String {
         ("time left", shown::short_minutes(outlook.left)),
         ("floor needs", shown::short_quota(outlook.future_floor)),
         ("target", shown::short_rate(outlook.target)),
-        ("safe limit", shown::short_rate(outlook.safe)),
-        ("status", outlook.standing.word().to_owned()),
+        ("safe limit", shown::short_rate(outlook.safe_rate)),
+        ("status", outlook.status.word().to_owned()),
     ])
 }

@@ -39,7 +39,7 @@ pub(super) fn at_most_all(rate: Rate) -> Rate {
 
 /// A quota, in percents times minutes.
 pub(super) fn quota(quota: Quota) -> Number {
-    number(quota.billionths_for_a_minute())
+    number(quota.billionth_minutes())
 }
 
 /// A time in minutes.
@@ -49,13 +49,13 @@ pub(super) fn minutes(time: Duration) -> Number {
 
 /// A time in minutes, in billionths: what a unit is for so long.
 fn billionths_of_minutes(time: Duration) -> i128 {
-    Rate::from_units(1).over(time).billionths_for_a_minute()
+    Rate::from_units(1).over(time).billionth_minutes()
 }
 
 /// How many percent one quota is of another, in billionths; `None` of nothing.
 pub(super) fn part(part: Quota, of: Quota) -> Option<i128> {
     // In minutes, so that the product fits for all the time there is.
-    let (part, of) = (part.billionths_for_a_minute(), of.billionths_for_a_minute());
+    let (part, of) = (part.billionth_minutes(), of.billionth_minutes());
     (of > 0).then(|| part.saturating_mul(WHOLE) / of)
 }
 
@@ -71,7 +71,7 @@ pub(super) fn short_rate(rate: Rate) -> String {
 
 /// `41010 %·min`.
 pub(super) fn short_quota(quota: Quota) -> String {
-    format!("{} %·min", short(quota.billionths_for_a_minute()))
+    format!("{} %·min", short(quota.billionth_minutes()))
 }
 
 /// `1380 min`.

@@ -80,14 +80,14 @@ pub(super) fn told(zone: &Zone, status: &Status, governing: Governing) -> Told {
     Told {
         at: shown::instant(zone, status.at()),
         running: governing == Governing::Yes,
-        status: outlook.standing.word(),
+        status: outlook.status.word(),
         risk: status.risk.word(),
         used: shown::quota(outlook.used),
         remaining: shown::quota(outlook.remaining),
         total_quota: shown::quota(outlook.total),
         applied_limit: shown::rate(status.applied),
         enforced_limit: shown::rate(in_force(status.applied)),
-        safe_limit: shown::rate(outlook.safe),
+        safe_limit: shown::rate(outlook.safe_rate),
         trailing_limit: shown::rate(shown::at_most_all(status.trailing_limit)),
         trailing_used: shown::quota(trailing_used),
         trailing_quota: shown::quota(trailing_quota),
@@ -114,7 +114,7 @@ fn text(zone: &Zone, status: &Status, governing: Governing) -> String {
         Governing::Yes => format!("yes, latest sample at {at}"),
         Governing::No => format!("no; this is how it stood at {at}"),
     };
-    let mut standing = outlook.standing.word().to_owned();
+    let mut standing = outlook.status.word().to_owned();
     if status.is_starting {
         standing.push_str("; little is known of this window yet");
     }
@@ -133,7 +133,7 @@ fn text(zone: &Zone, status: &Status, governing: Governing) -> String {
                 shown::short_rate(in_force(status.applied))
             ),
         ),
-        ("safe limit", shown::short_rate(outlook.safe)),
+        ("safe limit", shown::short_rate(outlook.safe_rate)),
         ("trailing limit", trailing_limit),
         (
             "trailing window",

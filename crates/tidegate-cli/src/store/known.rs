@@ -31,7 +31,7 @@ impl Known {
             .entry(text.generation)
             .or_insert_with(|| Incarnation { id: id.clone(), items: HashMap::new() });
         incarnation.items.insert(text.version, names);
-        let limit = Limit::again(text.spec.clone(), Tick::NANOSECOND, text.version, &text.descent);
+        let limit = Limit::restore(text.spec.clone(), Tick::NANOSECOND, text.version, &text.descent);
         if let Ok(limit) = limit {
             self.by_id.insert(id, Arc::new(limit));
         }

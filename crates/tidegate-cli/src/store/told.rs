@@ -348,7 +348,7 @@ fn items(generation: u64, version: u32, traces: Traces<'_>, known: &Known) -> Ve
             UsageRecord::Count { count, last_time, .. } => {
                 TraceTold::Count { used: count, at: instant(last_time) }
             }
-            UsageRecord::Run { at, count, .. } => TraceTold::Count { used: count, at: instant(at) },
+            UsageRecord::Sliding { at, count, .. } => TraceTold::Count { used: count, at: instant(at) },
             UsageRecord::Bucket { tat, .. } => TraceTold::Arrival { full_at: instant(tat) },
         },
     };

@@ -1,219 +1,170 @@
-//! What the documents show is what happens.
+//! The console examples of the documents, run and compared with what the documents show.
 //!
-//! Every `console` block is run: lines that begin with `$ ` are given to a shell at the root of the repository, with the
-//! binary under test as `tidegate`, and what follows must be what they print, on either stream. A `…` stands for what
-//! nobody can foretell: anything that does not end a line.
+//! The test `every_document_shows_real_output` finds `README.md` and every `*.md` file below `docs/`. A document without a
+//! `console` block needs no entry anywhere and costs nothing.
 //!
-//! Every document has a server of its own, which `TIDEGATE_SERVER` names, and its commands are run in their order. `TIDEGATE_DATA` is the
-//! directory that the server keeps everything in; temporary files go when the document is done.
+//! # How an example is run
+//!
+//! ````text
+//! ```console
+//! $ tidegate limit add sale --item policy=total,limit=2
+//! added sale, version …
+//! ```
+//! ````
+//!
+//! - A line that begins with `$ ` is a command for `sh`. The lines after it are what it prints on both streams, in order.
+//! - A command goes on in the next line after a trailing `\`. A here-document (`<<EOF`, `<<'EOF'`) goes on until its end word.
+//! - `…` in the output stands for any part of one line, also an empty one. It never stands for a line break.
+//! - Commands of a document run in order, each in a shell of its own: `cd`, variables and `export` do not carry over.
+//! - The working directory is the root of the repository, or an empty one; see `directory` below.
+//! - `tidegate` is the binary under test. `TIDEGATE_TOKEN` is not set.
+//!
+//! Every document has a server of its own, with the store in a temporary directory. It starts with the first command and is
+//! killed after the last one.
+//!
+//! - `TIDEGATE_SERVER` is its URL, `TIDEGATE_DATA` its store directory, `TMPDIR` is removed with it.
+//! - `127.0.0.1:7700`, `localhost:7700` and the same with port 7701 in a command mean this server: its HTTP and its RESP
+//!   port. Its real addresses in the output are written back as `127.0.0.1:7700` and `127.0.0.1:7701`.
+//!
+//! # Directives in the info string of a block
+//!
+//! | block | effect |
+//! |---|---|
+//! | ```` ```console ```` | runs and is compared |
+//! | ```` ```console no-run ```` | is not run: for what needs a network, a cluster or root |
+//! | ```` ```console server ```` | one command, `$ tidegate serve …`. It becomes the server of the commands that follow, in place of the one before. The lines after it are what it prints until it is ready. `--http` and `--resp` are replaced by free ports; arguments are split at blanks, without quoting |
+//!
+//! # Directives in HTML comments
+//!
+//! Each stands on a line of its own, before the first example, and holds for the whole document.
+//!
+//! | comment | effect |
+//! |---|---|
+//! | `<!-- console: store=postgres -->` | the document's server shares the tests' PostgreSQL, in a schema of its own |
+//! | `<!-- console: config=examples/x.yaml -->` | the document's server reads this settings file, a path below the root |
+//! | `<!-- console: directory=empty -->` | commands and `console server` run in an empty directory, not in the root |
+//! | `<!-- console: requires=NAME -->` | the document is skipped, with a note, where `PATH` has no such program |
+//!
+//! A hidden block prepares or cleans up. It is an HTML comment that readers do not see; its commands run like others:
+//!
+//! ````text
+//! <!-- console
+//! $ cp /somewhere/tidegate.yaml .
+//! -->
+//! ````
+//!
+//! # Running it
+//!
+//! - `cargo test -p tidegate-cli --test cli docs` runs every document.
+//! - `TIDEGATE_DOCS=how-to/gateway` restricts it to documents whose path contains that text.
+//! - `TIDEGATE_PUBLISH=1` writes real output into the documents where it differs. Read the difference before you commit it.
 
 #![allow(
     clippy::disallowed_methods,
-    reason = "whether to publish, and where the shell is, the environment says"
+    reason = "which documents are wanted and where programs are is in the environment"
 )]
 
+mod document;
+mod pattern;
+mod session;
+
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::sync::Mutex;
+use std::thread::available_parallelism;
 
-use crate::remote::Serving;
+use document::{Document, Example};
+use session::Session;
 
+/// The root of the repository.
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
 /// The text of a document.
-pub(crate) fn read(document: &str) -> String {
-    std::fs::read_to_string(root().join(document)).expect("the document is there")
+fn read(path: &str) -> String {
+    std::fs::read_to_string(root().join(path)).expect("the document is there")
 }
 
-/// One command of a document and what it says will happen.
-struct Shown {
-    line: usize,
-    command: String,
-    output: String,
-}
-
-/// The commands in a document's `console` blocks.
-fn shown(document: &str) -> Vec<Shown> {
-    let mut found: Vec<Shown> = Vec::new();
-    let mut inside = false;
-    for (index, line) in document.lines().enumerate() {
-        match (inside, line) {
-            (false, "```console") => inside = true,
-            (true, "```") => inside = false,
-            (true, line) => match (line.strip_prefix("$ "), found.last_mut()) {
-                (Some(command), _) => {
-                    let command = command.to_owned();
-                    found.push(Shown { line: index + 1, command, output: String::new() });
-                }
-                (None, Some(last)) => last.output.extend([line, "\n"]),
-                (None, None) => panic!("line {}: output without a command", index + 1),
-            },
-            (false, _) => {}
+/// The paths of all documents below the root, in order.
+fn paths() -> Vec<String> {
+    let mut found = vec!["README.md".to_owned()];
+    let mut folders = vec!["docs".to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(root().join(&folder)).expect("a readable folder") {
+            let entry = entry.expect("a readable entry");
+            let path = format!("{folder}/{}", entry.file_name().to_str().expect("a name in UTF-8"));
+            if entry.file_type().expect("a type").is_dir() {
+                folders.push(path);
+            } else if path.ends_with(".md") {
+                found.push(path);
+            }
         }
     }
+    found.sort();
     found
 }
 
-/// What a command really prints.
-fn printed(command: &str, server: &Serving) -> String {
-    let binary = Path::new(env!("CARGO_BIN_EXE_tidegate"));
-    let path = std::env::var("PATH").unwrap_or_default();
-    let path = format!("{}:{path}", binary.parent().expect("a binary is in a folder").display());
-    let script = format!("exec 2>&1; {command}");
-    let mut shell = Command::new("sh");
-    shell.args(["-c", &script]).env("PATH", path).env("TIDEGATE_SERVER", server.url()).current_dir(root());
-    shell.env("TIDEGATE_DATA", server.folder()).env("TMPDIR", server.place());
-    let output = shell.env_remove("TIDEGATE_TOKEN").output().expect("there is a shell");
-    String::from_utf8(output.stdout).expect("text")
+/// The SQL blocks of all documents, in order: `sql` blocks without `no-run`.
+pub(crate) fn sql_blocks() -> Vec<String> {
+    let text: Vec<String> = paths().iter().map(|path| read(path)).collect();
+    let blocks = text.iter().flat_map(|text| text.split("```sql\n").skip(1));
+    blocks.filter_map(|rest| rest.split("```").next()).map(str::to_owned).collect()
 }
 
-/// Whether this was foretold.
-fn foretold(shown: &str, really: &str) -> bool {
-    let mut lines = (shown.lines(), really.lines());
-    loop {
-        match (lines.0.next(), lines.1.next()) {
-            (None, None) => return true,
-            (Some(shown), Some(really)) if line_foretold(shown, really) => {}
-            _ => return false,
+/// Runs one document. Returns what it shows and does not happen.
+fn differences(path: &str, publish: bool) -> Vec<String> {
+    let text = read(path);
+    let document = Document::parse(path, &text);
+    if document.examples.is_empty() {
+        return Vec::new();
+    }
+    if let Some(program) = document.directives.missing_program() {
+        eprintln!("{path}: skipped, because there is no {program} here");
+        return Vec::new();
+    }
+    let mut session = Session::new(&document.directives);
+    let mut differences = Vec::new();
+    let mut outputs = Vec::new();
+    for example in &document.examples {
+        let Example { line, command, shown, .. } = example;
+        let printed = session.run(example);
+        let is_as_shown = pattern::matches(shown, &printed);
+        if !is_as_shown {
+            differences.push(format!("{path}:{line}: `{command}` prints\n{printed}instead of\n{shown}"));
         }
+        outputs.push(if is_as_shown { shown.clone() } else { printed });
     }
+    if publish {
+        std::fs::write(root().join(path), document.with_outputs(&outputs))
+            .expect("the documents are writable");
+        return Vec::new();
+    }
+    differences
 }
 
-/// The same of one line: its parts are there, in their order, and nothing but a `…` is between them.
-fn line_foretold(shown: &str, really: &str) -> bool {
-    let mut parts = shown.split('…');
-    let Some(mut rest) = parts.next().and_then(|first| really.strip_prefix(first)) else { return false };
-    let mut parts = parts.peekable();
-    if parts.peek().is_none() {
-        return rest.is_empty();
-    }
-    while let Some(part) = parts.next() {
-        let found =
-            if parts.peek().is_none() { rest.ends_with(part).then_some("") } else { after(rest, part) };
-        let Some(after) = found else { return false };
-        rest = after;
-    }
-    true
-}
-
-/// What follows the first such part.
-fn after<'a>(text: &'a str, part: &str) -> Option<&'a str> {
-    text.split_once(part).map(|(_, after)| after)
-}
-
-#[track_caller]
-fn check(document: &str) {
-    check_with(document, &Serving::start());
-}
-
-/// The same with a server that keeps what it counts elsewhere.
-#[track_caller]
-pub(crate) fn check_with(document: &str, server: &Serving) {
-    let path = root().join(document);
-    let text = read(document);
-    if std::env::var_os("TIDEGATE_PUBLISH").is_some() {
-        std::fs::write(&path, published(&text, server)).expect("the documents are writable");
-        return;
-    }
-    let commands = shown(&text);
-    assert!(!commands.is_empty(), "{document} shows nothing");
-    for Shown { line, command, output } in commands {
-        let really = printed(&command, server);
-        let advice = "if it is right, TIDEGATE_PUBLISH=1 writes it down";
-        assert!(
-            foretold(&output, &really),
-            "{document}:{line}: `{command}` prints something else; {advice}:\n{really}instead of:\n{output}"
-        );
-    }
-}
-
-/// The document with what its commands really print, where that is something else than it shows.
-fn published(text: &str, server: &Serving) -> String {
-    let mut commands = shown(text).into_iter();
-    let mut out = String::new();
-    let (mut inside, mut skipping) = (false, false);
-    for line in text.lines() {
-        match (inside, line) {
-            (false, "```console") => inside = true,
-            (true, "```") => (inside, skipping) = (false, false),
-            (true, line) if line.starts_with("$ ") => {
-                let Shown { command, output, .. } = commands.next().expect("it was found before");
-                let really = printed(&command, server);
-                out.extend([line, "\n", if foretold(&output, &really) { &output } else { &really }]);
-                skipping = true;
-                continue;
-            }
-            _ => {}
+#[test]
+fn every_document_shows_real_output() {
+    let publish = std::env::var_os("TIDEGATE_PUBLISH").is_some();
+    let wanted = std::env::var("TIDEGATE_DOCS").unwrap_or_default();
+    let mut paths = paths();
+    paths.retain(|path| path.contains(&wanted));
+    assert!(!paths.is_empty(), "no document's path contains '{wanted}'");
+    let remaining = Mutex::new(paths.into_iter());
+    let found = Mutex::new(Vec::new());
+    let workers = available_parallelism().map_or(2, |cores| cores.get().clamp(2, 8));
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                loop {
+                    let next = remaining.lock().expect("no thread panics with it").next();
+                    let Some(path) = next else { return };
+                    let differences = differences(&path, publish);
+                    found.lock().expect("no thread panics with it").extend(differences);
+                }
+            });
         }
-        if !skipping {
-            out.extend([line, "\n"]);
-        }
-    }
-    out
-}
-
-#[test]
-fn an_ellipsis_stands_for_a_part_of_a_line() {
-    for (shown, really) in [
-        ("a", "a"),
-        ("a…", "a"),
-        ("a…", "abc"),
-        ("…", "x"),
-        ("a … c …", "a b c d"),
-        ("…c", "cc"),
-        ("a\n…b", "a\nxb"),
-    ] {
-        assert!(foretold(shown, really), "{shown} {really}");
-    }
-    for (shown, really) in
-        [("a", "ab"), ("a", "a\na"), ("a\na", "a"), ("a…c", "ab"), ("…a…", "b"), ("a…", "b"), ("…", "a\nb")]
-    {
-        assert!(!foretold(shown, really), "{shown} {really}");
-    }
-}
-
-#[test]
-fn activity() {
-    check("docs/activity.md");
-}
-
-#[test]
-fn readme() {
-    check("README.md");
-}
-
-#[test]
-fn service() {
-    check("docs/service.md");
-}
-
-#[test]
-fn commands() {
-    check("docs/commands.md");
-}
-
-#[test]
-fn operations() {
-    check("docs/operations.md");
-}
-
-#[test]
-fn limits_file() {
-    check("docs/limits-file.md");
-}
-
-#[test]
-fn bench() {
-    check("docs/bench.md");
-}
-
-#[test]
-fn cpu() {
-    check("docs/cpu.md");
-}
-
-#[test]
-fn gateway() {
-    check("docs/gateway.md");
+    });
+    let found = found.into_inner().expect("no thread panics with it");
+    let advice = "if this is right, TIDEGATE_PUBLISH=1 writes it into the documents";
+    assert!(found.is_empty(), "{}\n{advice}", found.join("\n"));
 }

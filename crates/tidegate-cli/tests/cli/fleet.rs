@@ -42,8 +42,7 @@ impl Fleet {
         let config = place.path().join("tidegate.yaml");
         std::fs::write(&config, settings).expect("a file");
         let schema = new_schema();
-        // The database is here: whoever does not reach it at once will not reach it.
-        let store = format!("{url}?schema={schema}&connect_timeout=1");
+        let store = store_url(url, &schema);
         let args = ["--config", &config.display().to_string(), "--store", &store];
         let servers: Vec<Serving> = (0..count).map(|_| Serving::with(&args)).collect();
         for server in &servers {
@@ -70,6 +69,16 @@ impl Fleet {
         let rows = self.sql.rows("SELECT user_sub, id FROM session_activity ORDER BY 1, 2");
         rows.into_iter().map(|row| row.try_into().expect("two columns")).collect()
     }
+}
+
+/// The `--store` argument for a schema of a database. The database is local: a connection that takes a second fails.
+fn store_url(url: &str, schema: &str) -> String {
+    format!("{url}?schema={schema}&connect_timeout=1")
+}
+
+/// The `--store` argument for a new schema in the database that all tests share.
+pub(crate) fn postgres_store() -> String {
+    store_url(shared_url(), &new_schema())
 }
 
 /// The most tasks that surely ran at one instant.

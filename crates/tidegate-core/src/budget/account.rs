@@ -19,7 +19,7 @@ pub struct BudgetTime {
     /// What the wall clock says, in nanoseconds.
     pub wall: Timestamp,
     /// What a clock says that nobody sets, in nanoseconds since anything.
-    pub steady: i64,
+    pub monotonic: i64,
 }
 
 /// What time counts as that nobody looked at.
@@ -69,9 +69,9 @@ pub struct BudgetAccount {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BudgetAdvice {
     /// How the tile stands.
-    pub outlook: BudgetForecast,
+    pub forecast: BudgetForecast,
     /// What the trail allows.
-    pub trailing: Rate,
+    pub trailing_rate: Rate,
     /// What may be used: the smaller of the two if the trail is obeyed, and never less than the floor.
     pub limit: Rate,
 }
@@ -86,10 +86,11 @@ impl BudgetAccount {
         step: Duration,
         now: BudgetTime,
     ) -> BudgetAccount {
-        let tile = tiling.tile(now.wall);
-        let average = terms.kept_average();
+        let tile = tiling.window(now.wall);
+        let average = terms.effective_average();
         let before = if unobserved == Unobserved::Zero { Rate::ZERO } else { average };
-        let trail = TrailingWindow::new(average, terms.floor, tiling.nominal(), step, now.steady, before);
+        let trail =
+            TrailingWindow::new(average, terms.floor, tiling.nominal_length(), step, now.monotonic, before);
         BudgetAccount {
             terms,
             tiling,
@@ -106,7 +107,7 @@ impl BudgetAccount {
 
     /// So much was used since the last moment.
     pub fn observe(&mut self, now: BudgetTime, used: Quota) {
-        self.trail.observe(now.steady, used);
+        self.trail.observe(now.monotonic, used);
         let time = between(self.now.wall, now.wall);
         let since = self.enter(now.wall, time);
         let before = time.saturating_sub(since);
@@ -114,25 +115,31 @@ impl BudgetAccount {
         let gone = if before.is_zero() { Quota::ZERO } else { used.portion(before, time) };
         self.observed = self.observed.plus(used.minus(gone));
         self.observed_for += since;
-        self.now = BudgetTime { wall: self.now.wall.max(now.wall), steady: self.now.steady.max(now.steady) };
+        self.now = BudgetTime {
+            wall: self.now.wall.max(now.wall),
+            monotonic: self.now.monotonic.max(now.monotonic),
+        };
     }
 
     /// Nobody looked since the last moment.
-    pub fn skip(&mut self, now: BudgetTime) {
-        let steady = u64::try_from(now.steady.saturating_sub(self.now.steady)).unwrap_or(0);
-        self.trail.observe(now.steady, self.charge(Duration::from_nanos(steady)));
+    pub fn observe_gap(&mut self, now: BudgetTime) {
+        let steady = u64::try_from(now.monotonic.saturating_sub(self.now.monotonic)).unwrap_or(0);
+        self.trail.observe(now.monotonic, self.charge(Duration::from_nanos(steady)));
         let time = between(self.now.wall, now.wall);
         let since = self.enter(now.wall, time);
         self.unobserved_for += since;
-        self.now = BudgetTime { wall: self.now.wall.max(now.wall), steady: self.now.steady.max(now.steady) };
+        self.now = BudgetTime {
+            wall: self.now.wall.max(now.wall),
+            monotonic: self.now.monotonic.max(now.monotonic),
+        };
     }
 
     /// What may be used until the next look.
     pub fn advice(&mut self) -> BudgetAdvice {
-        let outlook = self.terms.outlook(self.tile.length(), self.elapsed(), self.used());
-        let trailing = self.trail.room();
-        let limit = if self.guards { outlook.safe.min(trailing) } else { outlook.safe };
-        BudgetAdvice { outlook, trailing, limit: limit.max(self.terms.floor) }
+        let outlook = self.terms.forecast(self.tile.length(), self.elapsed(), self.used());
+        let trailing = self.trail.max_rate();
+        let limit = if self.guards { outlook.safe_rate.min(trailing) } else { outlook.safe_rate };
+        BudgetAdvice { forecast: outlook, trailing_rate: trailing, limit: limit.max(self.terms.floor) }
     }
 
     /// What this tile has used, what was not seen included.
@@ -142,11 +149,11 @@ impl BudgetAccount {
 
     /// What was seen to be used on average in this tile, rounded down.
     pub fn average(&self) -> Rate {
-        if self.observed_for.is_zero() { Rate::ZERO } else { self.observed.lasting(self.observed_for) }
+        if self.observed_for.is_zero() { Rate::ZERO } else { self.observed.rate_over(self.observed_for) }
     }
 
     /// The present tile.
-    pub fn tile(&self) -> ScheduledWindow {
+    pub fn window(&self) -> ScheduledWindow {
         self.tile
     }
 
@@ -167,7 +174,7 @@ impl BudgetAccount {
 
     /// What a whole window may use.
     pub fn trailing_total(&self) -> Quota {
-        self.terms.total(self.tiling.nominal())
+        self.terms.total(self.tiling.nominal_length())
     }
 
     /// The latest moment.
@@ -185,7 +192,7 @@ impl BudgetAccount {
         if wall < self.tile.end {
             return time;
         }
-        self.tile = self.tiling.tile(wall);
+        self.tile = self.tiling.window(wall);
         self.observed = Quota::ZERO;
         self.observed_for = Duration::ZERO;
         self.unobserved_for = Duration::ZERO;
@@ -199,7 +206,7 @@ impl BudgetAccount {
             Unobserved::Average if !self.observed_for.is_zero() => {
                 self.observed.scaled(time, self.observed_for)
             }
-            Unobserved::Limit | Unobserved::Average => self.terms.kept_average().over(time),
+            Unobserved::Limit | Unobserved::Average => self.terms.effective_average().over(time),
         }
     }
 }

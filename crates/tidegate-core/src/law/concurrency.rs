@@ -40,12 +40,12 @@ impl LeaseHolders {
     }
 
     /// When the last of the entries lapses.
-    pub fn last_lapse(&self) -> Option<Timestamp> {
+    pub fn last_expiry(&self) -> Option<Timestamp> {
         self.entries.last_key_value().map(|((expires_at, _), _)| *expires_at)
     }
 
     /// When the first of the entries that have not lapsed at `now` will.
-    pub fn next_lapse(&self, now: Timestamp) -> Option<Timestamp> {
+    pub fn next_expiry(&self, now: Timestamp) -> Option<Timestamp> {
         let later = (Bound::Excluded((now, LeaseId(u128::MAX))), Bound::Unbounded);
         self.entries.range(later).next().map(|((expires_at, _), _)| *expires_at)
     }
@@ -66,7 +66,7 @@ impl LeaseHolders {
     }
 
     /// Drops the entries that have lapsed.
-    fn forget_lapsed(&mut self, now: Timestamp) {
+    fn drop_expired(&mut self, now: Timestamp) {
         while let Some(first) = self.entries.first_entry() {
             if first.key().0 > now {
                 break;
@@ -84,7 +84,7 @@ pub fn used(holders: &LeaseHolders, now: Timestamp) -> Amount {
 }
 
 /// Whether `cost` more fits; if not, a release helps.
-pub fn judge(capacity: Capacity, holders: &LeaseHolders, cost: Amount, now: Timestamp) -> Verdict {
+pub fn check(capacity: Capacity, holders: &LeaseHolders, cost: Amount, now: Timestamp) -> Verdict {
     if capacity.admits(used(holders, now), cost) {
         Verdict::Granted
     } else if capacity.can_ever_hold(cost) {
@@ -101,7 +101,7 @@ pub fn charge(
     tenure: Option<&LeaseTerm>,
     now: Timestamp,
 ) -> Receipt {
-    holders.forget_lapsed(now);
+    holders.drop_expired(now);
     debug_assert!(tenure.is_some(), "what is held is held under a lease");
     if let Some(tenure) = tenure {
         holders.insert(*tenure, cost);

@@ -31,9 +31,9 @@ pub enum FixedWindow {
         window: Span,
     },
     /// `second` to `year`: where the calendar says.
-    Civil(Calendar),
+    Calendar(Calendar),
     /// One window of a calendar, looked up before. It answers as the calendar would while `now` lies in it.
-    During {
+    Resolved {
         /// Its first instant.
         start: Timestamp,
         /// The first instant after it.
@@ -52,11 +52,11 @@ pub struct WindowCount {
 
 impl FixedWindow {
     /// The law as it is at `now`, without its calendar.
-    pub fn at(&self, now: Timestamp) -> FixedWindow {
+    pub fn resolve(&self, now: Timestamp) -> FixedWindow {
         match self {
-            FixedWindow::Civil(calendar) => {
+            FixedWindow::Calendar(calendar) => {
                 let (start, end) = calendar.window(now);
-                FixedWindow::During { start, end }
+                FixedWindow::Resolved { start, end }
             }
             other => other.clone(),
         }
@@ -66,8 +66,8 @@ impl FixedWindow {
     pub(crate) fn end(&self, count: &WindowCount) -> Timestamp {
         match self {
             FixedWindow::FirstHit { window } => count.last_time.plus(*window),
-            FixedWindow::Civil(calendar) => calendar.window(count.last_time).1,
-            FixedWindow::During { end, .. } => *end,
+            FixedWindow::Calendar(calendar) => calendar.window(count.last_time).1,
+            FixedWindow::Resolved { end, .. } => *end,
         }
     }
 
@@ -76,8 +76,8 @@ impl FixedWindow {
         count.count > 0
             && match self {
                 FixedWindow::FirstHit { window } => now < count.last_time.plus(*window),
-                FixedWindow::Civil(calendar) => count.last_time >= calendar.window(now).0,
-                FixedWindow::During { start, .. } => count.last_time >= *start,
+                FixedWindow::Calendar(calendar) => count.last_time >= calendar.window(now).0,
+                FixedWindow::Resolved { start, .. } => count.last_time >= *start,
             }
     }
 
@@ -87,7 +87,7 @@ impl FixedWindow {
     }
 
     /// Whether `cost` more fits; if not, the window's end helps.
-    pub fn judge(&self, capacity: Capacity, count: &WindowCount, cost: Amount, now: Timestamp) -> Verdict {
+    pub fn check(&self, capacity: Capacity, count: &WindowCount, cost: Amount, now: Timestamp) -> Verdict {
         if capacity.admits(self.used(count, now), cost) {
             Verdict::Granted
         } else if capacity.can_ever_hold(cost) {
@@ -115,8 +115,8 @@ impl FixedWindow {
     pub fn refund(&self, count: &mut WindowCount, at: Timestamp, amount: Amount, now: Timestamp) {
         let same_window = match self {
             FixedWindow::FirstHit { .. } => at >= count.last_time,
-            FixedWindow::Civil(calendar) => at >= calendar.window(count.last_time).0,
-            FixedWindow::During { start, .. } => at >= *start,
+            FixedWindow::Calendar(calendar) => at >= calendar.window(count.last_time).0,
+            FixedWindow::Resolved { start, .. } => at >= *start,
         };
         if same_window && self.is_open(count, now) {
             count.count = count.count.saturating_sub(amount);
@@ -127,7 +127,7 @@ impl FixedWindow {
     }
 
     /// When the open window ends.
-    pub fn empties(&self, count: &WindowCount, now: Timestamp) -> Option<Timestamp> {
+    pub fn empty_at(&self, count: &WindowCount, now: Timestamp) -> Option<Timestamp> {
         self.is_open(count, now).then(|| self.end(count))
     }
 }

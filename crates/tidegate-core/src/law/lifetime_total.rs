@@ -19,7 +19,7 @@ pub struct TotalCount {
 }
 
 /// Whether `cost` more fits; if not, it never will.
-pub fn judge(capacity: Capacity, tally: &TotalCount, cost: Amount) -> Verdict {
+pub fn check(capacity: Capacity, tally: &TotalCount, cost: Amount) -> Verdict {
     if capacity.admits(tally.used, cost) { Verdict::Granted } else { Verdict::Denied(Wait::Never) }
 }
 

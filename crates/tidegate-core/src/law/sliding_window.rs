@@ -20,14 +20,14 @@
 //!
 //! Exact is the ruler with one tick per mark. There is no second algorithm.
 
-mod list;
+mod entry_list;
 
 use crate::amount::{Amount, Capacity};
 use crate::law::Receipt;
 use crate::time::{Span, Timestamp};
 use crate::verdict::{Verdict, Wait};
 
-use list::List;
+use entry_list::List;
 
 /// Into how many parts `bucketed` divides its window.
 pub const SUB_WINDOWS: u64 = 64;
@@ -94,7 +94,11 @@ impl SlidingLog {
     }
 
     /// Forgets everything and remembers this instead, where it was remembered before.
-    pub fn refill(&mut self, list: impl IntoIterator<Item = (Timestamp, Amount)>, last_time: Timestamp) {
+    pub fn replace_entries(
+        &mut self,
+        list: impl IntoIterator<Item = (Timestamp, Amount)>,
+        last_time: Timestamp,
+    ) {
         self.base = 0;
         self.runs.clear();
         self.last_time = last_time;
@@ -239,7 +243,7 @@ impl SlidingWindow {
 
     /// Drops what has left the window.
     #[inline]
-    pub(crate) fn forget_expired(&self, runs: &mut SlidingLog, now: Timestamp) {
+    pub(crate) fn drop_expired(&self, runs: &mut SlidingLog, now: Timestamp) {
         runs.drop_front(self.expired(runs, now));
     }
 
@@ -258,7 +262,7 @@ impl SlidingWindow {
     }
 
     /// Whether `cost` more fits; if not, when enough will have left the window.
-    pub fn judge(&self, capacity: Capacity, runs: &SlidingLog, cost: Amount, now: Timestamp) -> Verdict {
+    pub fn check(&self, capacity: Capacity, runs: &SlidingLog, cost: Amount, now: Timestamp) -> Verdict {
         if capacity.admits(self.used(runs, now), cost) {
             return Verdict::Granted;
         }
@@ -273,7 +277,7 @@ impl SlidingWindow {
 
     /// Spends `cost`. A clock that went back, or a coarser ruler used before, moves it to the latest run.
     pub fn charge(&self, runs: &mut SlidingLog, cost: Amount, now: Timestamp) -> Receipt {
-        self.forget_expired(runs, now);
+        self.drop_expired(runs, now);
         let at = runs.runs.last().map_or(Timestamp::EPOCH, |run| run.at).max(self.mark(now));
         runs.push(at, cost);
         runs.last_time = runs.last_time.max(now);
@@ -294,7 +298,7 @@ impl SlidingWindow {
     }
 
     /// When the last run leaves the window.
-    pub fn empties(&self, runs: &SlidingLog, now: Timestamp) -> Option<Timestamp> {
+    pub fn empty_at(&self, runs: &SlidingLog, now: Timestamp) -> Option<Timestamp> {
         runs.runs.last().map(|last| self.leaves(last.at)).filter(|&at| at > now)
     }
 }

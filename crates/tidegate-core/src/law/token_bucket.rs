@@ -79,20 +79,20 @@ impl TokenBucket {
 
     /// Whether `cost` more fits; if not, when enough will have come back.
     #[inline]
-    pub fn judge(&self, capacity: Capacity, arrival: &BucketState, cost: Amount, now: Timestamp) -> Verdict {
+    pub fn check(&self, capacity: Capacity, arrival: &BucketState, cost: Amount, now: Timestamp) -> Verdict {
         let burst = match capacity {
             Capacity::Unlimited => return Verdict::Granted,
             Capacity::AtMost(burst) => burst,
         };
-        match self.room(burst, cost) {
-            Some(room) => judge_within(room, arrival.tat, now),
+        match self.max_backlog(burst, cost) {
+            Some(room) => check_backlog(room, arrival.tat, now),
             None => Verdict::Denied(Wait::Never),
         }
     }
 
     /// What the backlog may be at most for `cost` to fit: what the burst has beside it. `None` if it never fits.
     #[inline]
-    pub const fn room(&self, burst: Amount, cost: Amount) -> Option<Span> {
+    pub const fn max_backlog(&self, burst: Amount, cost: Amount) -> Option<Span> {
         match burst.checked_sub(cost) {
             Some(beside) => Some(self.step.times(beside)),
             None => None,
@@ -101,7 +101,7 @@ impl TokenBucket {
 
     /// When a bucket is full again that would have been at `tat`, after `cost` more.
     #[inline]
-    pub fn arrive(&self, tat: Timestamp, cost: Amount, now: Timestamp) -> Timestamp {
+    pub fn advance(&self, tat: Timestamp, cost: Amount, now: Timestamp) -> Timestamp {
         tat.max(now).plus(self.step.times(cost))
     }
 
@@ -117,7 +117,7 @@ impl TokenBucket {
         if capacity == Capacity::Unlimited {
             return Receipt::Plain;
         }
-        arrival.tat = self.arrive(arrival.tat, cost, now);
+        arrival.tat = self.advance(arrival.tat, cost, now);
         // A blank state knows the item's own step; an override may charge it with another.
         arrival.step = self.step;
         Receipt::Bucket(BucketReceipt { tat: arrival.tat, step: self.step, credits: arrival.credits })
@@ -135,13 +135,13 @@ impl TokenBucket {
     }
 
     /// When the bucket is full again.
-    pub fn empties(&self, arrival: &BucketState, now: Timestamp) -> Option<Timestamp> {
+    pub fn empty_at(&self, arrival: &BucketState, now: Timestamp) -> Option<Timestamp> {
         (arrival.tat > now).then_some(arrival.tat)
     }
 
     /// The same units in use at `at`, coming back at this rate from then on. Charges made before can no longer
     /// be refunded: where they lie in the new backlog is not known.
-    pub fn adopt(&self, arrival: BucketState, at: Timestamp) -> BucketState {
+    pub fn migrate(&self, arrival: BucketState, at: Timestamp) -> BucketState {
         if arrival.step == self.step {
             return arrival;
         }
@@ -161,7 +161,7 @@ impl TokenBucket {
 /// It does not matter what instants are counted from, but nothing is held back that goes beyond the end of time: whoever asks sees to it that
 /// none of these sums does.
 #[inline]
-pub const fn unit_within(room: u64, step: u64, tat: u64, now: u64) -> Option<u64> {
+pub const fn charge_one_within(room: u64, step: u64, tat: u64, now: u64) -> Option<u64> {
     if tat > now.wrapping_add(room) {
         return None;
     }
@@ -172,6 +172,6 @@ pub const fn unit_within(room: u64, step: u64, tat: u64, now: u64) -> Option<u64
 /// Whether a backlog until `tat` is within the room that a cost leaves it; if not, when it will be. It does not matter what instants are
 /// counted from.
 #[inline]
-pub fn judge_within(room: Span, tat: Timestamp, now: Timestamp) -> Verdict {
+pub fn check_backlog(room: Span, tat: Timestamp, now: Timestamp) -> Verdict {
     if tat.since(now) <= room { Verdict::Granted } else { Verdict::Denied(Wait::Until(tat.minus(room))) }
 }

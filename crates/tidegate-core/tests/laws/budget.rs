@@ -1,8 +1,8 @@
 //! Budgets: the vectors of document 003, the windows they are for, and what they promise.
 
-mod accounts;
-mod tilings;
-mod trails;
+mod account;
+mod trailing_window;
+mod window_schedule;
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ fn terms() -> BudgetTerms {
         average: Rate::from_units(30),
         floor: Rate::from_units(10),
         ceiling: Rate::from_units(90),
-        whole: Rate::from_units(100),
+        capacity: Rate::from_units(100),
         safety: share(900),
         reserve: Share::NONE,
     }
@@ -34,8 +34,8 @@ fn terms() -> BudgetTerms {
 
 /// A quota in whole units for a minute.
 fn minutes(quota: Quota) -> i128 {
-    assert_eq!(quota.billionths_for_a_minute() % 1_000_000_000, 0);
-    quota.billionths_for_a_minute() / 1_000_000_000
+    assert_eq!(quota.billionth_minutes() % 1_000_000_000, 0);
+    quota.billionth_minutes() / 1_000_000_000
 }
 
 /// D01–D04.
@@ -53,9 +53,9 @@ fn quotas_are_percents_times_minutes() {
     {
         let spent = thousandths(average).over(MINUTE * time);
         assert_eq!(minutes(spent), used);
-        assert_eq!(minutes(terms().outlook(DAY, MINUTE * time, spent).remaining), remaining);
+        assert_eq!(minutes(terms().forecast(DAY, MINUTE * time, spent).remaining), remaining);
     }
-    let over = terms().outlook(DAY, MINUTE * 720, Rate::from_units(90).over(MINUTE * 720));
+    let over = terms().forecast(DAY, MINUTE * 720, Rate::from_units(90).over(MINUTE * 720));
     assert_eq!(minutes(over.remaining), -21_600);
 }
 
@@ -72,13 +72,13 @@ fn safe_limits_are_those_of_the_table() {
     ];
     for (elapsed, average, safe, target) in rows {
         let elapsed = MINUTE * elapsed;
-        let outlook = terms().outlook(DAY, elapsed, thousandths(average).over(elapsed));
-        assert_eq!(outlook.safe.billionths(), safe, "{elapsed:?}");
+        let outlook = terms().forecast(DAY, elapsed, thousandths(average).over(elapsed));
+        assert_eq!(outlook.safe_rate.billionths(), safe, "{elapsed:?}");
         assert_eq!(outlook.target.billionths(), target, "{elapsed:?}");
-        assert_eq!(outlook.standing, BudgetStatus::Ok, "{elapsed:?}");
+        assert_eq!(outlook.status, BudgetStatus::Ok, "{elapsed:?}");
         assert_eq!(outlook.left + elapsed, DAY);
     }
-    let hour = terms().outlook(DAY, MINUTE * 60, thousandths(36_500).over(MINUTE * 60));
+    let hour = terms().forecast(DAY, MINUTE * 60, thousandths(36_500).over(MINUTE * 60));
     assert_eq!(minutes(hour.future_floor), 13_800);
     assert_eq!(minutes(hour.remaining.minus(hour.future_floor)), 27_210);
 }
@@ -89,8 +89,8 @@ fn what_does_not_suffice_for_the_floor_is_told() {
     let elapsed = MINUTE * 720;
     let with = |used: i128| {
         let used = Quota::from_raw(used * 60 * 1_000_000_000 * 1_000_000_000);
-        let outlook = terms().outlook(DAY, elapsed, used);
-        (outlook.standing, outlook.safe)
+        let outlook = terms().forecast(DAY, elapsed, used);
+        (outlook.status, outlook.safe_rate)
     };
     let floor = Rate::from_units(10);
     assert_eq!(with(43_200), (BudgetStatus::Exhausted, floor));
@@ -103,12 +103,16 @@ fn what_does_not_suffice_for_the_floor_is_told() {
 /// D14, and D16 at the end of a window.
 #[test]
 fn little_is_known_at_the_beginning_and_all_at_the_end() {
-    let early = terms().unknown(DAY, MINUTE);
+    let early = terms().forecast_unmeasured(DAY, MINUTE);
     assert_eq!((early.used, early.target), (Quota::ZERO, Rate::from_units(30)));
-    let over = terms().outlook(DAY, DAY, Rate::from_units(31).over(DAY));
-    assert_eq!((over.target, over.safe), (Rate::ZERO, Rate::from_units(28)), "the next window has begun");
+    let over = terms().forecast(DAY, DAY, Rate::from_units(31).over(DAY));
+    assert_eq!(
+        (over.target, over.safe_rate),
+        (Rate::ZERO, Rate::from_units(28)),
+        "the next window has begun"
+    );
     assert!(
-        terms().outlook(DAY, DAY.saturating_sub(Duration::from_nanos(1)), Quota::ZERO).safe
+        terms().forecast(DAY, DAY.saturating_sub(Duration::from_nanos(1)), Quota::ZERO).safe_rate
             == Rate::from_units(90)
     );
 }
@@ -119,7 +123,7 @@ fn the_target_ends_at_the_average() {
     for (elapsed, average) in [(1, 90_000), (60, 36_500), (720, 35_000), (1000, 12_345)] {
         let elapsed = MINUTE * elapsed;
         let used = thousandths(average).over(elapsed);
-        let outlook = terms().outlook(DAY, elapsed, used);
+        let outlook = terms().forecast(DAY, elapsed, used);
         let end = used.plus(outlook.target.over(outlook.left));
         let missing = outlook.total.minus(end);
         assert!(missing >= Quota::ZERO && missing < Rate::from_billionths(1).over(DAY), "{missing:?}");
@@ -129,9 +133,9 @@ fn the_target_ends_at_the_average() {
 #[test]
 fn a_reserve_is_taken_off_once() {
     let reserved = BudgetTerms { reserve: share(10), ..terms() };
-    let outlook = reserved.outlook(DAY, Duration::ZERO, Quota::ZERO);
+    let outlook = reserved.forecast(DAY, Duration::ZERO, Quota::ZERO);
     assert_eq!(minutes(outlook.total), 42_768);
-    assert_eq!(outlook.safe, thousandths(27_730));
+    assert_eq!(outlook.safe_rate, thousandths(27_730));
 }
 
 /// D19.
@@ -144,13 +148,13 @@ fn terms_that_cannot_be_kept_are_refused() {
             BudgetTerms { floor: units(91), average: units(95), ..terms() },
             BudgetTermsError::FloorAboveCeiling,
         ),
-        (BudgetTerms { ceiling: units(101), ..terms() }, BudgetTermsError::CeilingAboveWhole),
+        (BudgetTerms { ceiling: units(101), ..terms() }, BudgetTermsError::CeilingAboveCapacity),
         (BudgetTerms { average: Rate::ZERO, floor: Rate::ZERO, ..terms() }, BudgetTermsError::NoAverage),
-        (BudgetTerms { average: units(101), ..terms() }, BudgetTermsError::AverageAboveWhole),
+        (BudgetTerms { average: units(101), ..terms() }, BudgetTermsError::AverageAboveCapacity),
         (BudgetTerms { floor: units(31), ..terms() }, BudgetTermsError::FloorAboveAverage),
         (
             BudgetTerms { floor: units(30), reserve: share(10), ..terms() },
-            BudgetTermsError::FloorAboveReserved,
+            BudgetTermsError::FloorAboveEffectiveAverage,
         ),
         (BudgetTerms { safety: Share::NONE, ..terms() }, BudgetTermsError::NoSafety),
     ] {

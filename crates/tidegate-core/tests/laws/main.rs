@@ -4,8 +4,8 @@
 
 mod budget;
 mod calendar;
-mod desk;
-mod golden;
 mod properties;
+mod reference_store;
 mod regressions;
+mod row_codec;
 mod timelines;

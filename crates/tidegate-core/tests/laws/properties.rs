@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
-use tidegate_core::row_codec::{decode, encode, version};
+use tidegate_core::row_codec::{decode, encode, limit_version};
 use tidegate_core::{
     Amount, Capacity, Charge, Decision, Intent, ItemSpec, LeaseId, LimitSpec, Per, Policy, Row, Tick,
     Timestamp, Verdict, Wait,
@@ -18,7 +18,7 @@ use tidegate_testkit::history::{
 use tidegate_testkit::model::{ModelRefusal, OwnedAsk};
 use tidegate_testkit::test_scale::cases;
 
-use crate::desk::{Desk, seat};
+use crate::reference_store::{Desk, seat};
 
 /// Plays a story on a desk; the desk afterwards, and the time it is there.
 fn played(history: &History) -> Result<(Desk, Timestamp), TestCaseError> {
@@ -148,9 +148,9 @@ proptest! {
         for (whose, row) in &desk.rows {
             let limit = &desk.limits[&whose.0];
             let seat = seat(limit, whose);
-            prop_assert!(!row.is_fresh(limit, seat, now), "it was to be forgotten");
-            if let Some(at) = row.freshens(limit, seat, now) {
-                prop_assert!(row.is_fresh(limit, seat, at), "it said it would be fresh by then");
+            prop_assert!(!row.is_evictable(limit, seat, now), "it was to be forgotten");
+            if let Some(at) = row.evictable_at(limit, seat, now) {
+                prop_assert!(row.is_evictable(limit, seat, at), "it said it would be fresh by then");
             }
         }
     }
@@ -208,7 +208,7 @@ proptest! {
             let per = seat(limit, whose).per();
             let mut bytes = Vec::new();
             encode(row, limit, per, &mut bytes);
-            prop_assert_eq!(version(&bytes), Ok(limit.version()));
+            prop_assert_eq!(limit_version(&bytes), Ok(limit.version()));
             prop_assert_eq!(decode(&bytes, limit, per), Ok(row.clone()));
         }
     }

@@ -10,7 +10,7 @@ use tidegate_core::{
 use tidegate_testkit::history::SystemUnderTest;
 use tidegate_testkit::model::OwnedAsk;
 
-use crate::desk::Desk;
+use crate::reference_store::Desk;
 
 const MS: Tick = Tick::MILLISECOND;
 
@@ -152,8 +152,8 @@ fn rounding_is_against_the_asker() {
     let odd = Duration::from_nanos(1_000_001);
     assert_eq!(MS.span(odd), Span::from_ticks(2));
     assert_eq!(MS.instant(odd), Some(ms(1)));
-    assert_eq!(MS.instant_after(odd), Some(ms(2)));
-    assert_eq!(MS.span(Duration::MAX), MS.span(tidegate_core::time::LONGEST_SPAN));
+    assert_eq!(MS.instant_rounded_up(odd), Some(ms(2)));
+    assert_eq!(MS.span(Duration::MAX), MS.span(tidegate_core::time::MAX_SPAN));
     assert_eq!(MS.instant(Duration::MAX), None);
 }
 
@@ -164,7 +164,7 @@ fn seasons_and_exceptions_end_early_and_begin_late() {
     let mut spec = except(of(ItemSpec::of(Policy::Total, 1).per_key()), 2, 0);
     (spec.starts_at, spec.overrides[0].until, spec.ends_at) = (between(100), between(200), between(300));
     let limit = Limit::new(spec, MS).expect("it makes sense");
-    assert_eq!(limit.season(ms(100)), LimitPhase::Before(ms(101)));
+    assert_eq!(limit.phase(ms(100)), LimitPhase::Before(ms(101)));
     assert_eq!(limit.ends_at(), Some(ms(300)));
     assert_eq!(limit.overrides(b"u")[0].until(), Some(ms(200)));
 }
@@ -274,7 +274,7 @@ fn a_total_is_never_forgotten_before_its_limit_ends() {
     let mut desk = Desk::with(spec, MS);
     desk.take("a", "u", 1, ms(0));
     desk.forget(ms(999_999_999));
-    assert!(desk.rows.values().any(|row| row.weight() > 0));
+    assert!(desk.rows.values().any(|row| row.memory_bytes() > 0));
     assert_eq!(wait(desk.take("a", "u", 1, ms(999_999_999))), Some(Wait::Never));
     desk.forget(ms(1_000_000_000));
     assert!(desk.rows.is_empty());
@@ -450,7 +450,7 @@ fn every_flaw_is_told_at_once() {
 fn a_name_keeps_its_policy() {
     let named = |policy| of(ItemSpec { name: Some("it".to_owned()), ..ItemSpec::of(policy, 1) });
     let limit = Limit::new(named(Policy::Total), MS).expect("fine");
-    let flaws = limit.succeed(named(Policy::Calendar(Unit::Day))).expect_err("another policy");
+    let flaws = limit.next_version(named(Policy::Calendar(Unit::Day))).expect_err("another policy");
     assert_eq!(flaws[0].field, "items[0].policy");
 }
 
@@ -507,7 +507,9 @@ fn off_is_off() {
     let answer = desk.order(Intent::Acquire, &[ask(1)], false, ms(0));
     assert!(answer.refusal.is_none() && answer.readings.is_empty());
     assert!(
-        desk.rows.values().all(|row| *row == Row::blank(&desk.limits["a"], Per::All) || row.held(ms(0)) == 0)
+        desk.rows
+            .values()
+            .all(|row| *row == Row::blank(&desk.limits["a"], Per::All) || row.held_units(ms(0)) == 0)
     );
 }
 
@@ -518,8 +520,8 @@ fn a_lapsed_lease_holds_nothing() {
     let mut desk = Desk::with(of(ItemSpec::of(policy, 1)), MS);
     let lease: LeaseId = desk.order(Intent::Acquire, &[ask(1)], false, ms(0)).lease.expect("held").lease;
     let row = &desk.rows[&("a".to_owned(), None)];
-    assert_eq!((row.held(ms(59)), row.held(ms(60))), (1, 0));
-    assert!(row.is_fresh(&desk.limits["a"], RowScope::All, ms(60)));
+    assert_eq!((row.held_units(ms(59)), row.held_units(ms(60))), (1, 0));
+    assert!(row.is_evictable(&desk.limits["a"], RowScope::All, ms(60)));
     assert!(!desk.renew(lease, ms(200), ms(60)));
     let lapsed = LeaseTerm { lease, expires_at: ms(60) };
     let row = desk.rows.get_mut(&("a".to_owned(), None)).expect("nobody has asked since");

@@ -27,7 +27,7 @@ use tidegate_core::{
 use tidegate_testkit::history::SystemUnderTest;
 use tidegate_testkit::model::OwnedAsk;
 
-use crate::desk::Desk;
+use crate::reference_store::Desk;
 
 const TICK: Tick = Tick::NANOSECOND;
 

@@ -101,7 +101,7 @@ impl Machine {
         if passed < SHORTEST_LOOK {
             return Ok(Rate::ZERO);
         }
-        Ok(of_machine(others, cores_in(&self.roots)?).lasting(passed))
+        Ok(of_machine(others, cores_in(&self.roots)?).rate_over(passed))
     }
 }
 

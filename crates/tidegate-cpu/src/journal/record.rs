@@ -28,7 +28,7 @@ pub(super) fn encode(sample: &Sample) -> [u8; LENGTH] {
     let mut bytes = [0; LENGTH];
     let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     bytes[..8].copy_from_slice(&sample.at.wall.ticks().to_le_bytes());
-    bytes[8..16].copy_from_slice(&sample.at.steady.to_le_bytes());
+    bytes[8..16].copy_from_slice(&sample.at.monotonic.to_le_bytes());
     bytes[16..32].copy_from_slice(&sample.total.raw().to_le_bytes());
     bytes[32..40].copy_from_slice(&sample.applied.billionths().to_le_bytes());
     bytes[40..48].copy_from_slice(&nanos(sample.counter).to_le_bytes());
@@ -52,7 +52,7 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Sample> {
     Some(Sample {
         at: BudgetTime {
             wall: Timestamp::from_ticks(number(0)?),
-            steady: i64::from_le_bytes(array(bytes, 8)?),
+            monotonic: i64::from_le_bytes(array(bytes, 8)?),
         },
         total: Quota::from_raw(i128::from_le_bytes(array(bytes, 16)?)),
         observed: bytes[80] == 1,

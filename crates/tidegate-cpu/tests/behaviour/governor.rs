@@ -20,7 +20,7 @@ fn governor(more: &str) -> Governor {
 
 fn use_for(governor: &mut Governor, samples: u32, rate: Rate) {
     for _ in 0..samples {
-        let now = governor.account().now().steady.unsigned_abs();
+        let now = governor.account().now().monotonic.unsigned_abs();
         let next = after(Duration::from_nanos(now) + SAMPLE);
         governor.look(next, Seen::Used(rate.over(SAMPLE)));
     }
@@ -112,7 +112,7 @@ fn risk_is_how_much_of_the_quota_is_used() {
     let mut governor = governor("");
     let mut at = |minutes: u64, rate: u32| {
         let time = Duration::from_secs(60 * minutes);
-        let before = Duration::from_nanos(governor.account().now().steady.unsigned_abs());
+        let before = Duration::from_nanos(governor.account().now().monotonic.unsigned_abs());
         governor.look(after(time), Seen::Used(Rate::from_units(rate).over(time.saturating_sub(before))));
         governor.risk()
     };

@@ -185,7 +185,7 @@ fn a_restart_continues_the_same_window() {
         journal.append(&written).expect("room on the disk");
         if number % 499 == 0 {
             let now = written.at.wall;
-            let window = governor.account().tile().start.min(before(now, Duration::from_secs(7200)));
+            let window = governor.account().window().start.min(before(now, Duration::from_secs(7200)));
             let samples = read_since(folder.path(), before(window, SAMPLE)).expect("it is there");
             let mut again = Governor::resume(settings(text), &samples).expect("samples");
             assert_eq!(again.applied(), governor.applied());

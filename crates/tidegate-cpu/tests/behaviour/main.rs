@@ -31,7 +31,7 @@ fn after(time: Duration) -> BudgetTime {
     let nanos = u64::try_from(time.as_nanos()).expect("some days");
     BudgetTime {
         wall: Timestamp::from_ticks(MIDNIGHT).plus(Span::from_ticks(nanos)),
-        steady: i64::try_from(nanos).expect("some days"),
+        monotonic: i64::try_from(nanos).expect("some days"),
     }
 }
 

@@ -114,7 +114,7 @@ fn another(used: Duration, age: Option<Duration>) -> Reading {
 }
 
 fn used(runner: &mut Runner) -> i128 {
-    runner.governor().account().used().billionths_for_a_minute() / 1_000_000_000
+    runner.governor().account().used().billionth_minutes() / 1_000_000_000
 }
 
 fn look(runner: &mut Runner, now: Now) -> Rate {
@@ -278,9 +278,9 @@ fn clocks_that_are_set_change_nothing_on_the_trail() {
     }
     assert_eq!(used(&mut runner), 250);
     let account = runner.governor().account();
-    assert_eq!(account.trailing_used().billionths_for_a_minute() / 1_000_000_000, 250);
-    let began = account.now().steady;
+    assert_eq!(account.trailing_used().billionth_minutes() / 1_000_000_000, 250);
+    let began = account.now().monotonic;
     drop(runner);
     let mut runner = desk.start(None, at(611));
-    assert_eq!(runner.governor().account().now().steady - began, 60_000_000_000);
+    assert_eq!(runner.governor().account().now().monotonic - began, 60_000_000_000);
 }

@@ -35,8 +35,8 @@ struct World {
 
 impl World {
     fn new(settings: Settings, begin: u64) -> World {
-        let window = i64::try_from(settings.tiling.nominal().as_nanos()).expect("a week");
-        let at = BudgetTime { wall: Timestamp::from_ticks(begin), steady: 0 };
+        let window = i64::try_from(settings.tiling.nominal_length().as_nanos()).expect("a week");
+        let at = BudgetTime { wall: Timestamp::from_ticks(begin), monotonic: 0 };
         let governor = Governor::new(settings, at);
         World {
             tile_time: governor.account().elapsed(),
@@ -53,19 +53,22 @@ impl World {
     }
 
     fn moment(&self) -> BudgetTime {
-        BudgetTime { wall: Timestamp::from_ticks((self.now + self.offset).unsigned_abs()), steady: self.now }
+        BudgetTime {
+            wall: Timestamp::from_ticks((self.now + self.offset).unsigned_abs()),
+            monotonic: self.now,
+        }
     }
 
     /// So much is used for some time, and then somebody looks, or cannot tell.
     fn pass(&mut self, time: i64, rate: Rate, is_seen: bool) {
         // Nobody sleeps through the end of a window.
-        let left = self.governor.account().tile().end.since(self.moment().wall).ticks();
+        let left = self.governor.account().window().end.since(self.moment().wall).ticks();
         let time = time.min(i64::try_from(left).unwrap_or(i64::MAX)).max(1);
         let used = rate.over(Duration::from_nanos(time.unsigned_abs()));
         self.now += time;
         self.total = self.total.plus(used);
         self.truth.push((self.now, self.total));
-        let tile = self.governor.account().tile();
+        let tile = self.governor.account().window();
         let moment = self.moment();
         self.tile_used = self.tile_used.plus(used);
         self.tile_time += Duration::from_nanos(time.unsigned_abs());
@@ -73,7 +76,7 @@ impl World {
         let allowed = self.governor.settings().terms.average.over(tile.length().max(self.tile_time));
         assert!(self.tile_used <= allowed, "{:?} of {allowed:?} in {tile:?}", self.tile_used);
         let look = self.governor.look(moment, if is_seen { Seen::Used(used) } else { Seen::Nothing });
-        if self.governor.account().tile() != tile {
+        if self.governor.account().window() != tile {
             (self.tile_used, self.tile_time) = (Quota::ZERO, Duration::ZERO);
         }
         let seen_total = self.journal.last().map_or(Quota::ZERO, |last| last.total);
@@ -243,7 +246,7 @@ fn after_a_part(unobserved: &str, late: u64, lost: u64) -> u64 {
         now += second;
         governor.look(after(now), Seen::Used(used));
     }
-    whole.lasting(window).billionths() / 1_000_000
+    whole.rate_over(window).billionths() / 1_000_000
 }
 
 /// A real run of two minutes ended at 28.45 % of 30 %: it had begun in the last quarter of a window of which nothing was known and nothing counted

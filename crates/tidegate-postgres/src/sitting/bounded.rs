@@ -78,7 +78,7 @@ impl Sitting<'_> {
             let Some(key) = row.key() else { continue };
             let state = entry.bring_up(&row.state, row.edition, Some(key))?;
             let seat = RowScope::from(entry.limit.overrides(key));
-            fresh += i64::from(state.is_fresh(&entry.limit, seat, self.now));
+            fresh += i64::from(state.is_evictable(&entry.limit, seat, self.now));
         }
         Ok(fresh)
     }

@@ -118,7 +118,7 @@ impl Written {
         };
         let mut state = Vec::new();
         row_codec::encode(row, limit, per, &mut state);
-        let freshens = if per == Per::All { None } else { row.freshens(limit, seat, now) };
+        let freshens = if per == Per::All { None } else { row.evictable_at(limit, seat, now) };
         let freshens = freshens.map(|at| if entry.bounds_keys() { at } else { coarse(at, limit) });
         self.generations.push(loaded.name.0);
         self.keys.push(loaded.name.1.clone());
@@ -184,7 +184,7 @@ fn held_until(row: &Row, now: Timestamp) -> Option<i64> {
     if row.is_held(Timestamp::from_ticks(u64::MAX)) {
         return Some(i64::MAX);
     }
-    row.holders(now).last().map(|tenure| column(tenure.expires_at))
+    row.live_leases(now).last().map(|tenure| column(tenure.expires_at))
 }
 
 /// What became of leases.
@@ -298,7 +298,7 @@ impl Sitting<'_> {
             let key = loaded.key().unwrap_or_default();
             let seat = RowScope::from(entry.limit.overrides(key));
             let row = excerpt.row_of(entry.id(), Some(key));
-            match row.filter(|row| !(loaded.is_new && row.is_fresh(&entry.limit, seat, now))) {
+            match row.filter(|row| !(loaded.is_new && row.is_evictable(&entry.limit, seat, now))) {
                 Some(row) if loaded.is_new || differs(entry, loaded, row) => {
                     written.row(entry, loaded, row, now);
                     *keys.entry(loaded.name.0).or_default() += i64::from(loaded.is_new);

@@ -10,7 +10,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use tidegate::{Amount, Intent};
-use tidegate_core::limit::LONGEST_ID;
+use tidegate_core::limit::MAX_LIMIT_ID_BYTES;
 
 use super::frame::{Arguments, number};
 use super::throttle::{self, BELONGS, Bucket};
@@ -318,7 +318,8 @@ fn question<'i>(intent: Intent, arguments: &Arguments<'i, '_>) -> Result<Questio
     };
     let limit_id = std::str::from_utf8(at(1)).map_err(|_| Mistake {
         code: "NOLIMIT",
-        text: format!("unknown limit '{}'", at(1)[..at(1).len().min(LONGEST_ID)].escape_ascii()).into(),
+        text: format!("unknown limit '{}'", at(1)[..at(1).len().min(MAX_LIMIT_ID_BYTES)].escape_ascii())
+            .into(),
     })?;
     if throttle::is_reserved(limit_id) {
         return Err(Mistake::err(BELONGS));

@@ -14,7 +14,7 @@ impl ReferenceModel {
     }
 
     pub(super) fn starts(&self, book: &LimitCharges) -> u64 {
-        book.spec.starts_at.and_then(|at| self.tick.instant_after(at)).map_or(0, Timestamp::ticks)
+        book.spec.starts_at.and_then(|at| self.tick.instant_rounded_up(at)).map_or(0, Timestamp::ticks)
     }
 
     pub(super) fn ends(&self, book: &LimitCharges) -> u64 {

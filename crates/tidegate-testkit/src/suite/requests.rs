@@ -66,7 +66,7 @@ fn requests_are_forgotten_after_ten_minutes(fixture: &StoreFixture) {
 fn patience_has_a_bound(fixture: &StoreFixture) {
     fixture.add(LimitSpec::named("l").with(total(10)));
     let asks = [Ask::one("l", None)];
-    let patient = |seconds| Order { patience: Duration::from_secs(seconds), ..Order::acquire(&asks) };
+    let patient = |seconds| Order { max_wait: Duration::from_secs(seconds), ..Order::acquire(&asks) };
     assert!(fixture.submit(patient(60)).unwrap().0.is_granted());
     assert_eq!(fixture.submit(patient(61)).unwrap_err(), OrderError::PatienceOutOfRange);
 }

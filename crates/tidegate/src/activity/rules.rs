@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use tidegate_core::limit::LARGEST_EXACT;
+use tidegate_core::limit::MAX_EXACT_SLIDING;
 use tidegate_core::{Capacity, ItemSpec, Limit, LimitSpec, Per, Policy, Precision, SpecError, Tick};
 
 use super::ID;
@@ -85,8 +85,8 @@ impl Rules {
     /// To the letter the window refuses nobody who sets a task active; it is only looked at. It is exact, so that what a task was
     /// charged can be taken out of it when the task ends.
     fn window_item(&self) -> ItemSpec {
-        let limit = if self.compat { Capacity::AtMost(LARGEST_EXACT) } else { self.window_requests };
-        let exact = matches!(limit, Capacity::AtMost(limit) if limit <= LARGEST_EXACT);
+        let limit = if self.compat { Capacity::AtMost(MAX_EXACT_SLIDING) } else { self.window_requests };
+        let exact = matches!(limit, Capacity::AtMost(limit) if limit <= MAX_EXACT_SLIDING);
         let precision = if exact { Precision::Exact } else { Precision::Bucketed };
         let policy = Policy::Sliding { window: self.window, precision };
         ItemSpec { name: None, policy, limit, per: Per::Key, charge: None }
@@ -106,8 +106,8 @@ impl Rules {
         if !self.compat {
             return flaws;
         }
-        if matches!(self.window_requests, Capacity::AtMost(most) if most > LARGEST_EXACT) {
-            let message = format!("must be at most {LARGEST_EXACT} with compat: true, or -1");
+        if matches!(self.window_requests, Capacity::AtMost(most) if most > MAX_EXACT_SLIDING) {
+            let message = format!("must be at most {MAX_EXACT_SLIDING} with compat: true, or -1");
             flaws.push(SpecError::new("window_requests", message));
         }
         if self.lease_ttl <= self.window {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use tidegate_core::limit::LONGEST_KEY;
+use tidegate_core::limit::MAX_KEY_BYTES;
 use tidegate_core::{Amount, Capacity, Limit, Per, Policy, SpecError};
 
 use super::{ID, Rules};
@@ -262,7 +262,7 @@ impl BadUser {
     pub(super) fn check(user: &str) -> Result<(), BadUser> {
         match user.len() {
             0 => Err(BadUser::Empty),
-            bytes if bytes > LONGEST_KEY => Err(BadUser::TooLong { bytes }),
+            bytes if bytes > MAX_KEY_BYTES => Err(BadUser::TooLong { bytes }),
             _ if user.contains('\0') => Err(BadUser::HasNul),
             _ => Ok(()),
         }
@@ -272,9 +272,9 @@ impl BadUser {
 impl fmt::Display for BadUser {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            BadUser::Empty => write!(f, "the user is empty; 1 to {LONGEST_KEY} bytes are allowed"),
+            BadUser::Empty => write!(f, "the user is empty; 1 to {MAX_KEY_BYTES} bytes are allowed"),
             BadUser::TooLong { bytes } => {
-                write!(f, "the user has {bytes} bytes; 1 to {LONGEST_KEY} are allowed")
+                write!(f, "the user has {bytes} bytes; 1 to {MAX_KEY_BYTES} are allowed")
             }
             BadUser::HasNul => f.write_str("the user must not contain U+0000"),
         }

@@ -163,7 +163,7 @@ impl CpuSpec {
             average: self.average.unwrap_or(Rate::from_units(30)),
             floor: self.floor.unwrap_or(Rate::from_units(10)),
             ceiling: self.ceiling.unwrap_or(Rate::from_units(90)),
-            whole: WHOLE,
+            capacity: WHOLE,
             safety: self.safety.unwrap_or(nine_tenths),
             reserve: self.reserve.unwrap_or(Share::NONE),
         }
@@ -183,13 +183,13 @@ impl CpuSpec {
             let message = format!("must be at most max_load_percent, which is {ceiling}; found {floor}");
             blame(&["min_load_percent", "max_load_percent"], message);
         }
-        if terms.ceiling > terms.whole {
+        if terms.ceiling > terms.capacity {
             blame(&["max_load_percent"], format!("must be at most 100, found {ceiling}"));
         }
         if terms.average == Rate::ZERO {
             blame(&["avg_load_limit_percent"], "must be above 0".to_owned());
         }
-        if terms.average > terms.whole {
+        if terms.average > terms.capacity {
             blame(&["avg_load_limit_percent"], format!("must be at most 100, found {average}"));
         }
         if terms.floor > terms.average {
@@ -198,10 +198,10 @@ impl CpuSpec {
                  would alone exceed the average"
             );
             blame(&["min_load_percent", "avg_load_limit_percent"], message);
-        } else if terms.floor > terms.kept_average() {
+        } else if terms.floor > terms.effective_average() {
             let message = format!(
                 "must be at most what reserve_percent leaves of avg_load_limit_percent, which is {}; found {floor}",
-                percent(terms.kept_average())
+                percent(terms.effective_average())
             );
             blame(&["min_load_percent", "avg_load_limit_percent", "reserve_percent"], message);
         }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::auth::Role;
 use super::server::{LEAST_MEMORY, MOST_CONNECTIONS, MOST_WORKERS};
-use tidegate_core::amount::LARGEST_LIMIT;
+use tidegate_core::amount::MAX_LIMIT;
 use tidegate_core::budget::Unobserved;
 use tidegate_core::{Charge, Durability, Fleet, Mode, OnOutage, Per, Precision, Unit, WeekStart};
 
@@ -401,7 +401,7 @@ pub(super) static LIMIT: Table = Table {
         field("fleet", Shape::Word(fleets), Need::Optional, "How nodes share the limit; by default exact."),
         field(
             "max_keys",
-            Shape::Count { most: LARGEST_LIMIT, advice: "leave it out for the store's own bound" },
+            Shape::Count { most: MAX_LIMIT, advice: "leave it out for the store's own bound" },
             Need::Optional,
             "The most keys remembered at once.",
         ),
@@ -436,7 +436,7 @@ pub(super) static ITEM: Table = Table {
         ),
         field(
             "burst",
-            Shape::Count { most: LARGEST_LIMIT, advice: "to refuse everything write limit: 0" },
+            Shape::Count { most: MAX_LIMIT, advice: "to refuse everything write limit: 0" },
             Need::OptionalIn(&["bucket"]),
             "How much may be spent at once; by default the limit.",
         ),

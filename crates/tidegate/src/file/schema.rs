@@ -5,7 +5,7 @@
 //! [`super::read`] remains the judge.
 
 use serde_json::{Map, Value, json};
-use tidegate_core::amount::LARGEST_LIMIT;
+use tidegate_core::amount::MAX_LIMIT;
 
 use super::fields::{Field, ITEM, LIMIT, Need, OVERRIDE, SETTINGS, Shape, TOKEN, Table};
 
@@ -91,7 +91,7 @@ fn shape(shape: &Shape) -> Value {
             json!({"type": ["string", "number", "boolean"], "pattern": "^[A-Za-z0-9._:/-]{1,256}$"})
         }
         Shape::Word(words) => json!({"type": "string", "enum": words()}),
-        Shape::Limit => json!({"type": "integer", "minimum": -1, "maximum": LARGEST_LIMIT}),
+        Shape::Limit => json!({"type": "integer", "minimum": -1, "maximum": MAX_LIMIT}),
         Shape::Count { most, .. } => json!({"type": "integer", "minimum": 1, "maximum": most}),
         Shape::Whole { least, most } => json!({"type": "integer", "minimum": least, "maximum": most}),
         Shape::Decimal { .. } => json!({"type": "number", "minimum": 0}),
@@ -127,7 +127,7 @@ fn shape(shape: &Shape) -> Value {
         }
         Shape::Sha256 => json!({"type": ["string", "number"], "pattern": "^[0-9A-Fa-f]{64}$"}),
         Shape::Section(table) => Value::Object(object(table)),
-        Shape::Allowance => json!({"type": ["integer", "string"], "minimum": -1, "maximum": LARGEST_LIMIT}),
+        Shape::Allowance => json!({"type": ["integer", "string"], "minimum": -1, "maximum": MAX_LIMIT}),
         Shape::Texts => json!({"type": "array", "items": {"type": "string"}}),
         Shape::Unread => json!({}),
     }

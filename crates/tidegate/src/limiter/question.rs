@@ -125,7 +125,7 @@ impl<'a> Question<'a> {
     /// Takes it as soon as it all fits, first come first served, if that is within `patience` of this call; a minute is the longest there
     /// is. It looks when it is polled: polled late, it takes what fits by then. See [`Acquire`].
     pub fn acquire_within(&self, patience: Duration) -> Acquire {
-        let order = Order { patience, ..self.order(Intent::Acquire) };
+        let order = Order { max_wait: patience, ..self.order(Intent::Acquire) };
         Acquire::new(Inner::clone_of(self.limiter), &order, self.detail)
     }
 
@@ -145,7 +145,7 @@ impl<'a> Question<'a> {
             request_id: self.request_id,
             hold: self.hold,
             ttl: self.ttl,
-            patience: Duration::ZERO,
+            max_wait: Duration::ZERO,
         }
     }
 }

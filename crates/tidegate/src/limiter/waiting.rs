@@ -109,7 +109,7 @@ impl Wish {
             request_id: order.request_id.map(Into::into),
             hold: order.hold,
             ttl: order.ttl,
-            patience: order.patience,
+            patience: order.max_wait,
             detail,
         }
     }
@@ -121,7 +121,7 @@ impl Wish {
             request_id: self.request_id.as_deref(),
             hold: self.hold,
             ttl: self.ttl,
-            patience: self.patience,
+            max_wait: self.patience,
         }
     }
 
@@ -135,7 +135,7 @@ impl Wish {
 
 impl Acquire {
     pub(super) fn new(inner: Arc<Inner>, order: &Order<'_>, detail: Detail) -> Acquire {
-        let deadline = inner.pulse.now().plus(order.patience);
+        let deadline = inner.pulse.now().plus(order.max_wait);
         Acquire {
             inner,
             wish: Wish::of(order, detail),

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 use tidegate_core::decide::{self, Decision};
-use tidegate_core::limit::LONGEST_KEY;
-use tidegate_core::order::{LONGEST_PATIENCE, LONGEST_REQUEST_ID, MOST_ASKS};
+use tidegate_core::limit::MAX_KEY_BYTES;
+use tidegate_core::order::{MAX_ASKS, MAX_REQUEST_ID_BYTES, MAX_WAIT};
 use tidegate_core::spec::DEFAULT_TTL;
-use tidegate_core::time::LONGEST_SPAN;
+use tidegate_core::time::MAX_SPAN;
 use tidegate_core::{
     Ask, AskTotals, ChargeRecord, DecisionRow, Denial, Hold, Intent, ItemPosition, LeaseId, LeaseTerm, Limit,
     Mode, Order, Per, Row, RowScope, Span, Tick, Timestamp, Wait,
@@ -23,7 +23,7 @@ use super::leases::{HeldAsk, Holding, Lease};
 use crate::answer::{Denied, Detail, Grant, ItemReading, OrderError, Replies};
 
 /// The most rows that one order is about: for each ask that of all keys and that of one.
-pub(super) const MOST_ENTRANTS: usize = 2 * MOST_ASKS;
+pub(super) const MOST_ENTRANTS: usize = 2 * MAX_ASKS;
 
 /// A row that takes part in a decision, taken out of its place until it is made. Its limit is held, or borrowed from who holds it.
 pub(super) struct Entrant<L = Arc<Limit>> {
@@ -119,7 +119,7 @@ pub(super) fn conclude<L: Borrow<Arc<Limit>>>(
             if *station == Station::All { RowScope::All } else { RowScope::from(limit.overrides(key())) };
         let load = if aside.has(place) { AskTotals::default() } else { *load };
         limits.push(limit);
-        lines.push(DecisionRow { limit, seat, row, load });
+        lines.push(DecisionRow { limit, scope: seat, row, totals: load });
     }
 
     let shadowed = shadowed(&lines, &limits, aside, now);
@@ -135,11 +135,11 @@ pub(super) fn conclude<L: Borrow<Arc<Limit>>>(
     }
     // A lease knows of the rows it was charged to or is held for, and no other: they are kept for its sake.
     let mut known = Some64(if order.hold == Hold::Yes { u64::MAX } else { 0 });
-    charges.iter().filter(|charged| charged.cost > 0).for_each(|charged| known.add(charged.place.line));
-    charges.retain(|charged| known.has(charged.place.line) && !aside.has(charged.place.line));
+    charges.iter().filter(|charged| charged.cost > 0).for_each(|charged| known.add(charged.position.row));
+    charges.retain(|charged| known.has(charged.position.row) && !aside.has(charged.position.row));
     let lapses_at = match decision {
         Decision::Denied(Denial { wait: Wait::OnRelease, .. }) if degraded => occasion.next_lapse,
-        Decision::Denied(Denial { wait: Wait::OnRelease, .. }) => decide::next_lapse(&lines, now),
+        Decision::Denied(Denial { wait: Wait::OnRelease, .. }) => decide::next_blocking_expiry(&lines, now),
         _ => None,
     };
     read(&lines, |line| limits[line], now, answers);
@@ -187,11 +187,11 @@ pub(super) fn grant<L: Borrow<Arc<Limit>>>(
     let mut generation = 0;
     for (index, entrant) in entrants.iter_mut().enumerate() {
         let charges: Vec<_> =
-            conclusion.charges.iter().filter(|charged| charged.place.line == index).collect();
+            conclusion.charges.iter().filter(|charged| charged.position.row == index).collect();
         if charges.is_empty() {
             continue;
         }
-        entrant.row.pin();
+        entrant.row.add_hold();
         let limit = entrant.limit();
         // Entrants of one limit stand side by side.
         if fences.last().is_none_or(|(last, _)| !Arc::ptr_eq(last, limit)) {
@@ -200,7 +200,7 @@ pub(super) fn grant<L: Borrow<Arc<Limit>>>(
             fences.push((Arc::clone(limit), fence));
         }
         holding_of[index] = Some(holdings.len());
-        let named = |charged: &ChargeRecord| (limit.items()[charged.place.item].name().into(), *charged);
+        let named = |charged: &ChargeRecord| (limit.items()[charged.position.item].name().into(), *charged);
         holdings.push(Holding {
             limit_id: limit.id().into(),
             generation,
@@ -239,9 +239,9 @@ pub(super) fn read<'l>(
     answers: &mut Replies,
 ) {
     if answers.detail() == Detail::Readings {
-        decide::each_item(lines, |place, line, item| {
+        decide::for_each_item(lines, |place, line, item| {
             let reading = line.reading(place.item, item, now);
-            answers.read(ItemReading { limit: Arc::clone(limit_of(place.line)), item: place.item, reading });
+            answers.read(ItemReading { limit: Arc::clone(limit_of(place.row)), item: place.item, reading });
         });
     }
 }
@@ -249,15 +249,15 @@ pub(super) fn read<'l>(
 /// A denial that names its limits, and waits for no lease.
 pub(super) fn put_in_words<'l>(denial: Denial, limit_of: impl Fn(usize) -> &'l Arc<Limit>) -> Denied {
     let Denial { binding, wait, first } = denial;
-    let limit = Arc::clone(limit_of(binding.line));
-    let first = (Arc::clone(limit_of(first.line)), first.item);
+    let limit = Arc::clone(limit_of(binding.row));
+    let first = (Arc::clone(limit_of(first.row)), first.item);
     Denied { limit, item: binding.item, wait, first, lapses_at: None }
 }
 
 /// The refusal of a limit that has no room for another key.
 fn no_room(line: usize, limit: &Limit, station: Station) -> Denial {
     let item = limit.items().iter().position(|item| item.per() == Per::Key).unwrap_or_default();
-    let place = ItemPosition { line, item };
+    let place = ItemPosition { row: line, item };
     let wait = match station {
         Station::NewKey(Room::NoneUntil(until)) => Wait::Until(until),
         Station::NewKey(Room::NoneTillRelease) => Wait::OnRelease,
@@ -310,15 +310,15 @@ fn held_ask<L: Borrow<Arc<Limit>>>(
 }
 
 pub(super) fn check_order(order: &Order<'_>) -> Result<(), OrderError> {
-    if order.asks.is_empty() || order.asks.len() > MOST_ASKS {
+    if order.asks.is_empty() || order.asks.len() > MAX_ASKS {
         return Err(OrderError::AsksOutOfRange { asks: order.asks.len() });
     }
-    if order.patience > LONGEST_PATIENCE {
+    if order.max_wait > MAX_WAIT {
         return Err(OrderError::PatienceOutOfRange);
     }
     order.asks.iter().try_for_each(|ask| check_key(ask.key))?;
     match order.request_id {
-        Some(id) if id.is_empty() || id.len() > LONGEST_REQUEST_ID => {
+        Some(id) if id.is_empty() || id.len() > MAX_REQUEST_ID_BYTES => {
             Err(OrderError::RequestIdOutOfRange { bytes: id.len() })
         }
         _ => check_ttl(order.ttl),
@@ -327,14 +327,14 @@ pub(super) fn check_order(order: &Order<'_>) -> Result<(), OrderError> {
 
 pub(super) fn check_key(key: Option<&[u8]>) -> Result<(), OrderError> {
     match key {
-        Some(key) if key.len() > LONGEST_KEY => Err(OrderError::KeyTooLong { bytes: key.len() }),
+        Some(key) if key.len() > MAX_KEY_BYTES => Err(OrderError::KeyTooLong { bytes: key.len() }),
         _ => Ok(()),
     }
 }
 
 pub(super) fn check_ttl(ttl: Option<Duration>) -> Result<(), OrderError> {
     match ttl {
-        Some(ttl) if ttl < Duration::from_millis(1) || ttl > LONGEST_SPAN => Err(OrderError::TtlOutOfRange),
+        Some(ttl) if ttl < Duration::from_millis(1) || ttl > MAX_SPAN => Err(OrderError::TtlOutOfRange),
         _ => Ok(()),
     }
 }

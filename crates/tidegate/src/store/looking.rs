@@ -7,10 +7,10 @@ use super::{ItemUsage, Usage};
 /// What the items of a row have in use.
 pub(super) fn usage(line: &DecisionRow<'_>, now: Timestamp) -> Usage {
     // What a limit that is over remembers means nothing any more.
-    let over = line.limit.season(now) == LimitPhase::After;
+    let over = line.limit.phase(now) == LimitPhase::After;
     let mut usage = Usage { count: None, items: Vec::new() };
     let items = line.limit.items().iter().enumerate();
-    for (index, item) in items.filter(|(_, item)| item.per() == line.seat.per()) {
+    for (index, item) in items.filter(|(_, item)| item.per() == line.scope.per()) {
         let current_count = line.reading(index, item, now).used;
         if *item.policy() == Policy::Total {
             usage.count = usage.count.max(Some(current_count));

@@ -239,7 +239,7 @@ impl Inner {
         self.latest = self.latest.max(now);
         while let Some((_, lease)) = self.leases.pop_lapsed(self.latest) {
             for holding in lease.holdings.iter().filter(|holding| holding.pins) {
-                self.with_row(holding, Row::unpin);
+                self.with_row(holding, Row::remove_hold);
             }
         }
     }

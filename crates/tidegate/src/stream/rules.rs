@@ -5,7 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use tidegate_core::limit::{LARGEST_EXACT, LONGEST_KEY};
+use tidegate_core::limit::{MAX_EXACT_SLIDING, MAX_KEY_BYTES};
 use tidegate_core::{Amount, Capacity, ItemSpec, LimitSpec, Per, Policy, Precision, Tick, Timestamp, Wait};
 
 use crate::answer::{Answer, Outcome};
@@ -38,7 +38,7 @@ impl Rate {
 
     /// A sliding window: exact as long as that is affordable.
     fn item(self, name: &str, per: Per) -> ItemSpec {
-        let exact = matches!(self.limit, Capacity::AtMost(limit) if limit <= LARGEST_EXACT);
+        let exact = matches!(self.limit, Capacity::AtMost(limit) if limit <= MAX_EXACT_SLIDING);
         let precision = if exact { Precision::Exact } else { Precision::Bucketed };
         let policy = Policy::Sliding { window: self.window, precision };
         ItemSpec { name: Some(name.to_owned()), policy, per, limit: self.limit, charge: None }
@@ -97,7 +97,7 @@ impl User<'_> {
 
 impl<'a> From<Cow<'a, [u8]>> for User<'a> {
     fn from(name: Cow<'a, [u8]>) -> User<'a> {
-        User(if name.len() <= LONGEST_KEY { name } else { Cow::Owned(digest(&name)) })
+        User(if name.len() <= MAX_KEY_BYTES { name } else { Cow::Owned(digest(&name)) })
     }
 }
 
@@ -129,7 +129,7 @@ impl<'a, T: Into<User<'a>>> From<Option<T>> for User<'a> {
 /// outside this process can foresee.
 fn digest(name: &[u8]) -> Vec<u8> {
     static HASHERS: LazyLock<[RandomState; 2]> = LazyLock::new(|| [RandomState::new(), RandomState::new()]);
-    let mut short = name[..LONGEST_KEY - 16].to_vec();
+    let mut short = name[..MAX_KEY_BYTES - 16].to_vec();
     for hasher in &*HASHERS {
         short.extend_from_slice(&hasher.hash_one(name).to_le_bytes());
     }

@@ -29,7 +29,7 @@ pub(super) struct Column {
 impl Column {
     /// What was used on average, where somebody looked.
     pub(super) fn mean(&self) -> Option<Rate> {
-        (!self.seen.is_zero()).then(|| self.used.lasting(self.seen))
+        (!self.seen.is_zero()).then(|| self.used.rate_over(self.seen))
     }
 
     /// The lowest and the highest of it.
@@ -89,9 +89,9 @@ impl Columns {
 
     fn add(&mut self, before: &Sample, after: &Sample) {
         let rate = after.observed.then(|| {
-            let steady = u64::try_from(after.at.steady.saturating_sub(before.at.steady)).unwrap_or(0);
+            let steady = u64::try_from(after.at.monotonic.saturating_sub(before.at.monotonic)).unwrap_or(0);
             // Older versions have written down more than a machine can do.
-            at_most_all(after.total.minus(before.total).lasting(Duration::from_nanos(steady)))
+            at_most_all(after.total.minus(before.total).rate_over(Duration::from_nanos(steady)))
         });
         let (start, end) = (before.at.wall.max(self.from), after.at.wall.min(self.to));
         if start >= end {
@@ -166,7 +166,7 @@ pub(super) mod tests {
             Sample {
                 at: BudgetTime {
                     wall: Timestamp::from_ticks(second * SECOND),
-                    steady: i64::try_from(second * SECOND).expect("small"),
+                    monotonic: i64::try_from(second * SECOND).expect("small"),
                 },
                 total,
                 observed: used.is_some(),

@@ -113,10 +113,10 @@ fn darkness(out: &mut Canvas, columns: &Columns) {
 /// Where a window ends and the next one begins.
 fn ends(out: &mut Canvas, columns: &Columns, settings: &Settings) {
     let mut ends = Vec::new();
-    let mut end = settings.tiling.tile(columns.from()).end;
+    let mut end = settings.tiling.window(columns.from()).end;
     while end <= columns.to() && ends.len() <= MOST_ENDS {
         ends.push(end);
-        end = settings.tiling.tile(end).end;
+        end = settings.tiling.window(end).end;
     }
     for end in ends.iter().filter(|_| ends.len() <= MOST_ENDS) {
         let x = place(columns, *end);

@@ -53,7 +53,7 @@ impl Display {
     }
 
     pub(super) fn look(&mut self, governor: &mut Governor, look: &Look) {
-        let now = governor.account().now().steady;
+        let now = governor.account().now().monotonic;
         match self.manner {
             Manner::Silent => {}
             Manner::Json => say(&object(governor, look)),
@@ -124,7 +124,7 @@ fn line(status: &Status, look: &Look) -> String {
         shown::short(used),
         shown::short_quota(outlook.remaining),
         shown::short_rate(look.applied),
-        shown::short_rate(outlook.safe),
+        shown::short_rate(outlook.safe_rate),
         shown::short_rate(shown::at_most_all(status.trailing_limit)),
         time(outlook.left),
     )

@@ -51,7 +51,7 @@ impl Subject {
         command: Option<&Started>,
     ) -> Result<Subject, Failure> {
         let burst = Burst::of_percent(args.burst);
-        let window = settings.tiling.nominal();
+        let window = settings.tiling.nominal_length();
         let place = Place { roots, guardian, burst, first: settings.terms.floor, window };
         if !args.limit_cgroups.is_empty()
             && (command.is_some() || args.target.as_ref().is_some_and(|target| *target != Target::Host))

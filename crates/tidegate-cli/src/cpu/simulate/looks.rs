@@ -39,7 +39,7 @@ impl Looks {
     pub(super) fn add(&mut self, at: Timestamp, demand: Rate, used: Rate, limit: Rate, look: &Look) {
         self.line.clear();
         self.instants.write(at, &mut self.line);
-        let (safe, trailing) = (look.advice.outlook.safe, at_most_all(look.advice.trailing));
+        let (safe, trailing) = (look.advice.forecast.safe_rate, at_most_all(look.advice.trailing_rate));
         for rate in [demand, used, limit, safe, trailing] {
             self.line.push(b',');
             write_rate(rate, &mut self.line);

@@ -44,7 +44,7 @@ impl Told {
             from,
             to,
             outcome: *outcome,
-            worst: outcome.worst_trailing.lasting(settings.tiling.nominal()),
+            worst: outcome.worst_trailing.rate_over(settings.tiling.nominal_length()),
             utilisation: shown::part(used, allowed),
             served: shown::part(outcome.used, outcome.demand),
             windows: windows.to_vec(),
@@ -56,7 +56,7 @@ impl Told {
         let window = |window: &Window| WindowTold {
             start: shown::instant(&self.zone, window.tile.start),
             end: shown::instant(&self.zone, window.tile.end),
-            average: shown::rate(window.used.lasting(window.tile.length())),
+            average: shown::rate(window.used.rate_over(window.tile.length())),
             used: shown::quota(window.used),
             quota: shown::quota(window.allowed),
             of_quota: shown::part(window.used, window.allowed).map(shown::number),
@@ -84,7 +84,7 @@ impl Told {
             [
                 shown::instant(&self.zone, window.tile.start),
                 shown::instant(&self.zone, window.tile.end),
-                shown::short_rate(window.used.lasting(window.tile.length())),
+                shown::short_rate(window.used.rate_over(window.tile.length())),
                 percent(shown::part(window.used, window.allowed)),
                 (if window.is_whole { "yes" } else { "no" }).to_owned(),
             ]

@@ -28,7 +28,7 @@ pub(super) fn govern(folder: &Path, config: &str, count: u32, demand: Demand) ->
     let at = |time: Duration| {
         let nanos = u64::try_from(time.as_nanos()).expect("some days");
         let wall = Timestamp::from_ticks(MIDNIGHT * 1_000_000_000).plus(Span::from_ticks(nanos));
-        BudgetTime { wall, steady: i64::try_from(nanos).expect("some days") }
+        BudgetTime { wall, monotonic: i64::try_from(nanos).expect("some days") }
     };
     let mut journal = Journal::open(folder, settings.retention).expect("a journal");
     let mut governor = Governor::new(settings, at(Duration::ZERO));

@@ -73,6 +73,16 @@ impl Serving {
         &self.url
     }
 
+    /// The address of its HTTP port.
+    pub(crate) fn http_address(&self) -> &str {
+        self.url.trim_start_matches("http://")
+    }
+
+    /// The address of its RESP port.
+    pub(crate) fn resp_address(&self) -> &str {
+        self.resp.trim_start_matches("redis://")
+    }
+
     /// Where it speaks RESP.
     pub(crate) fn resp(&self) -> &str {
         &self.resp

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
 use tidegate::{Ask, Hold};
-use tidegate_core::order::LONGEST_PATIENCE;
+use tidegate_core::order::MAX_WAIT;
 
 use super::number::optional;
 use super::object::Object;
@@ -76,8 +76,8 @@ impl Question<'_> {
     /// How long the answer may take.
     pub(in crate::http) fn patience(&self) -> Result<Duration, Problem> {
         let patience = Duration::from_millis(self.max_wait_ms.unwrap_or_default());
-        if patience > LONGEST_PATIENCE {
-            let most = LONGEST_PATIENCE.as_millis();
+        if patience > MAX_WAIT {
+            let most = MAX_WAIT.as_millis();
             return Err(Problem::bad_request(format!("max_wait_ms must be a whole number from 0 to {most}")));
         }
         Ok(patience)

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use tidegate::LeaseId;
-use tidegate_core::order::MOST_ASKS;
+use tidegate_core::order::MAX_ASKS;
 
 use super::number::{Whole, optional};
 
@@ -81,7 +81,7 @@ impl<'de> Visitor<'de> for SpentReader {
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         Whole("actual").expecting(f)?;
-        write!(f, ", or a list of at most {MOST_ASKS} such numbers")
+        write!(f, ", or a list of at most {MAX_ASKS} such numbers")
     }
 
     fn visit_u64<E: Error>(self, number: u64) -> Result<Spent, E> {
@@ -91,8 +91,8 @@ impl<'de> Visitor<'de> for SpentReader {
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Spent, A::Error> {
         let mut each = Vec::new();
         while let Some(number) = list.next_element()? {
-            if each.len() == MOST_ASKS {
-                return Err(A::Error::invalid_length(MOST_ASKS + 1, &self));
+            if each.len() == MAX_ASKS {
+                return Err(A::Error::invalid_length(MAX_ASKS + 1, &self));
             }
             each.push(number);
         }

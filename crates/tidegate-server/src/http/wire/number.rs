@@ -3,7 +3,7 @@
 use std::fmt;
 
 use serde::de::{Deserializer, Error, Visitor};
-use tidegate_core::order::LONGEST_PATIENCE;
+use tidegate_core::order::MAX_WAIT;
 
 /// Reads a whole number that may be left out. Negative, fractional and too large ones are refused by name.
 pub(super) fn optional<'de, D: Deserializer<'de>>(
@@ -22,7 +22,7 @@ impl Visitor<'_> for Whole {
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             "max_wait_ms" => {
-                write!(f, "max_wait_ms to be a whole number from 0 to {}", LONGEST_PATIENCE.as_millis())
+                write!(f, "max_wait_ms to be a whole number from 0 to {}", MAX_WAIT.as_millis())
             }
             "ttl_ms" => f.write_str("ttl_ms to be a whole number of milliseconds above 0"),
             field => write!(f, "{field} to be a whole number from 0 to {}", u64::MAX),

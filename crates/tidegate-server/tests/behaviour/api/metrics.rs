@@ -346,7 +346,7 @@ fn names_are_escaped_and_too_many_limits_are_left_out() {
 
 #[test]
 fn the_manual_has_every_metric_and_no_other() {
-    let manual = include_str!("../../../../../docs/operations.md");
+    let manual = include_str!("../../../../../docs/reference/metrics.md");
     let rows = manual.lines().filter_map(|line| line.strip_prefix("| `")?.split_once(['`', '{']));
     let documented: BTreeSet<&str> = rows
         .map(|(name, _)| name)

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tidegate_core::decide::Decision;
-use tidegate_core::order::REQUEST_MEMORY;
+use tidegate_core::order::REQUEST_ID_RETENTION;
 use tidegate_core::{Ask, Hold, Intent, Limit, Order, Row, RowScope};
 
 use super::{Inner, LOOK_AHEAD};
@@ -47,7 +47,7 @@ impl Inner {
             readings: first..answers.mark(),
         };
         if let (Some(id), Intent::Acquire, true) = (order.request_id, order.intent, answer.is_granted()) {
-            let until = self.latest.plus(self.tick.span(REQUEST_MEMORY));
+            let until = self.latest.plus(self.tick.span(REQUEST_ID_RETENTION));
             let readings = answers.readings(&answer).to_vec();
             self.requests.remember(id, Remembered::new(order, until, answer.clone(), readings));
         }
@@ -66,8 +66,8 @@ impl Inner {
             let all = rows.iter().flatten().map(|row| glance(row)).fold(0, |all, each| all ^ each);
             std::hint::black_box(all);
         };
-        look(Row::glance);
-        look(Row::glance_further);
+        look(Row::touch_states);
+        look(Row::touch_entries);
     }
 
     /// The answer that the same request was granted before.
@@ -164,7 +164,7 @@ impl Inner {
         }
         for Entrant { limit, ask, row, .. } in new {
             let key = order.asks[ask].key.unwrap_or_default();
-            if !row.is_fresh(&limit, RowScope::from(limit.overrides(key)), now) {
+            if !row.is_evictable(&limit, RowScope::from(limit.overrides(key)), now) {
                 let tenant = self.limits.get_mut(limit.id()).expect("its row was taken from there");
                 tenant.table.insert(&limit, key, row, now);
             }

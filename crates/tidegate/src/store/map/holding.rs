@@ -33,7 +33,7 @@ impl Inner {
             self.with_row(holding, |row| {
                 row.release(&tenure, now);
                 if holding.pins {
-                    row.unpin();
+                    row.remove_hold();
                 }
             });
         }

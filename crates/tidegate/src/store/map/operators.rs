@@ -47,7 +47,7 @@ impl Inner {
         let mut blank = Row::blank(&limit, per);
         let row = tenant.row(key).unwrap_or(&mut blank);
         let seat = key.map_or(RowScope::All, |key| RowScope::from(limit.overrides(key)));
-        Ok(usage(&DecisionRow { limit: &limit, seat, row, load: AskTotals::default() }, now))
+        Ok(usage(&DecisionRow { limit: &limit, scope: seat, row, totals: AskTotals::default() }, now))
     }
 
     pub(super) fn holders(
@@ -59,7 +59,7 @@ impl Inner {
         let tenant = self.limits.get_mut(limit_id);
         let tenant = tenant.ok_or_else(|| OrderError::UnknownLimit { limit_id: limit_id.to_owned() })?;
         tenant.drop_if_ended(now);
-        Ok(tenant.row(key).map(|row| row.holders(now)).unwrap_or_default())
+        Ok(tenant.row(key).map(|row| row.live_leases(now)).unwrap_or_default())
     }
 
     pub(super) fn put(&mut self, spec: LimitSpec, expect: ExpectedVersion) -> Result<Arc<Limit>, PutError> {
@@ -104,7 +104,7 @@ impl Inner {
         let next = match standing {
             None => Limit::new(spec, self.tick),
             Some(standing) if *standing.limit.spec() == spec => return Ok(Arc::clone(&standing.limit)),
-            Some(standing) => standing.limit.succeed(spec),
+            Some(standing) => standing.limit.next_version(spec),
         };
         next.map(Arc::new).map_err(PutError::Invalid)
     }
@@ -125,7 +125,7 @@ impl Inner {
         };
         let is_new = tenant.limit.version() != limit.version();
         if is_new {
-            let was_over = tenant.limit.season(now) == LimitPhase::After;
+            let was_over = tenant.limit.phase(now) == LimitPhase::After;
             tenant.drop_if_ended(now);
             tenant.adopt(Arc::clone(limit), now);
             if was_over {

@@ -59,7 +59,7 @@ impl Table {
 
     /// Adds a row for a key that has none, and looks at no other.
     pub(super) fn bring(&mut self, limit: &Limit, key: &[u8], row: Row, now: Timestamp) {
-        if let Some(freshens) = row.freshens(limit, RowScope::from(limit.overrides(key)), now) {
+        if let Some(freshens) = row.evictable_at(limit, RowScope::from(limit.overrides(key)), now) {
             self.full_until = self.full_until.min(freshens);
         }
         let Table { hasher, rows, .. } = self;
@@ -106,7 +106,7 @@ impl Table {
         let Table { hasher, rows, .. } = self;
         rows.retain(|Keyed { key, row }| {
             row.reset(limit, Per::Key);
-            !row.is_fresh(limit, RowScope::from(limit.overrides(key.bytes())), now)
+            !row.is_evictable(limit, RowScope::from(limit.overrides(key.bytes())), now)
         });
         rows.shrink_to_fit(|keyed| hasher.hash_one(keyed.key.bytes()));
     }
@@ -114,7 +114,7 @@ impl Table {
     fn drop_if_fresh(&mut self, slot: usize, limit: &Limit, now: Timestamp) {
         if let Ok(entry) = self.rows.get_bucket_entry(slot) {
             let Keyed { key, row } = entry.get();
-            if row.is_fresh(limit, RowScope::from(limit.overrides(key.bytes())), now) {
+            if row.is_evictable(limit, RowScope::from(limit.overrides(key.bytes())), now) {
                 entry.remove();
             }
         }
@@ -128,7 +128,7 @@ impl Table {
             }
             let frees = self
                 .iter()
-                .filter_map(|(key, row)| row.freshens(limit, RowScope::from(limit.overrides(key)), now));
+                .filter_map(|(key, row)| row.evictable_at(limit, RowScope::from(limit.overrides(key)), now));
             self.full_until = frees.chain(self.elsewhere.freshens).min().unwrap_or(NEVER);
         }
     }

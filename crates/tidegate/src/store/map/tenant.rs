@@ -39,7 +39,7 @@ impl Tenant {
 
     pub(super) fn live_keys(&self, now: Timestamp) -> usize {
         let live = |(key, row): &(&[u8], &Row)| {
-            !row.is_fresh(&self.limit, RowScope::from(self.limit.overrides(key)), now)
+            !row.is_evictable(&self.limit, RowScope::from(self.limit.overrides(key)), now)
         };
         self.table.iter().filter(live).count()
     }
@@ -54,7 +54,7 @@ impl Tenant {
 
     /// Drops the state of a limit that is over.
     pub(super) fn drop_if_ended(&mut self, now: Timestamp) {
-        if !self.ended && self.limit.season(now) == LimitPhase::After {
+        if !self.ended && self.limit.phase(now) == LimitPhase::After {
             self.all = Row::blank(&self.limit, Per::All);
             self.table = Table::default();
             self.ended = true;
@@ -72,10 +72,10 @@ impl Tenant {
     pub(super) fn adopt(&mut self, next: Arc<Limit>, at: Timestamp) {
         let former = std::mem::replace(&mut self.limit, next);
         let next = &self.limit;
-        self.all = self.all.adopt((&former, RowScope::All), (next, RowScope::All), at);
+        self.all = self.all.migrate((&former, RowScope::All), (next, RowScope::All), at);
         for (key, row) in self.table.iter_mut() {
             let (old, new) = (RowScope::from(former.overrides(key)), RowScope::from(next.overrides(key)));
-            *row = row.adopt((&former, old), (next, new), at);
+            *row = row.migrate((&former, old), (next, new), at);
         }
         self.table.may_have_room();
         self.spare = Row::blank(next, Per::Key);
@@ -99,7 +99,7 @@ impl Tenant {
         let Tenant { limit, all, table, spare, .. } = self;
         let load = AskTotals::of(ask.count);
         let first = answers.mark();
-        let all = DecisionRow { limit, seat: RowScope::All, row: all, load };
+        let all = DecisionRow { limit, scope: RowScope::All, row: all, totals: load };
         let decision = if let Some(key) = ask.key.filter(|_| limit.needs_key()) {
             let slot = table.find(key);
             // A row that became fresh is a row too many where the bound was lowered.
@@ -109,10 +109,10 @@ impl Tenant {
             }
             let row = slot.map_or(&mut *spare, |slot| table.row(slot));
             let mut lines =
-                [all, DecisionRow { limit, seat: RowScope::from(limit.overrides(key)), row, load }];
+                [all, DecisionRow { limit, scope: RowScope::from(limit.overrides(key)), row, totals: load }];
             let decision = decide(&mut lines, intent, None, now, &mut |_| {});
             read(&lines, |_| limit, now, answers);
-            if slot.is_none() && !spare.is_fresh(limit, RowScope::from(limit.overrides(key)), now) {
+            if slot.is_none() && !spare.is_evictable(limit, RowScope::from(limit.overrides(key)), now) {
                 let row = std::mem::replace(spare, Row::blank(limit, Per::Key));
                 table.insert(limit, key, row, now);
             }
@@ -178,13 +178,13 @@ impl Tenant {
             // Its row went with the limit's end, but work that was done is charged to what began since.
             None => (&mut new, true),
         };
-        let mut line = DecisionRow { limit: &limit, seat, row, load };
+        let mut line = DecisionRow { limit: &limit, scope: seat, row, totals: load };
         for (name, charged) in &holding.charges {
             if let Some((index, item)) = limit.item_named(name).filter(|(_, item)| item.per() == seat.per()) {
                 line.settle(index, charged, holding.version, decide::cost(item, load), now);
             }
         }
-        if let Some(key) = key.filter(|_| is_new && !new.is_fresh(&limit, seat, now)) {
+        if let Some(key) = key.filter(|_| is_new && !new.is_evictable(&limit, seat, now)) {
             self.table.insert(&limit, key, new, now);
         }
     }

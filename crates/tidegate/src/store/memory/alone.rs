@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use tidegate_core::limit::LONGEST_KEY;
-use tidegate_core::order::LONGEST_PATIENCE;
+use tidegate_core::limit::MAX_KEY_BYTES;
+use tidegate_core::order::MAX_WAIT;
 use tidegate_core::{Hold, Intent, Order, Timestamp, Verdict};
 
 use super::brief::Short;
@@ -93,14 +93,14 @@ pub(super) fn decide_alone<'a>(
         && order.hold == Hold::No
         && order.request_id.is_none()
         && order.ttl.is_none()
-        && order.patience <= LONGEST_PATIENCE;
+        && order.max_wait <= MAX_WAIT;
     let tenant = plea.tenant;
     let head = tenant.board.sheet().head();
     if !is_plain || head.has_second() || head.ends() || tenant.lean().is_some() {
         return None;
     }
     match plea.key {
-        Some(key) if key.len() <= LONGEST_KEY => {}
+        Some(key) if key.len() <= MAX_KEY_BYTES => {}
         None if !head.is_of_key() => {}
         _ => return None,
     }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use tidegate_core::limit::LONGEST_KEY;
+use tidegate_core::limit::MAX_KEY_BYTES;
 use tidegate_core::{Timestamp, Verdict};
 
 use super::alone::Seen;
@@ -197,7 +197,7 @@ fn decide<'a>(
 ) -> Option<Decided> {
     let tenant = sought.tenant;
     let head = tenant.board.sheet().head();
-    if head.has_second() || head.ends() || bid.key.len() > LONGEST_KEY {
+    if head.has_second() || head.ends() || bid.key.len() > MAX_KEY_BYTES {
         return None;
     }
     let single = Single { tenant, count: bid.count };

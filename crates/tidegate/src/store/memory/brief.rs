@@ -174,7 +174,7 @@ impl Brief {
     /// The brief of an edition at `now`, and its second item, if it can be had.
     fn of(edition: &Edition, now: Timestamp) -> Option<(Brief, Option<Short>)> {
         let limit = &edition.limit;
-        if limit.mode() != Mode::Enforce || limit.season(now) != LimitPhase::Open {
+        if limit.mode() != Mode::Enforce || limit.phase(now) != LimitPhase::Open {
             return None;
         }
         let all = Short::of(edition, Per::All, now).ok()?;
@@ -229,17 +229,17 @@ impl Short {
         let (law, a, b) = match &item.rule().law {
             Law::LifetimeTotal => (NEVER, 0, 0),
             Law::TokenBucket(law) => {
-                let room = item.rule().capacity.remaining(0).and_then(|burst| law.room(burst, 1));
+                let room = item.rule().capacity.remaining(0).and_then(|burst| law.max_backlog(burst, 1));
                 let fits = layout.shape.base.ticks() <= LATEST_BASE;
                 match room.filter(|room| fits && room.max(&law.step()).ticks() <= LONGEST) {
                     Some(room) => (CONTINUOUS | UNITS, law.step().ticks(), room.ticks()),
                     None => (CONTINUOUS, law.step().ticks(), 0),
                 }
             }
-            Law::FixedWindow(law) => match law.at(now) {
+            Law::FixedWindow(law) => match law.resolve(now) {
                 FixedWindow::FirstHit { window } => (FIRST_HIT, window.ticks(), 0),
-                FixedWindow::During { start, end } => (DURING, start.ticks(), end.ticks()),
-                FixedWindow::Civil(_) => return Err(NotShort),
+                FixedWindow::Resolved { start, end } => (DURING, start.ticks(), end.ticks()),
+                FixedWindow::Calendar(_) => return Err(NotShort),
             },
             Law::SlidingWindow(_) | Law::Concurrency(_) => return Err(NotShort),
         };
@@ -272,7 +272,7 @@ impl Short {
         if self.head.law() == FIRST_HIT {
             FixedWindow::FirstHit { window: Span::from_ticks(self.a) }
         } else {
-            FixedWindow::During { start: Timestamp::from_ticks(self.a), end: Timestamp::from_ticks(self.b) }
+            FixedWindow::Resolved { start: Timestamp::from_ticks(self.a), end: Timestamp::from_ticks(self.b) }
         }
     }
 
@@ -284,7 +284,7 @@ impl Short {
     /// What a load costs.
     #[inline(always)]
     pub(super) fn cost(&self, load: AskTotals) -> Amount {
-        decide::cost_of(if self.head.0 & BY_ASK == 0 { Charge::Count } else { Charge::Ask }, load)
+        decide::charge_cost(if self.head.0 & BY_ASK == 0 { Charge::Count } else { Charge::Ask }, load)
     }
 
     /// The item as its law.
@@ -303,12 +303,12 @@ impl Short {
         let (used, empties) = match self.head.law() {
             CONTINUOUS => {
                 let (law, arrival) = (self.rate(), self.arrival(payload));
-                (law.used(capacity, &arrival, now), law.empties(&arrival, now))
+                (law.used(capacity, &arrival, now), law.empty_at(&arrival, now))
             }
             NEVER => (self.tally(payload).used, None),
             _ => {
                 let (law, count) = (self.window(), self.count(payload));
-                (law.used(&count, now), law.empties(&count, now))
+                (law.used(&count, now), law.empty_at(&count, now))
             }
         };
         let resets_at = empties.filter(|_| used > 0).map(|at| at.min(ends));

@@ -44,8 +44,8 @@ impl Shape {
             Law::TokenBucket(_) => return Some(Shape { base: now, time_bits: PAYLOAD_BITS }),
             Law::LifetimeTotal => 1 << WINDOWLESS_TIME_BITS,
             Law::FixedWindow(FixedWindow::FirstHit { window }) => window.ticks(),
-            Law::FixedWindow(FixedWindow::Civil(calendar)) => calendar.longest().ticks(),
-            Law::FixedWindow(FixedWindow::During { start, end }) => end.since(*start).ticks(),
+            Law::FixedWindow(FixedWindow::Calendar(calendar)) => calendar.longest().ticks(),
+            Law::FixedWindow(FixedWindow::Resolved { start, end }) => end.since(*start).ticks(),
             Law::SlidingWindow(rolling) => rolling.window().ticks(),
         };
         let count_bits = match rule.capacity {
@@ -56,7 +56,8 @@ impl Shape {
         let mut least_time_bits = (bits(window) + 2).min(PAYLOAD_BITS - FEWEST_COUNT_BITS);
         let mut window = window;
         // The latest charge of a busy row is not old, whatever its window; where an interval began may be.
-        let keeps_latest = matches!(rule.law, Law::LifetimeTotal | Law::FixedWindow(FixedWindow::Civil(_)));
+        let keeps_latest =
+            matches!(rule.law, Law::LifetimeTotal | Law::FixedWindow(FixedWindow::Calendar(_)));
         if per == Per::All && keeps_latest && count_bits > PAYLOAD_BITS - least_time_bits {
             least_time_bits = LEAST_SHARED_TIME_BITS.max(PAYLOAD_BITS.saturating_sub(count_bits));
             window = 1 << (least_time_bits - 2);

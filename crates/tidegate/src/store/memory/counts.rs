@@ -10,7 +10,7 @@ use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use tidegate_core::limit::MOST_ITEMS;
+use tidegate_core::limit::MAX_ITEMS;
 
 use crate::store::ItemCount;
 
@@ -204,12 +204,12 @@ impl Stripe {
     #[cold]
     #[inline(never)]
     fn other(&self, column: usize) -> &AtomicU64 {
-        &self.others.get_or_init(others)[(column - USUAL_ITEMS) % MOST_ITEMS]
+        &self.others.get_or_init(others)[(column - USUAL_ITEMS) % MAX_ITEMS]
     }
 }
 
 fn others() -> Box<[AtomicU64]> {
-    (0..MOST_ITEMS).map(|_| AtomicU64::new(0)).collect()
+    (0..MAX_ITEMS).map(|_| AtomicU64::new(0)).collect()
 }
 
 /// Stripes that no living thread has.

@@ -52,7 +52,7 @@ fn wide_tenant(bytes: usize) -> Tenant {
 /// Whether a key found a place for a row at full width. It is charged.
 fn comes_wide(tenant: &Tenant, number: u64) -> bool {
     with_row(tenant, Some(&number.to_le_bytes()), START, Missing::Made, |edition, seat, row, now| {
-        let line = DecisionRow { limit: &edition.limit, seat, row, load: AskTotals::of(1) };
+        let line = DecisionRow { limit: &edition.limit, scope: seat, row, totals: AskTotals::of(1) };
         decide(&mut [line], Intent::Acquire, None, now, &mut |_| {})
     })
     .is_some()
@@ -192,7 +192,7 @@ fn a_refusal_for_want_of_room_knows_who_could_make_some() {
     let mut holders: Vec<u64> = keys.iter().filter(beside).step_by(7).copied().collect();
     assert!(holders.len() > 10, "{} in one leaf", holders.len());
     for number in &holders {
-        note(&tenant, *number, Row::pin);
+        note(&tenant, *number, Row::add_hold);
     }
     while !holders.is_empty() {
         assert_eq!(
@@ -203,7 +203,7 @@ fn a_refusal_for_want_of_room_knows_who_could_make_some() {
         );
         // From both ends: those that came last are not those that are found first.
         let index = if holders.len().is_multiple_of(2) { 0 } else { holders.len() - 1 };
-        note(&tenant, holders.remove(index), Row::unpin);
+        note(&tenant, holders.remove(index), Row::remove_hold);
     }
     assert_eq!(turned_away(&tenant, new, START), Room::None);
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use tidegate_core::order::{MOST_ASKS, REQUEST_MEMORY};
+use tidegate_core::order::{MAX_ASKS, REQUEST_ID_RETENTION};
 use tidegate_core::{Ask, Hold, Intent, Limit, Order, Timestamp};
 
 use super::alone::{bring_near, decide_alone};
@@ -68,7 +68,7 @@ impl Shared {
         if let [ask] = order.asks {
             return self.decide_pleas(limits, order, &[plea(limits, ask)?], now, answers);
         }
-        let mut pleas: ArrayVec<Plea<'_>, MOST_ASKS> = ArrayVec::new();
+        let mut pleas: ArrayVec<Plea<'_>, MAX_ASKS> = ArrayVec::new();
         for ask in order.asks {
             match plea(limits, ask) {
                 Ok(plea) => pleas.push(plea),
@@ -157,7 +157,7 @@ impl Shared {
     /// Remembers a grant by its request id.
     fn remember(&self, order: &Order<'_>, answer: &Answer, desk: &mut Desk, answers: &mut Replies) {
         if let (Some(id), true) = (order.request_id, answer.is_granted()) {
-            let until = answer.at.plus(self.tick.span(REQUEST_MEMORY));
+            let until = answer.at.plus(self.tick.span(REQUEST_ID_RETENTION));
             let readings = answers.readings(answer).to_vec();
             let grant = Remembered::new(order, until, answer.clone(), readings);
             if let Some(notes) = answers.notes() {
@@ -253,7 +253,7 @@ fn decide_quickly(
                 let edition = pleas[ask].tenant.edition_of(number)?;
                 Some(Arc::clone(&edition.limit))
             };
-            let limits = [limit(denial.binding.line, binds)?, limit(denial.first.line, was_first)?];
+            let limits = [limit(denial.binding.row, binds)?, limit(denial.first.row, was_first)?];
             let [binding, was_first] = limits;
             Outcome::Denied(Denied {
                 limit: binding,

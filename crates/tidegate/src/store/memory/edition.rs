@@ -123,7 +123,7 @@ impl Edition {
             && let Some(mut ghost) = former.ghost.clone().filter(|_| because != Because::Reset)
         {
             edition.adopt(former, Per::Key, NO_TAG, &mut ghost);
-            edition.ghost = (!ghost.is_fresh(&edition.limit, NOBODY, at)).then_some(ghost);
+            edition.ghost = (!ghost.is_evictable(&edition.limit, NOBODY, at)).then_some(ghost);
         }
         edition.lean = edition.may_be_lean();
         edition
@@ -157,13 +157,14 @@ impl Edition {
     /// Until when a key without a row is taken to have used something; `None` if none is.
     pub(super) fn is_haunted_until(&self, now: Timestamp) -> Option<Timestamp> {
         let ghost = self.ghost.as_ref()?;
-        let freshens = ghost.freshens(&self.limit, NOBODY, now).unwrap_or(Timestamp::from_ticks(u64::MAX));
+        let freshens =
+            ghost.evictable_at(&self.limit, NOBODY, now).unwrap_or(Timestamp::from_ticks(u64::MAX));
         (freshens > now).then_some(freshens)
     }
 
     /// Whether a key's row says nothing that would not be said without it.
     pub(super) fn is_forgettable(&self, row: &Row, seat: RowScope<'_>, now: Timestamp) -> bool {
-        row.is_fresh(&self.limit, seat, now) || self.ghost.as_ref().is_some_and(|ghost| ghost == row)
+        row.is_evictable(&self.limit, seat, now) || self.ghost.as_ref().is_some_and(|ghost| ghost == row)
     }
 
     /// How rows are written, if they have one item.
@@ -273,7 +274,7 @@ impl Edition {
 
     /// A row as a cell, if it fits one.
     fn word(&self, layout: Option<&Layout>, row: &Row) -> Option<u64> {
-        let (layout, state) = (layout?, row.only()?);
+        let (layout, state) = (layout?, row.single_state()?);
         layout.shape.write(self.rule(layout), state).map(|payload| PRESENT | payload)
     }
 
@@ -287,7 +288,8 @@ impl Edition {
             Some(layout) if cell & WIDE == 0 => {
                 let rule = self.rule(layout);
                 let state: State = layout.shape.read(rule, cell & PAYLOAD);
-                let empties = if rule.is_fresh(&state, now) { Some(now) } else { rule.empties(&state, now) };
+                let empties =
+                    if rule.is_evictable(&state, now) { Some(now) } else { rule.empty_at(&state, now) };
                 match self.limit.ends_at() {
                     Some(end) => Some(empties.map_or(end, |at| at.min(end))),
                     None => empties,
@@ -295,7 +297,7 @@ impl Edition {
             }
             _ => {
                 let seat = self.seat(Per::Key, tag);
-                shelf.look(cell, self.ring(Per::Key), |row| row.freshens(&self.limit, seat, now))
+                shelf.look(cell, self.ring(Per::Key), |row| row.evictable_at(&self.limit, seat, now))
             }
         }
     }
@@ -310,12 +312,12 @@ impl Edition {
                 }
             }
             Because::Reset => row.reset(&self.limit, per),
-            Because::Put if former.limit.season(self.at) == LimitPhase::After => {
+            Because::Put if former.limit.phase(self.at) == LimitPhase::After => {
                 *row = Row::blank(&self.limit, per);
             }
             Because::Put => {
                 let (old, new) = (former.seat(per, tag), self.seat(per, tag));
-                *row = row.adopt((&former.limit, old), (&self.limit, new), self.at);
+                *row = row.migrate((&former.limit, old), (&self.limit, new), self.at);
             }
         }
     }

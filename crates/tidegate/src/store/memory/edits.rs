@@ -83,7 +83,7 @@ impl Shared {
             let instant = || self.latest(self.clock.now());
             let note = |at| self.note_put(&next.tenant, &next.limit, at);
             let crowd = next.tenant.announce(draft, Because::Put, Brief::Now, instant, note);
-            if next.former.season(now) == LimitPhase::After {
+            if next.former.phase(now) == LimitPhase::After {
                 void(&mut desk, |id| *id == *next.tenant.id);
             }
             drop(desk);
@@ -170,7 +170,7 @@ impl Shared {
         let limit = match *former.spec() == spec {
             true if !comes_back => return Ok(Checked::Keep(tenant, former)),
             true => Arc::clone(&former),
-            false => Arc::new(former.succeed(spec).map_err(PutError::Invalid)?),
+            false => Arc::new(former.next_version(spec).map_err(PutError::Invalid)?),
         };
         Ok(Checked::Put(Next { tenant, former, limit, comes_back }))
     }
@@ -225,7 +225,7 @@ impl Shared {
                         self.note_put(&tenant, &limit, now);
                     }
                     if let Some(draft) = draft {
-                        if former.season(now) == LimitPhase::After {
+                        if former.phase(now) == LimitPhase::After {
                             over.insert(tenant.id.clone());
                         }
                         let note = |at| self.note_put(&tenant, &limit, at);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use tidegate_core::order::MOST_ASKS;
+use tidegate_core::order::MAX_ASKS;
 use tidegate_core::{Amount, Ask, Intent, Order, Timestamp, Verdict};
 
 use super::brief::{AskKind, CellLaw, Drop, Head, Sheet};
@@ -269,7 +269,7 @@ impl Gates {
         let tenants: Box<[Arc<Tenant>]> = tenants.into();
         let are_apart = quick::are_apart(&tenants, |tenant| tenant);
         let bundle = Bundle::of(&tenants).filter(|_| are_apart).map(Arc::new);
-        (1..=MOST_ASKS).contains(&tenants.len()).then_some(Gates { shared, tenants, are_apart, bundle })
+        (1..=MAX_ASKS).contains(&tenants.len()).then_some(Gates { shared, tenants, are_apart, bundle })
     }
 
     /// Takes one of each limit for these keys, in the order of the limits: everything or nothing.

@@ -28,7 +28,7 @@ impl Shared {
         for _ in 0..LAPSES_AT_A_TIME {
             let Some((_, lease)) = desk.leases.pop_lapsed(now) else { break };
             for holding in lease.holdings.iter().filter(|holding| holding.pins) {
-                self.with_held(limits, holding, now, |row, _| row.unpin());
+                self.with_held(limits, holding, now, |row, _| row.remove_hold());
             }
         }
         self.mind_lapses(desk);
@@ -91,7 +91,7 @@ impl Shared {
             self.with_held(limits, holding, now, |row, now| {
                 row.release(&tenure, now);
                 if holding.pins {
-                    row.unpin();
+                    row.remove_hold();
                 }
             });
         }
@@ -177,7 +177,7 @@ impl Shared {
             self.with_held(limits, holding, now, |row, now| {
                 row.release(&tenure, now);
                 if holding.pins {
-                    row.unpin();
+                    row.remove_hold();
                 }
             });
             return;
@@ -186,11 +186,11 @@ impl Shared {
         with_row(tenant, key, now, Missing::Made, |edition, seat, row, now| {
             row.release(&tenure, now);
             if holding.pins {
-                row.unpin();
+                row.remove_hold();
             }
-            let now = row.latest_charge().max(now);
+            let now = row.last_charge_time().max(now);
             let limit = &edition.limit;
-            let mut line = DecisionRow { limit, seat, row, load };
+            let mut line = DecisionRow { limit, scope: seat, row, totals: load };
             for (name, charged) in &holding.charges {
                 if let Some((index, item)) =
                     limit.item_named(name).filter(|(_, item)| item.per() == seat.per())

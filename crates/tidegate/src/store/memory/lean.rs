@@ -16,7 +16,7 @@
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use tidegate_core::decide::cost_of;
+use tidegate_core::decide::charge_cost;
 use tidegate_core::law::SlidingWindow;
 use tidegate_core::law::sliding_window::SlidingLog;
 use tidegate_core::{
@@ -61,8 +61,8 @@ pub(super) fn decide(
     let outcome = if let Some(denial) = denial {
         let refusing = |ask: usize| stands.of(ask).edition();
         if order.intent == Intent::Acquire {
-            let column = refusing(denial.binding.line).columns.first();
-            pleas[denial.binding.line].tenant.counts.refused(column.copied().unwrap_or_default());
+            let column = refusing(denial.binding.row).columns.first();
+            pleas[denial.binding.row].tenant.counts.refused(column.copied().unwrap_or_default());
         }
         Outcome::Denied(put_in_words(denial, |ask| &refusing(ask).limit))
     } else {
@@ -253,7 +253,7 @@ impl<'a> Stand<'a> {
         match self.out {
             Some(index) => self.put_row(std::mem::take(&mut out[index]), change, at),
             None if change == Change::Nothing => {}
-            None if self.row(out).runs().is_some_and(|runs| runs.len() > 1) => {}
+            None if self.row(out).sliding_log().is_some_and(|runs| runs.len() > 1) => {}
             None => {
                 let word = self.word;
                 let row = self.shelf_mut().lend(word, None);
@@ -315,7 +315,7 @@ impl<'a> Stands<'a> {
         let Stands { all, out } = self;
         for stand in all {
             stand.take_out(out);
-            let latest = stand.row(out).runs().and_then(SlidingLog::last_charge);
+            let latest = stand.row(out).sliding_log().and_then(SlidingLog::last_charge);
             at = at.max(stand.floor()).max(latest.unwrap_or_default());
         }
         at
@@ -327,9 +327,9 @@ impl<'a> Stands<'a> {
         let mut is_granted = true;
         for stand in &self.all {
             let (item, rolling) = sliding(stand.edition());
-            let runs = stand.row(&self.out).runs().expect(WRITTEN);
-            let cost = cost_of(item.charge(), AskTotals::of(pleas[stand.ask].count));
-            if let Verdict::Denied(wait) = rolling.judge(item.rule().capacity, runs, cost, at) {
+            let runs = stand.row(&self.out).sliding_log().expect(WRITTEN);
+            let cost = charge_cost(item.charge(), AskTotals::of(pleas[stand.ask].count));
+            if let Verdict::Denied(wait) = rolling.check(item.rule().capacity, runs, cost, at) {
                 waits[stand.ask] = Some(wait);
                 is_granted = false;
             }
@@ -339,7 +339,7 @@ impl<'a> Stands<'a> {
         }
         let mut worst = None;
         for (ask, wait) in waits.iter().enumerate().filter_map(|(ask, wait)| Some((ask, (*wait)?))) {
-            worst = Some(Denial::harsher(worst, ItemPosition { line: ask, item: 0 }, wait));
+            worst = Some(Denial::stricter(worst, ItemPosition { row: ask, item: 0 }, wait));
         }
         worst
     }
@@ -352,11 +352,11 @@ impl<'a> Stands<'a> {
             let plea = &pleas[stand.ask];
             let (edition, row) = stand.open(out);
             let (item, rolling) = sliding(edition);
-            let cost = cost_of(item.charge(), AskTotals::of(plea.count));
+            let cost = charge_cost(item.charge(), AskTotals::of(plea.count));
             if cost > 0 {
-                let before = row.weight();
-                let _no_refund = rolling.charge(row.runs_mut().expect(WRITTEN), cost, at);
-                let after = row.weight();
+                let before = row.memory_bytes();
+                let _no_refund = rolling.charge(row.sliding_log_mut().expect(WRITTEN), cost, at);
+                let after = row.memory_bytes();
                 if stand.out.is_none() {
                     stand.shelf_mut().reweigh(before, after);
                 }
@@ -380,8 +380,12 @@ impl<'a> Stands<'a> {
             let (per, tag) = (stand.per(), stand.tag().unwrap_or(NO_TAG));
             let (edition, row) = stand.open(out);
             let limit = Arc::clone(&edition.limit);
-            let line =
-                DecisionRow { limit: &limit, seat: edition.seat(per, tag), row, load: AskTotals::default() };
+            let line = DecisionRow {
+                limit: &limit,
+                scope: edition.seat(per, tag),
+                row,
+                totals: AskTotals::default(),
+            };
             let reading = line.reading(0, &limit.items()[0], at);
             answers.read(ItemReading { limit: Arc::clone(&limit), item: 0, reading });
         }

@@ -57,8 +57,8 @@ impl Shared {
         let now = self.now();
         let tenant = self.known(limit_id)?;
         let looked = with_row(&tenant, key, now, Missing::Blank, |edition, seat, row, now| {
-            let now = row.latest_charge().max(now);
-            usage(&DecisionRow { limit: &edition.limit, seat, row, load: AskTotals::default() }, now)
+            let now = row.last_charge_time().max(now);
+            usage(&DecisionRow { limit: &edition.limit, scope: seat, row, totals: AskTotals::default() }, now)
         });
         Ok(looked.unwrap_or(Usage { count: None, items: Vec::new() }))
     }
@@ -66,7 +66,7 @@ impl Shared {
     pub(super) fn holders(&self, limit_id: &str, key: Option<&[u8]>) -> Result<Vec<LeaseTerm>, OrderError> {
         let now = self.now();
         let tenant = self.known(limit_id)?;
-        let looked = with_row(&tenant, key, now, Missing::Ignored, |_, _, row, now| row.holders(now));
+        let looked = with_row(&tenant, key, now, Missing::Ignored, |_, _, row, now| row.live_leases(now));
         Ok(looked.unwrap_or_default())
     }
 

@@ -19,7 +19,7 @@
 use std::hash::{BuildHasher, Hasher};
 
 use ahash::RandomState;
-use tidegate_core::limit::LONGEST_KEY;
+use tidegate_core::limit::MAX_KEY_BYTES;
 
 use super::line::Tag;
 
@@ -100,7 +100,7 @@ impl Printer {
     #[inline(always)]
     pub(super) fn print_within(&self, key: &[u8]) -> Option<Tag> {
         match self.fold(key) {
-            None if key.len() > LONGEST_KEY => None,
+            None if key.len() > MAX_KEY_BYTES => None,
             folded => Some(folded.unwrap_or_else(|| self.print_otherwise(key))),
         }
     }
@@ -235,7 +235,7 @@ mod tests {
         const HIGH: u64 = (1 << u32::BITS) - 1;
         for secret in [Secret::of([5, 6]), Secret::of([5, 6]).kept()] {
             let printer = Printer::new(secret, 1);
-            for length in (0..100).chain([LONGEST_KEY - 1, LONGEST_KEY]) {
+            for length in (0..100).chain([MAX_KEY_BYTES - 1, MAX_KEY_BYTES]) {
                 let key: Vec<u8> = (0..length).map(|at| u8::try_from(at % 251).expect("a byte")).collect();
                 let tag = printer.print(&key);
                 assert_eq!(printer.print_within(&key), Some(tag));
@@ -243,7 +243,7 @@ mod tests {
                     assert_ne!(part, u64::from(tag.high));
                 }
             }
-            assert!(printer.print_within(&vec![1; LONGEST_KEY + 1]).is_none());
+            assert!(printer.print_within(&vec![1; MAX_KEY_BYTES + 1]).is_none());
         }
     }
 

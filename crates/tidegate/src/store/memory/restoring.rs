@@ -198,7 +198,7 @@ impl Restore {
         let tenant = match known {
             Some(tenant) if version <= tenant.limit().version() => tenant,
             known => {
-                let limit = Limit::again(spec, self.shared.tick, version, &descent)
+                let limit = Limit::restore(spec, self.shared.tick, version, &descent)
                     .map(Arc::new)
                     .map_err(|flaws| RestoreError::Limit { id: id.to_string(), flaws })?;
                 match known {
@@ -229,7 +229,7 @@ impl Restore {
     }
 
     fn replace(&mut self, tenant: &Tenant, limit: Arc<Limit>, at: Timestamp) {
-        let was_over = tenant.limit().season(at) == LimitPhase::After;
+        let was_over = tenant.limit().phase(at) == LimitPhase::After;
         let draft = tenant.draft(limit);
         // All editions are remembered until the end: rows of any of them may come.
         let _crowd = tenant.announce(draft, Because::Put, Brief::Later, || at, |_| {});
@@ -321,7 +321,7 @@ impl Restore {
             let now = self.now;
             return self.change(tenant, key, |limit, own| {
                 own.merge(&row, limit, Per::All);
-                own.forget_expired(limit, Per::All, now);
+                own.drop_expired(limit, Per::All, now);
             });
         };
         self.waiting.push(Waits { generation, tag, row }, tenant.budget.rows());
@@ -357,7 +357,7 @@ impl Restore {
     fn place(&self, Waits { generation, tag, row }: &Waits) -> Result<(), RestoreError> {
         let merge = |limit: &Limit, own: &mut Row| {
             own.merge(row, limit, Per::Key);
-            own.forget_expired(limit, Per::Key, self.now);
+            own.drop_expired(limit, Per::Key, self.now);
         };
         self.tenants.get(generation).map_or(Ok(()), |tenant| self.change(tenant, Some(*tag), merge))
     }
@@ -528,10 +528,10 @@ impl Restore {
             self.change(tenant, tag, |limit, row| {
                 for (name, charged) in &holding.charges {
                     if let Some((index, _)) = limit.item_named(name).filter(|(_, item)| item.per() == per) {
-                        row.hold(limit, index, tenure, charged.cost);
+                        row.restore_lease(limit, index, tenure, charged.cost);
                     }
                 }
-                row.pin();
+                row.add_hold();
             })?;
         }
         Ok(())

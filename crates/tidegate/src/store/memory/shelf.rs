@@ -182,7 +182,7 @@ impl Shelf {
 
     /// Puts a row on the shelf and says where, as a cell.
     pub(super) fn put(&mut self, row: Row, ring: Option<Ring>) -> u64 {
-        if let (Some(ring), Some(State::SlidingWindow(runs))) = (ring, row.only())
+        if let (Some(ring), Some(State::SlidingWindow(runs))) = (ring, row.single_state())
             && let Some(place) = self.put_ring(ring, runs)
         {
             self.spare = Some(row);
@@ -230,7 +230,7 @@ impl Shelf {
             let mut row =
                 self.spare.take().unwrap_or_else(|| Row::of(State::SlidingWindow(SlidingLog::default())));
             let words = self.ring(ring, place);
-            row.refill(ring.units(words), ring.last(words));
+            row.replace_entries(ring.units(words), ring.last(words));
             return row;
         }
         let row = std::mem::take(self.row(place));
@@ -250,7 +250,7 @@ impl Shelf {
     /// Puts a row back that was lent and has changed, where it was if it fits there, and says where that is, as a cell.
     pub(super) fn put_again(&mut self, cell: u64, row: Row, ring: Option<Ring>) -> u64 {
         let place = place_of(cell);
-        match (cell & RING != 0, ring, row.only()) {
+        match (cell & RING != 0, ring, row.single_state()) {
             (true, Some(ring), Some(State::SlidingWindow(runs)))
                 if ring.pack(runs, self.ring_mut(ring, place)) =>
             {
@@ -289,7 +289,7 @@ impl Shelf {
     /// Brings the rows of these cells near, for whoever will take them soon: one after the other would be waited for each in turn.
     pub(super) fn bring_near(&self, cells: impl Iterator<Item = u64>) {
         let wide = cells.filter(|cell| is_at_full_width(*cell));
-        std::hint::black_box(wide.fold(0, |all, cell| all ^ self.at(place_of(cell)).glance()));
+        std::hint::black_box(wide.fold(0, |all, cell| all ^ self.at(place_of(cell)).touch_states()));
     }
 
     /// How many rows are on it that are not rings.
@@ -370,7 +370,7 @@ fn place(index: usize) -> u32 {
 /// What a row points to, about, in bytes.
 #[inline]
 fn weight_beside(row: &Row) -> usize {
-    row.weight() - size_of::<Row>()
+    row.memory_bytes() - size_of::<Row>()
 }
 
 /// Whether a cell says where a row lies that is no ring.

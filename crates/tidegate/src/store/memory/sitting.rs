@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use tidegate_core::decide::{self, Decision};
-use tidegate_core::order::MOST_ASKS;
+use tidegate_core::order::MAX_ASKS;
 use tidegate_core::{
     AskTotals, Hold, Intent, Item, Law, Limit, Order, Per, Row, RowScope, Timestamp, UsageRecord,
 };
@@ -113,7 +113,7 @@ impl<'a> Lock<'a> {
 
 /// Everything that one order is about, and what of it is locked. It takes no memory but its own, and it is large: it stays where it is.
 pub(super) struct Sitting<'a> {
-    members: ArrayVec<Member<'a>, MOST_ASKS>,
+    members: ArrayVec<Member<'a>, MAX_ASKS>,
     locks: ArrayVec<Lock<'a>, MOST_ENTRANTS>,
     parties: ArrayVec<Party<'a>, MOST_ENTRANTS>,
     now: Timestamp,
@@ -362,7 +362,7 @@ impl<'a> Sitting<'a> {
             entrants.push(Entrant { limit: &edition.limit, ask: party.ask, station, row, load: party.load });
         }
         // Rows in cells may have been charged by somebody whose clock was read after ours.
-        *now = entrants.iter().map(|entrant| entrant.row.latest_charge()).fold(*now, Timestamp::max);
+        *now = entrants.iter().map(|entrant| entrant.row.last_charge_time()).fold(*now, Timestamp::max);
         let now = *now;
         locks.iter().for_each(|lock| lock.raise(now));
         if !is_up_to_date(members) {
@@ -516,7 +516,7 @@ fn count(members: &[Member<'_>], parties: &[Party<'_>], conclusion: &Conclusion)
     match conclusion.decision {
         Decision::Granted => members.iter().for_each(|member| member.tenant.counts.granted()),
         Decision::Denied(denial) => {
-            let Member { tenant, edition } = &members[parties[denial.binding.line].member];
+            let Member { tenant, edition } = &members[parties[denial.binding.row].member];
             let column = edition.columns.get(denial.binding.item);
             tenant.counts.refused(column.copied().unwrap_or_default());
         }
@@ -566,7 +566,7 @@ pub(super) fn note_row(
             continue;
         }
         let rule = seat.rule(index, item, at);
-        notes.charges.extend(UsageRecord::of_latest(rule, row.state(item)).map(|trace| Charge {
+        notes.charges.extend(UsageRecord::latest(rule, row.state(item)).map(|trace| Charge {
             generation,
             version: limit.version(),
             key,

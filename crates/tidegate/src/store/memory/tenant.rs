@@ -256,7 +256,7 @@ impl Tenant {
         let per = if key.is_none() { Per::All } else { Per::Key };
         let mut row = Row::blank(&editions[first].limit, per);
         for (item, trace) in traces {
-            if !row.trace(&editions[first].limit, item, trace) {
+            if !row.merge_usage(&editions[first].limit, item, trace) {
                 return None;
             }
         }

@@ -280,6 +280,6 @@ fn trace_row(limit: &Limit, per: Per, row: &Row, traces: &mut Vec<(usize, UsageR
     traces.clear();
     let own = |(_, item): &(usize, &Item)| item.per() == per;
     for (index, item) in limit.items().iter().enumerate().filter(own) {
-        UsageRecord::each(item.rule(), row.state(item), |trace| traces.push((index, trace)));
+        UsageRecord::for_each(item.rule(), row.state(item), |trace| traces.push((index, trace)));
     }
 }

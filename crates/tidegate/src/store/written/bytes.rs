@@ -17,7 +17,7 @@ impl Writer<'_> {
 
     /// A number.
     pub fn number(&mut self, number: u64) {
-        row_codec::put(self.0, number);
+        row_codec::put_varint(self.0, number);
     }
 
     /// An instant.
@@ -104,7 +104,7 @@ impl<'a> Reader<'a> {
 
     /// A number.
     pub fn number(&mut self) -> Result<u64, CodecError> {
-        let number = row_codec::take(|| self.byte())?;
+        let number = row_codec::read_varint(|| self.byte())?;
         number.ok_or(self.illegible("a number above 64 bits"))
     }
 

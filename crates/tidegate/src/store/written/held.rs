@@ -37,7 +37,7 @@ pub fn write_lease(out: &mut Writer<'_>, lease: &Lease) {
         out.number(holding.charges.len() as u64);
         for (name, charged) in &holding.charges {
             out.text(name.as_bytes());
-            out.number(charged.place.item as u64);
+            out.number(charged.position.item as u64);
             out.number(charged.cost);
             write_receipt(out, charged.receipt);
         }
@@ -80,8 +80,11 @@ pub fn read_lease(body: &mut Reader<'_>) -> Result<Lease, CodecError> {
                 pins: body.flag()?,
                 charges: body.many(4, |body| {
                     let name = body.string()?.into();
-                    let place = ItemPosition { line: 0, item: body.size()? };
-                    Ok((name, ChargeRecord { place, cost: body.number()?, receipt: read_receipt(body)? }))
+                    let place = ItemPosition { row: 0, item: body.size()? };
+                    Ok((
+                        name,
+                        ChargeRecord { position: place, cost: body.number()?, receipt: read_receipt(body)? },
+                    ))
                 })?,
             })
         })?,

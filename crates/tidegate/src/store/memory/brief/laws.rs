@@ -135,7 +135,7 @@ impl CellLaw for Drop {
         let &Short { a: step, b: room, base, .. } = self.short();
         let now = now.ticks().wrapping_sub(base).wrapping_add(PRESENT);
         // Nobody goes by a cell that somebody holds, nor by one that only says where its row is, whatever was read of the rules.
-        match token_bucket::unit_within(room, step, word, now) {
+        match token_bucket::charge_one_within(room, step, word, now) {
             Some(next) if word | next <= PRESENT | PAYLOAD => Next::Granted(next),
             None if word <= PRESENT | PAYLOAD => {
                 let again = (word & PAYLOAD).wrapping_sub(room).wrapping_add(base);
@@ -173,7 +173,7 @@ impl CellLaw for Bucket {
 impl Spelled for Bucket {
     #[inline(always)]
     fn judge(&self, payload: u64, cost: Amount, now: Timestamp) -> Verdict {
-        self.0.rate().judge(self.0.capacity(), &self.0.arrival(payload), cost, now)
+        self.0.rate().check(self.0.capacity(), &self.0.arrival(payload), cost, now)
     }
 
     #[inline(always)]
@@ -223,7 +223,7 @@ impl Spelled for Total {
         if capacity == Capacity::Unlimited {
             return Verdict::Granted;
         }
-        lifetime_total::judge(capacity, &self.0.tally(payload), cost)
+        lifetime_total::check(capacity, &self.0.tally(payload), cost)
     }
 
     #[inline(always)]
@@ -273,7 +273,7 @@ impl Spelled for Window {
         if capacity == Capacity::Unlimited {
             return Verdict::Granted;
         }
-        self.0.window().judge(capacity, &self.0.count(payload), cost, now)
+        self.0.window().check(capacity, &self.0.count(payload), cost, now)
     }
 
     #[inline(always)]

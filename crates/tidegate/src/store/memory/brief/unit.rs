@@ -39,7 +39,7 @@ impl Unit {
     pub(in super::super) fn next(&self, word: u64, now: Timestamp) -> Option<u64> {
         let now = now.ticks().wrapping_add(self.ahead.load(Ordering::Relaxed));
         let (room, step) = (self.room.load(Ordering::Relaxed), self.step.load(Ordering::Relaxed));
-        token_bucket::unit_within(room, step, word, now)
+        token_bucket::charge_one_within(room, step, word, now)
     }
 }
 

@@ -174,7 +174,7 @@ fn an_edit_loses_no_charge() {
 /// A limit, and its next version, whose counts take more bits.
 fn edited() -> (Arc<Limit>, Arc<Limit>) {
     let (limit, next) = (total_per_key(4), total_per_key(4000));
-    let next = limit.succeed(next.spec().clone()).expect("it makes sense");
+    let next = limit.next_version(next.spec().clone()).expect("it makes sense");
     (limit, Arc::new(next))
 }
 

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use tidegate_core::Timestamp;
-use tidegate_core::limit::LONGEST_KEY;
+use tidegate_core::limit::MAX_KEY_BYTES;
 
 use super::super::brief::{Drop, Unit};
 use super::super::counts::Counts;
@@ -127,7 +127,7 @@ impl Bundle {
         if now.ticks().wrapping_sub(plan.from.load(Ordering::Relaxed)) >= lasts {
             return self.look_again(planned);
         }
-        let fits = keys.iter().all(|key| key.is_none_or(|key| key.len() <= LONGEST_KEY));
+        let fits = keys.iter().all(|key| key.is_none_or(|key| key.len() <= MAX_KEY_BYTES));
         if !fits || others.len() != ALL - 1 {
             return None;
         }

@@ -244,7 +244,7 @@ impl<'a> Round<'a> {
     /// Keeps the harshest refusal, the first written of equals.
     #[cold]
     fn deny(&mut self, ask: usize, sheet: Sheet<'a>, short: &Short, wait: Wait) {
-        let place = ItemPosition { line: ask, item: short.head.item() };
+        let place = ItemPosition { row: ask, item: short.head.item() };
         let (column, edition) = (short.head.column(), sheet.edition());
         match &mut self.denial {
             None => {
@@ -319,7 +319,7 @@ impl<'a> Round<'a> {
         if let Some(refused) = self.denial {
             self.refuse(pleas, &refused.denial, now)?;
             if intent == Intent::Acquire {
-                pleas[refused.denial.binding.line].tenant.counts.refused(refused.column);
+                pleas[refused.denial.binding.row].tenant.counts.refused(refused.column);
             }
             self.tell(now, reader);
             return Ok(Quick::Refused(refused, now));

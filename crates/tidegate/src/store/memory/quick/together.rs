@@ -14,7 +14,7 @@
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use tidegate_core::limit::LONGEST_KEY;
+use tidegate_core::limit::MAX_KEY_BYTES;
 use tidegate_core::{AskTotals, Timestamp, Verdict, Wait};
 
 use super::super::brief::{AskKind, CellLaw, Head, Sheet};
@@ -110,7 +110,7 @@ fn attempt(Together { tenants, keys }: Together<'_>, now: Timestamp) -> Result<V
     for (tenant, key) in tenants.iter().zip(keys) {
         let sheet = tenant.board.sheet();
         let head = sheet.head();
-        if head.has_second() || !sheet.is_good(now) || key.is_some_and(|key| key.len() > LONGEST_KEY) {
+        if head.has_second() || !sheet.is_good(now) || key.is_some_and(|key| key.len() > MAX_KEY_BYTES) {
             return Err(Setback::Otherwise);
         }
         let (cell, word, line) = if head.is_of_key() {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use tidegate_core::decide::{cost, each_item, lease_ttl};
+use tidegate_core::decide::{cost, for_each_item, lease_ttl};
 use tidegate_core::{
     Amount, AskTotals, ChargeRecord, Decision, DecisionRow, Intent, LeaseId, LeaseTerm, Limit, LimitPhase,
     LimitSpec, Per, Row, RowScope, Tick, Timestamp, decide,
@@ -79,9 +79,9 @@ impl Desk {
             .zip(&mut rows)
             .map(|(((whose, load), limit), row)| DecisionRow {
                 limit,
-                seat: seat(limit, whose),
+                scope: seat(limit, whose),
                 row,
-                load: *load,
+                totals: *load,
             })
             .collect();
         let ttl = lease_ttl(&lines);
@@ -99,14 +99,14 @@ impl Desk {
             let charges = charged
                 .iter()
                 .map(|charge| {
-                    let limit = &limits[charge.place.line];
-                    let whose = laid[charge.place.line].0.clone();
-                    let name = limit.items()[charge.place.item].name().to_owned();
+                    let limit = &limits[charge.position.row];
+                    let whose = laid[charge.position.row].0.clone();
+                    let name = limit.items()[charge.position.item].name().to_owned();
                     (whose, name, *charge, limit.version())
                 })
                 .collect();
             if hold {
-                rows.iter_mut().for_each(Row::pin);
+                rows.iter_mut().for_each(Row::add_hold);
             }
             let rows = laid.iter().map(|(whose, _)| whose.clone()).collect();
             self.holds.insert(tenure.lease, Hold { tenure, pinned: hold, rows, charges });
@@ -137,7 +137,7 @@ impl Desk {
         let hold = self.holds.remove(&lease)?;
         for whose in hold.rows.iter().filter(|_| hold.pinned) {
             if let Some(row) = self.rows.get_mut(whose) {
-                row.unpin();
+                row.remove_hold();
             }
         }
         Some(hold)
@@ -188,15 +188,15 @@ impl SystemUnderTest for Desk {
             return true;
         }
         let made = match &former {
-            Some(former) => former.succeed(spec.clone()),
+            Some(former) => former.next_version(spec.clone()),
             None => Limit::new(spec.clone(), self.tick),
         };
         let Ok(next) = made else { return false };
         if let Some(former) = former {
             for (whose, row) in self.rows.iter_mut().filter(|((id, _), _)| *id == spec.id) {
-                *row = row.adopt((&former, seat(&former, whose)), (&next, seat(&next, whose)), now);
+                *row = row.migrate((&former, seat(&former, whose)), (&next, seat(&next, whose)), now);
             }
-            if former.season(now) == LimitPhase::After {
+            if former.phase(now) == LimitPhase::After {
                 self.void(|(id, _)| *id == spec.id);
             }
         }
@@ -209,7 +209,7 @@ impl SystemUnderTest for Desk {
         let mut readings = Vec::new();
         let mut names = Vec::new();
         let (decision, lease) = self.decide(intent, asks, hold, now, &mut |lines| {
-            each_item(lines, |place, line, item| {
+            for_each_item(lines, |place, line, item| {
                 names.push((place, line.limit.id().to_owned(), item.name().to_owned()));
                 let reading = line.reading(place.item, item, now);
                 readings.push(ModelReading {
@@ -242,7 +242,7 @@ impl SystemUnderTest for Desk {
             let cost = cost(item, AskTotals::of(actual));
             let row = self.rows.entry(whose.clone()).or_insert_with(|| Row::blank(&limit, per(whose)));
             let mut line =
-                DecisionRow { limit: &limit, seat: seat(&limit, whose), row, load: AskTotals::default() };
+                DecisionRow { limit: &limit, scope: seat(&limit, whose), row, totals: AskTotals::default() };
             line.settle(index, charged, *version, cost, now);
         }
         for whose in &hold.rows {
@@ -292,7 +292,7 @@ impl SystemUnderTest for Desk {
         let limits = &self.limits;
         self.rows.retain(|whose, row| {
             let limit = &limits[&whose.0];
-            !row.is_fresh(limit, seat(limit, whose), now)
+            !row.is_evictable(limit, seat(limit, whose), now)
         });
     }
 }

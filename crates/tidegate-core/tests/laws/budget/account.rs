@@ -20,7 +20,7 @@ fn after(time: Duration) -> BudgetTime {
     let nanos = u64::try_from(time.as_nanos()).expect("some days");
     BudgetTime {
         wall: Timestamp::from_ticks(MIDNIGHT).plus(Span::from_ticks(nanos)),
-        steady: i64::try_from(nanos).expect("some days"),
+        monotonic: i64::try_from(nanos).expect("some days"),
     }
 }
 
@@ -58,8 +58,8 @@ fn windows_begin_anew() {
     assert_eq!(account.elapsed(), MINUTE);
     account.observe(after(DAY * 4), Rate::from_units(10).over(MINUTE * (3 * 1440 - 1)));
     assert_eq!(minutes(account.used()), 0, "now is the first instant of a new window");
-    account.skip(after(DAY * 4 + MINUTE));
-    account.skip(after(DAY * 5 + MINUTE));
+    account.observe_gap(after(DAY * 4 + MINUTE));
+    account.observe_gap(after(DAY * 5 + MINUTE));
     assert_eq!(account.unobserved_for(), MINUTE);
 }
 
@@ -89,7 +89,7 @@ fn the_trail_is_what_a_provider_looks_at() {
             account.observe(after(SECOND * 5 * (number + 1)), rate.over(SECOND * 5));
             worst = worst.max(account.trailing_used());
         }
-        worst.lasting(DAY)
+        worst.rate_over(DAY)
     };
     let without = worst(false);
     assert!(without > Rate::from_units(45), "{without:?}");
@@ -101,7 +101,7 @@ fn clocks_that_are_put_right_lose_nothing() {
     let mut account = open(Unobserved::Zero, true, DAY / 2);
     let moment = |wall: Duration, steady: Duration| BudgetTime {
         wall: after(wall).wall,
-        steady: after(steady).steady,
+        monotonic: after(steady).monotonic,
     };
     let noon = DAY / 2;
     account.observe(moment(noon + MINUTE, noon + MINUTE), Rate::from_units(60).over(MINUTE));
@@ -116,7 +116,7 @@ fn clocks_that_are_put_right_lose_nothing() {
 }
 
 fn minutes_rounded(quota: Quota) -> i128 {
-    quota.billionths_for_a_minute() / 1_000_000_000
+    quota.billionth_minutes() / 1_000_000_000
 }
 
 proptest! {
@@ -143,11 +143,11 @@ proptest! {
         for (seconds, percent, times) in looks {
             for _ in 0..times {
                 let limit = account.advice().limit;
-                let left = account.tile().length().saturating_sub(account.elapsed());
+                let left = account.window().length().saturating_sub(account.elapsed());
                 // Somebody looks when a window ends, as the governor does.
                 let time = (SECOND * seconds).min(left);
                 let rate = Rate::from_billionths(limit.billionths() / 100 * percent);
-                let before = account.tile();
+                let before = account.window();
                 let used = account.used().plus(rate.over(time));
                 now += time;
                 account.observe(after(now), rate.over(time));

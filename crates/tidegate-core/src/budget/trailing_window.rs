@@ -19,7 +19,7 @@ use std::time::Duration;
 use super::{Quota, Rate, nanos};
 
 /// The most points of a trail: those of a week at five seconds each. Samples that come more often are put together.
-pub const MOST_POINTS: u32 = 1 << 17;
+pub const MAX_POINTS: u32 = 1 << 17;
 
 /// All that was ever used, up to a moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,7 +69,7 @@ impl TrailingWindow {
             dropped: 0,
             minima: VecDeque::new(),
             tip: Point { at: now, total: Quota::ZERO },
-            spacing: window_nanos / i64::from(MOST_POINTS),
+            spacing: window_nanos / i64::from(MAX_POINTS),
         };
         trail.settle(first);
         trail
@@ -100,7 +100,7 @@ impl TrailingWindow {
     }
 
     /// The most that may be used for one step, so that no window is over, and none will be if no more than the floor is used after it.
-    pub fn room(&mut self) -> Rate {
+    pub fn max_rate(&mut self) -> Rate {
         let now = self.tip.at;
         let start = now.saturating_add(self.step).saturating_sub(self.window);
         self.forget_minima_before(start);
@@ -111,14 +111,14 @@ impl TrailingWindow {
         least = least.min(self.height(self.tip));
         // Whatever `s` is, the floor until then is what `C − m·t` leaves out.
         let room = self.quota.raw() - self.tip.total.raw() + self.drawn(start) + least;
-        let mut rate = Quota::from_raw(room).lasting(time(self.step));
+        let mut rate = Quota::from_raw(room).rate_over(time(self.step));
         let first = self.until(now.saturating_sub(self.window));
         for point in self.points.range(first..).take_while(|point| point.at <= start) {
             let runs = point.at + self.window - now;
             let left = self.quota.minus(self.tip.total.minus(point.total));
             // Only what does not fit has to be divided.
             if rate.over(time(runs)) > left {
-                rate = left.lasting(time(runs));
+                rate = left.rate_over(time(runs));
             }
         }
         rate

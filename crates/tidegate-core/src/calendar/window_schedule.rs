@@ -14,10 +14,10 @@ use crate::time::{LAST_SECOND, Tick, Timestamp};
 const DAY: i64 = 86_400;
 
 /// The shortest stretch: a minute.
-pub const SHORTEST_TILE: Duration = Duration::from_secs(60);
+pub const MIN_SCHEDULED_WINDOW: Duration = Duration::from_secs(60);
 
 /// The longest stretch: a week.
-pub const LONGEST_TILE: Duration = Duration::from_secs(7 * 86_400);
+pub const MAX_SCHEDULED_WINDOW: Duration = Duration::from_secs(7 * 86_400);
 
 /// Stretches that tile time.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,17 +45,18 @@ impl ScheduledWindow {
 }
 
 impl WindowSchedule {
-    /// Stretches of so many whole seconds, from [`SHORTEST_TILE`] to [`LONGEST_TILE`], from this hour of the day on; `None` if there is no
+    /// Stretches of so many whole seconds, from [`MIN_SCHEDULED_WINDOW`] to [`MAX_SCHEDULED_WINDOW`], from this hour of the day on; `None` if there is no
     /// such thing.
     pub fn new(zone: Zone, first_hour: u8, length: Duration) -> Option<WindowSchedule> {
-        let fits = (SHORTEST_TILE..=LONGEST_TILE).contains(&length) && length.subsec_nanos() == 0;
+        let fits =
+            (MIN_SCHEDULED_WINDOW..=MAX_SCHEDULED_WINDOW).contains(&length) && length.subsec_nanos() == 0;
         let first_hour = i8::try_from(first_hour).ok().filter(|hour| *hour < 24)?;
         let length = i64::try_from(length.as_secs()).ok().filter(|_| fits)?;
         Some(WindowSchedule { zone, first_hour, length })
     }
 
     /// How long a stretch is when no clock changes.
-    pub fn nominal(&self) -> Duration {
+    pub fn nominal_length(&self) -> Duration {
         Duration::from_secs(self.length.unsigned_abs())
     }
 
@@ -65,7 +66,7 @@ impl WindowSchedule {
     }
 
     /// The stretch around an instant, in nanoseconds.
-    pub fn tile(&self, at: Timestamp) -> ScheduledWindow {
+    pub fn window(&self, at: Timestamp) -> ScheduledWindow {
         let tick = Tick::NANOSECOND;
         let second = i64::try_from(tick.second_of(at).min(LAST_SECOND)).unwrap_or(i64::MAX);
         let (start, end) = self.find(second);

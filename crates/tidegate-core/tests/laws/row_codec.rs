@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tidegate_core::row_codec::{FORMAT, RowDecodeError, decode, encode, version};
+use tidegate_core::row_codec::{FORMAT, RowDecodeError, decode, encode, limit_version};
 use tidegate_core::{
     Charge, Decision, Intent, ItemSpec, Limit, LimitSpec, Per, Policy, Precision, Row, Tick, Timestamp, Unit,
 };
@@ -13,7 +13,7 @@ use tidegate_testkit::history::{SystemUnderTest, histories, replay};
 use tidegate_testkit::model::OwnedAsk;
 use tidegate_testkit::test_scale::cases;
 
-use crate::desk::{Desk, seat};
+use crate::reference_store::{Desk, seat};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -47,7 +47,7 @@ fn golden(spec: LimitSpec, story: &[(u64, u64)], bytes: &str) {
     encode(&row, limit, Per::All, &mut written);
     let bytes = hex(bytes);
     assert_eq!(written, bytes, "written {written:02x?}");
-    assert_eq!(version(&bytes), Ok(1));
+    assert_eq!(limit_version(&bytes), Ok(1));
     assert_eq!(decode(&bytes, limit, Per::All), Ok(row));
 }
 
@@ -143,14 +143,14 @@ fn another_format_is_refused_by_name() {
     bytes[0] = FORMAT + 1;
     let refused = Err(RowDecodeError { at: 0, what: "a format this version does not know" });
     assert_eq!(decode(&bytes, &limit(), Per::All), refused);
-    assert_eq!(version(&bytes).map_err(|damage| damage.at), Err(0));
+    assert_eq!(limit_version(&bytes).map_err(|damage| damage.at), Err(0));
 }
 
 #[test]
 fn another_version_is_refused_by_name() {
     let mut bytes = hex(EVERYTHING);
     bytes[1] = 2;
-    assert_eq!(version(&bytes), Ok(2));
+    assert_eq!(limit_version(&bytes), Ok(2));
     let damage = decode(&bytes, &limit(), Per::All).expect_err("version 1 cannot read it");
     assert_eq!(damage.what, "another version of the limit");
 }
@@ -238,8 +238,8 @@ proptest! {
                 bytes[at] = *value;
                 read_or_refused(&bytes, limit, per);
                 if let Ok(row) = decode(&bytes, limit, per) {
-                    row.is_fresh(limit, seat(limit, whose), tally.ended);
-                    row.freshens(limit, seat(limit, whose), tally.ended);
+                    row.is_evictable(limit, seat(limit, whose), tally.ended);
+                    row.evictable_at(limit, seat(limit, whose), tally.ended);
                 }
             }
         }

@@ -87,7 +87,7 @@ proptest! {
         let mut trail = TrailingWindow::new(average, floor, seconds(WINDOW), seconds(STEP), 0, before);
         let mut model = Model::new(average, floor, before);
         for (length, wish, obeys) in steps {
-            let room = trail.room();
+            let room = trail.max_rate();
             let (now, total) = model.now();
             let exact = i128::from(room.billionths());
             if room > Rate::ZERO {
@@ -115,7 +115,7 @@ proptest! {
         let mut trail = TrailingWindow::new(average, floor, seconds(WINDOW), seconds(STEP), 0, before);
         let mut model = Model::new(average, floor, before);
         for (length, wish) in steps {
-            let rate = Rate::from_units(wish).min(trail.room().max(floor));
+            let rate = Rate::from_units(wish).min(trail.max_rate().max(floor));
             let (now, total) = model.now();
             let used = rate.over(seconds(length));
             model.points.push((now + length * SECOND, total + used.raw()));
@@ -145,7 +145,11 @@ fn points_are_bounded() {
     for number in 1..=1_200_000i64 {
         trail.observe(number * look, rate.over(Duration::from_nanos(look.unsigned_abs())));
     }
-    assert!(trail.points() <= tidegate_core::budget::trail::MOST_POINTS as usize + 2, "{}", trail.points());
+    assert!(
+        trail.points() <= tidegate_core::budget::trailing_window::MAX_POINTS as usize + 2,
+        "{}",
+        trail.points()
+    );
     let missing = rate.over(window).minus(trail.used()).raw().abs();
     assert!(missing <= 2, "{missing}");
     assert_eq!(Quota::ZERO, TrailingWindow::new(rate, rate, window, window, 5, Rate::ZERO).used());

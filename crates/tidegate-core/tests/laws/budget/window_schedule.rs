@@ -26,7 +26,7 @@ fn told(at: Timestamp) -> String {
 
 #[track_caller]
 fn is(tiling: &WindowSchedule, instant: &str, start: &str, end: &str) {
-    let tile = tiling.tile(at(instant));
+    let tile = tiling.window(at(instant));
     assert_eq!((told(tile.start).as_str(), told(tile.end).as_str()), (start, end), "{instant}");
 }
 
@@ -102,12 +102,12 @@ proptest! {
     ) {
         let tiling = tiling(&zone, first_hour, hours);
         let at = |second: u64| Timestamp::from_ticks(second * 1_000_000_000);
-        let tile = tiling.tile(at(second));
+        let tile = tiling.window(at(second));
         prop_assert!(tile.start <= at(second) && at(second) < tile.end);
-        prop_assert_eq!(tiling.tile(tile.start), tile);
+        prop_assert_eq!(tiling.window(tile.start), tile);
         let last = Timestamp::from_ticks(tile.end.ticks() - 1);
-        prop_assert_eq!(tiling.tile(last), tile);
-        prop_assert_eq!(tiling.tile(tile.end).start, tile.end);
+        prop_assert_eq!(tiling.window(last), tile);
+        prop_assert_eq!(tiling.window(tile.end).start, tile.end);
         let length = Tick::NANOSECOND.duration(tile.end.since(tile.start));
         prop_assert_eq!(length, tile.length());
         prop_assert!(length <= HOUR * (hours + 24), "{:?}", length);
