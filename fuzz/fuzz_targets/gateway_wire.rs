@@ -6,9 +6,9 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use libfuzzer_sys::fuzz_target;
-use tidegate_gateway::wire::framing::{Body, Frames, Framing};
-use tidegate_gateway::wire::head::{Forwarded, Head, room};
-use tidegate_gateway::wire::reply::{Reply, To};
+use tidegate_gateway::wire::body::{BodyDecoder, BodyEncoder, BodyFraming};
+use tidegate_gateway::wire::request_head::{ForwardingInfo, RequestHead, header_storage};
+use tidegate_gateway::wire::response_head::{ResponseHead, ResponseOptions};
 
 /// The largest body.
 const MOST: u64 = 1 << 40;
@@ -20,15 +20,15 @@ fuzz_target!(|bytes: &[u8]| {
 });
 
 fn request(bytes: &[u8]) {
-    let mut fields = room();
-    let Ok(Some(head)) = Head::read(bytes, &mut fields) else { return };
+    let mut storage = header_storage();
+    let Ok(Some(head)) = RequestHead::read(bytes, &mut storage) else { return };
     for is_trusted in [false, true] {
-        let about = Forwarded { peer: IpAddr::V4(Ipv4Addr::LOCALHOST), is_trusted, is_secure: false };
+        let about = ForwardingInfo { peer: IpAddr::V4(Ipv4Addr::LOCALHOST), is_trusted, is_secure: false };
         let mut composed = Vec::new();
         head.compose(&about, &mut composed);
         // Endpoints may be told more than clients may tell: the gateway's own fields come on top.
-        let mut fields = room();
-        let Ok(read) = Head::read(&composed, &mut fields) else { continue };
+        let mut storage = header_storage();
+        let Ok(read) = RequestHead::read(&composed, &mut storage) else { continue };
         let again = read.expect("a head is whole");
         assert_eq!(again.length, composed.len());
         assert_eq!((again.method, again.path, again.framing), (head.method, head.path, head.framing));
@@ -39,19 +39,19 @@ fn request(bytes: &[u8]) {
 }
 
 fn response(bytes: &[u8]) {
-    for to_head in [false, true] {
-        let mut fields = room();
-        let Ok(Some(reply)) = Reply::read(bytes, &mut fields, to_head) else { continue };
+    for is_head_request in [false, true] {
+        let mut storage = header_storage();
+        let Ok(Some(reply)) = ResponseHead::read(bytes, &mut storage, is_head_request) else { continue };
         let mut composed = Vec::new();
-        let (frames, goes_on) = reply.compose(To { minor: 1, keeps_alive: true }, &mut composed);
-        let mut fields = room();
-        let again = Reply::read(&composed, &mut fields, to_head).expect("it makes sense").expect("it is whole");
+        let (frames, keep_alive) = reply.compose(ResponseOptions { minor: 1, keeps_alive: true }, &mut composed);
+        let mut storage = header_storage();
+        let again = ResponseHead::read(&composed, &mut storage, is_head_request).expect("it makes sense").expect("it is whole");
         assert_eq!((again.length, again.status), (composed.len(), reply.status));
         match (reply.framing, again.framing) {
-            (Framing::UntilClose, Framing::Chunked) => assert_eq!(frames, Frames::Chunks),
+            (BodyFraming::UntilClose, BodyFraming::Chunked) => assert_eq!(frames, BodyEncoder::Chunks),
             (before, after) => assert_eq!(before, after),
         }
-        assert!(goes_on, "everything is delimited for a client of HTTP/1.1");
+        assert!(keep_alive, "everything is delimited for a client of HTTP/1.1");
     }
 }
 
@@ -62,14 +62,14 @@ fn chunks(bytes: &[u8]) {
     assert_eq!(data(bytes, usize::from(*size).max(1)), whole, "pieces of {size} bytes");
     let Some(data_of_whole) = whole else { return };
     let mut written = Vec::new();
-    Frames::Chunks.write(&data_of_whole, &mut written);
-    Frames::Chunks.finish(&[], &mut written);
+    BodyEncoder::Chunks.write(&data_of_whole, &mut written);
+    BodyEncoder::Chunks.finish(&[], &mut written);
     assert_eq!(data(&written, 7), Some(data_of_whole));
 }
 
 /// What a body of chunks carries, if it is one from its beginning to its end.
 fn data(bytes: &[u8], size: usize) -> Option<Vec<u8>> {
-    let mut body = Body::new(Framing::Chunked, MOST).expect("nobody knows yet how long it is");
+    let mut body = BodyDecoder::new(BodyFraming::Chunked, MOST).expect("nobody knows yet how long it is");
     let (mut data, mut start, mut end) = (Vec::new(), 0, 0);
     while !body.is_done() {
         let piece = body.next(&bytes[start..end]).ok()?;

@@ -14,7 +14,7 @@ use tidegate::store::memory::Restore;
 use tidegate::store::memory::journal::{Journal, Tag, Text};
 use tidegate::{Replies, Ask, Catalog, Detail, ManualClock, Memory, Order};
 use tidegate_core::Timestamp;
-use tidegate_disk::record::Records;
+use tidegate_disk::record::RecordReader;
 
 /// Nobody keeps a log.
 struct Nobody;
@@ -29,9 +29,9 @@ fuzz_target!(|bytes: &[u8]| {
     let now = Timestamp::from_ticks(1_700_000_000_000_000_000);
     let memory = Memory { capacity_bytes: 8 << 20, secret: [1, 2] };
     let mut restoring = Restore::new(ManualClock::at(now), memory);
-    let mut records = Records::new(bytes);
+    let mut records = RecordReader::new(bytes);
     while let Ok(Some(record)) = records.next(&|id| restoring.limit(id)) {
-        if record.tell(&mut restoring).is_err() {
+        if record.restore_into(&mut restoring).is_err() {
             return;
         }
     }

@@ -9,18 +9,18 @@ use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
 use tidegate::{ExpectedVersion, LimitStore, ItemSpec, LimitSpec, ManualClock, MapStore, Policy, Timestamp};
-use tidegate_server::resp::{Door, Doorman, Session, Then};
-use tidegate_server::tokens::Pass;
+use tidegate_server::resp::{RespService, Authenticator, RespSession, FeedNext};
+use tidegate_server::tokens::Permissions;
 
 /// Everybody may come in.
 struct Nobody;
 
-impl Doorman for Nobody {
-    fn admit(&self, _token: &[u8]) -> Option<Pass> {
+impl Authenticator for Nobody {
+    fn authenticate(&self, _token: &[u8]) -> Option<Permissions> {
         None
     }
 
-    fn is_open(&self) -> bool {
+    fn allows_anonymous(&self) -> bool {
         true
     }
 }
@@ -37,7 +37,7 @@ fn said(bytes: &[u8], size: usize) -> Vec<u8> {
     let store: Arc<dyn LimitStore> = Arc::new(store);
     let limit = LimitSpec::named("login").with(ItemSpec::of(Policy::Total, 5).per_key());
     store.put(limit, ExpectedVersion::Absent).expect("it is sound and the first");
-    let mut session = Session::new(Arc::new(Door::new(store, Arc::new(Nobody))));
+    let mut session = RespSession::new(Arc::new(RespService::new(store, Arc::new(Nobody))));
     let (mut buffer, mut output) = (Vec::new(), Vec::new());
     for piece in bytes.chunks(size) {
         buffer.extend_from_slice(piece);
@@ -47,10 +47,10 @@ fn said(bytes: &[u8], size: usize) -> Vec<u8> {
             buffer.drain(..fed.consumed);
             output.append(&mut more);
             match fed.then {
-                Then::Read => break,
-                Then::Feed => {}
-                Then::Close => return output,
-                Then::Wait(_) => unreachable!("a plain store speaks at once"),
+                FeedNext::Read => break,
+                FeedNext::Feed => {}
+                FeedNext::Close => return output,
+                FeedNext::Wait(_) => unreachable!("a plain store speaks at once"),
             }
         }
     }

@@ -8,7 +8,7 @@ use tidegate::file::ActivitySpec;
 use tidegate::text::{parse_capacity, parse_duration};
 
 use crate::Failure;
-use crate::remote::server;
+use crate::remote::client;
 
 /// The names, as the document has them.
 const TASKS: &str = "MAX_CONCURRENT_TASKS";
@@ -19,7 +19,7 @@ const WINDOW: &str = "SLIDE_WINDOW_TIME";
 pub(crate) fn environment() -> Result<ActivitySpec, Failure> {
     let mut values = Vec::new();
     for name in [TASKS, REQUESTS, WINDOW] {
-        values.extend(server::environment(name)?.map(|value| (name, value)));
+        values.extend(client::environment(name)?.map(|value| (name, value)));
     }
     let set = |name: &str| values.iter().find(|(known, _)| *known == name).map(|(_, value)| value.clone());
     read(set).map_err(|wrong| Failure::BadInput(wrong.join("\n")))

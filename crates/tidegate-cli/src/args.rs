@@ -18,13 +18,13 @@ use tidegate::text;
 
 pub(crate) use bench::BenchArgs;
 pub(crate) use cpu::{
-    CpuArgs, CpuCommand, CpuReportArgs, CpuRunArgs, CpuSimulateArgs, CpuStatusArgs, CpuWatchArgs, Enforce,
-    PlanArgs, StateArgs, Target,
+    CpuArgs, CpuCommand, CpuPlanArgs, CpuReportArgs, CpuRunArgs, CpuSimulateArgs, CpuStateArgs,
+    CpuStatusArgs, CpuTarget, CpuWatchArgs, EnforceMethod,
 };
 pub(crate) use gateway::{AccessLog, GatewayArgs};
 pub(crate) use remote::{
-    AcquireArgs, AddArgs, DEFAULT_SERVER, DeleteArgs, GetArgs, LimitArgs, LimitCommand, LimitSource,
-    ListArgs, PeekArgs, ReleaseArgs, RenewArgs, ResetArgs, ServerArgs, SetArgs, SettleArgs, Wanted,
+    AcquireArgs, AddArgs, AskArgs, DEFAULT_SERVER, DeleteArgs, GetArgs, LimitArgs, LimitCommand, LimitSource,
+    ListArgs, PeekArgs, ReleaseArgs, RenewArgs, ResetArgs, ServerArgs, SetArgs, SettleArgs,
 };
 pub(crate) use serve::ServeArgs;
 pub(crate) use store::{BackupArgs, DumpArgs, StoreArgs, StoreCommand, VerifyArgs};
@@ -37,13 +37,13 @@ pub(crate) use token::{CompletionsArgs, NewTokenArgs, TokenArgs, TokenCommand};
   tidegate check tidegate.yaml
 
 Exit codes: 0 done, 1 failed, 2 bad input, 3 refused, 4 unreachable")]
-pub(crate) struct Args {
+pub(crate) struct CliArgs {
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub(crate) command: CliCommand,
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum CliCommand {
     /// Answer over HTTP and RESP: the service
     Serve(ServeArgs),
     /// Stand in front of services, and let through what their limits allow: the gateway
@@ -119,16 +119,16 @@ pub(crate) struct SimulateArgs {
   tail -f chat.ndjson | tidegate pipe --global 100/60s --per-key 10/60s --key user.id | publish")]
 pub(crate) struct PipeArgs {
     /// How many messages pass in any window, all users together; 0/60s refuses all, unlimited only counts
-    #[arg(long, value_name = "RATE", default_value = "100/60s", value_parser = rate, allow_hyphen_values = true)]
+    #[arg(long, value_name = "RATE", default_value = "100/60s", value_parser = parse_rate, allow_hyphen_values = true)]
     pub(crate) global: Rate,
     /// How many messages of each user
-    #[arg(long, value_name = "RATE", default_value = "10/60s", value_parser = rate, allow_hyphen_values = true)]
+    #[arg(long, value_name = "RATE", default_value = "10/60s", value_parser = parse_rate, allow_hyphen_values = true)]
     pub(crate) per_key: Rate,
     /// Where a message names its user, as a dotted path; without one it is from `unknown_user`
-    #[arg(long, value_name = "PATH", default_value = "user_id", value_parser = path)]
+    #[arg(long, value_name = "PATH", default_value = "user_id", value_parser = parse_path)]
     pub(crate) key: FieldPath,
     /// Where a message says when it was sent (RFC 3339 or seconds), to replay a recording; else it is now
-    #[arg(long, value_name = "PATH", value_parser = path)]
+    #[arg(long, value_name = "PATH", value_parser = parse_path)]
     pub(crate) time_field: Option<FieldPath>,
     /// What happens to a line that is not JSON, or has no time that can be read
     #[arg(long, value_enum, default_value_t = OnError::Drop)]
@@ -153,11 +153,11 @@ pub(crate) enum OnError {
     Pass,
 }
 
-fn rate(written: &str) -> Result<Rate, String> {
-    let (limit, window) = match written.strip_prefix("unlimited") {
+fn parse_rate(text: &str) -> Result<Rate, String> {
+    let (limit, window) = match text.strip_prefix("unlimited") {
         Some("") => return Ok(Rate::unlimited(Duration::from_secs(60))),
         Some(rest) => text::parse_rate(&format!("-1{rest}"))?,
-        None => text::parse_rate(written)?,
+        None => text::parse_rate(text)?,
     };
     Ok(Rate { limit, window })
 }
@@ -176,8 +176,8 @@ impl fmt::Display for FieldPath {
     }
 }
 
-fn path(written: &str) -> Result<FieldPath, String> {
-    let mut names = written.split('.').map(str::to_owned);
+fn parse_path(text: &str) -> Result<FieldPath, String> {
+    let mut names = text.split('.').map(str::to_owned);
     let path = FieldPath { first: names.next().unwrap_or_default(), rest: names.collect() };
     if path.first.is_empty() || path.rest.iter().any(String::is_empty) {
         return Err("must be field names with dots between them, such as user.id".to_owned());
@@ -193,21 +193,21 @@ mod tests {
 
     #[test]
     fn the_grammar_holds_together() {
-        Args::command().debug_assert();
+        CliArgs::command().debug_assert();
     }
 
     #[test]
     fn rates_may_be_unlimited() {
-        assert_eq!(rate("unlimited"), Ok(Rate::unlimited(Duration::from_secs(60))));
+        assert_eq!(parse_rate("unlimited"), Ok(Rate::unlimited(Duration::from_secs(60))));
         let hour = Duration::from_secs(3600);
-        assert_eq!(rate("unlimited/1h"), Ok(Rate::unlimited(hour)));
-        assert_eq!(rate("-1/1h"), Ok(Rate::unlimited(hour)));
-        assert!(rate("unlimited1h").is_err());
+        assert_eq!(parse_rate("unlimited/1h"), Ok(Rate::unlimited(hour)));
+        assert_eq!(parse_rate("-1/1h"), Ok(Rate::unlimited(hour)));
+        assert!(parse_rate("unlimited1h").is_err());
     }
 
     #[test]
     fn the_defaults_are_those_of_the_rules() {
-        let Command::Pipe(pipe) = Args::parse_from(["tidegate", "pipe"]).command else {
+        let CliCommand::Pipe(pipe) = CliArgs::parse_from(["tidegate", "pipe"]).command else {
             panic!("that is pipe")
         };
         assert_eq!(Rules { global: pipe.global, user: pipe.per_key }, Rules::default());
@@ -215,9 +215,9 @@ mod tests {
 
     #[test]
     fn paths_have_no_empty_names() {
-        assert!(path("").is_err());
-        assert!(path("a..b").is_err());
-        assert!(path("a.").is_err());
-        assert_eq!(path("a.b"), Ok(FieldPath { first: "a".into(), rest: vec!["b".into()] }));
+        assert!(parse_path("").is_err());
+        assert!(parse_path("a..b").is_err());
+        assert!(parse_path("a.").is_err());
+        assert_eq!(parse_path("a.b"), Ok(FieldPath { first: "a".into(), rest: vec!["b".into()] }));
     }
 }

@@ -20,37 +20,37 @@
 //! Refused: TLS, which would measure the encryption; a proxy of the environment, which would measure the proxy.
 
 mod chart;
-mod control;
+mod connection;
 pub(crate) mod crash;
-mod crew;
-mod latency;
-mod line;
+mod latency_histogram;
+mod load_plan;
 pub(crate) mod number;
-mod plan;
-mod progress;
+mod progress_bar;
 mod random;
 mod report;
-mod stop;
+mod stop_signal;
+mod stopwatch;
 mod tally;
 pub(crate) mod target;
+mod temporary_limit;
 mod verdict;
-mod watch;
 mod wire;
+mod workers;
 
 use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
 use crate::args::BenchArgs;
-use crate::{Failure, answer, say};
-use control::{Control, Scratch};
-use crew::{Crew, Shift};
-use line::Place;
+use crate::{Failure, print_message, print_result};
+use connection::Endpoint;
+use load_plan::{LoadPlan, LoadQuota};
 use number::grouped;
-use plan::{Plan, Quota};
-use progress::{Phase, Progress};
-use report::{Level, Report};
-use stop::Stop;
+use progress_bar::{LoadPhase, ProgressBar};
+use report::{LevelReport, LoadReport};
+use stop_signal::StopSignal;
+use temporary_limit::{ControlApi, TemporaryLimit};
+use workers::{LoadRun, WorkerPool};
 
 /// Puts load on a server, or kills one.
 pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
@@ -60,14 +60,14 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     if args.crash {
         return crash::run(args);
     }
-    let plan = Plan::of(args)?;
-    let stop = Stop::listen()?;
-    let control = Control::of(args, &plan)?;
-    let place = Place::find(&plan.target, control.token(), plan.timeout)?;
-    let (progress, report) = (Progress::on_stderr(&plan), Report::begin(&plan));
-    let mut bench = Bench { plan, stop, control, place, progress, report };
+    let plan = LoadPlan::of(args)?;
+    let stop = StopSignal::listen()?;
+    let control = ControlApi::of(args, &plan)?;
+    let endpoint = Endpoint::find(&plan.target, control.token(), plan.timeout)?;
+    let (progress, report) = (ProgressBar::on_stderr(&plan), LoadReport::begin(&plan));
+    let mut bench = BenchRun { plan, stop, control, endpoint, progress, report };
     let measured = bench.measure();
-    let Bench { report, progress, .. } = bench;
+    let BenchRun { report, progress, .. } = bench;
     drop(progress);
     // What was measured before something went wrong is worth knowing.
     if report.verdict.decisions > 0 || report.verdict.failures > 0 {
@@ -76,31 +76,31 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     match measured {
         // A server that goes away under load has failed, and how is in the verdict.
         Err(why) if !report.verdict.is_clean() => {
-            say(&why.to_string());
-            report.verdict.judged()
+            print_message(&why.to_string());
+            report.verdict.result()
         }
-        measured => measured.and_then(|()| report.verdict.judged()),
+        measured => measured.and_then(|()| report.verdict.result()),
     }
 }
 
 /// A run, as far as it is.
-struct Bench {
-    plan: Plan,
-    stop: Stop,
-    control: Control,
-    place: Place,
-    progress: Progress,
-    report: Report,
+struct BenchRun {
+    plan: LoadPlan,
+    stop: StopSignal,
+    control: ControlApi,
+    endpoint: Endpoint,
+    progress: ProgressBar,
+    report: LoadReport,
 }
 
-impl Bench {
+impl BenchRun {
     /// All levels, one after another.
     fn measure(&mut self) -> Result<(), Failure> {
-        self.control.greet()?;
+        self.control.check_access()?;
         for concurrency in self.plan.levels.clone() {
-            let crew = Crew::hire(&self.place, concurrency, &self.plan, &self.stop)?;
-            let rate = self.shift(&crew, Phase::WarmUp, self.plan.warm_up_quota())?;
-            self.shift(&crew, Phase::Measured, self.plan.quota(rate))?;
+            let workers = WorkerPool::start(&self.endpoint, concurrency, &self.plan, &self.stop)?;
+            let rate = self.run_load(&workers, LoadPhase::WarmUp, self.plan.warm_up_quota())?;
+            self.run_load(&workers, LoadPhase::Measured, self.plan.quota(rate))?;
             self.progress.level_done();
         }
         Ok(())
@@ -108,25 +108,25 @@ impl Bench {
 
     /// Asks for a while about a limit that is made for it, and judges what came of it. Tells how many decisions there were in a
     /// second.
-    fn shift(&mut self, crew: &Crew, phase: Phase, quota: Quota) -> Result<u64, Failure> {
-        let limit = Scratch::make(&self.control, quota)?;
+    fn run_load(&mut self, workers: &WorkerPool, phase: LoadPhase, quota: LoadQuota) -> Result<u64, Failure> {
+        let limit = TemporaryLimit::create(&self.control, quota)?;
         let lasts = match phase {
-            Phase::WarmUp => self.plan.warm_up,
-            Phase::Measured => self.plan.duration,
+            LoadPhase::WarmUp => self.plan.warm_up,
+            LoadPhase::Measured => self.plan.duration,
         };
-        let shift = Shift { limit: limit.id(), lasts };
-        let tally = crew.work(&shift, |now| self.progress.draw(crew.connections(), phase, now));
+        let shift = LoadRun { limit: limit.id(), lasts };
+        let tally = workers.work(&shift, |now| self.progress.draw(workers.connections(), phase, now));
         let counted = limit.count();
         let server_counted = counted.as_ref().ok().copied();
         let found = self.report.verdict.judge(&tally, quota, server_counted);
         // Half a level has no rate.
-        if phase == Phase::Measured && !self.stop.is_asked() {
-            let level = Level::of(crew.connections(), &tally, quota, server_counted, found);
+        if phase == LoadPhase::Measured && !self.stop.is_requested() {
+            let level = LevelReport::of(workers.connections(), &tally, quota, server_counted, found);
             self.report.levels.push(level);
         }
         counted?;
         limit.remove()?;
-        if self.stop.is_asked() {
+        if self.stop.is_requested() {
             let why = "stopped before the end; the limits that were made are removed";
             return Err(Failure::Failed(why.to_owned()));
         }
@@ -135,7 +135,7 @@ impl Bench {
 }
 
 /// Words for people, JSON for programs, and a picture.
-fn publish(args: &BenchArgs, report: &Report) -> Result<(), Failure> {
+fn publish(args: &BenchArgs, report: &LoadReport) -> Result<(), Failure> {
     if let Some(path) = &args.svg {
         write(path, &chart::draw(report))?;
     }
@@ -146,14 +146,14 @@ fn publish(args: &BenchArgs, report: &Report) -> Result<(), Failure> {
 fn publish_text(json: Option<&Path>, text: &str, value: &str) -> Result<(), Failure> {
     match json {
         Some(path) if path == Path::new("-") => {
-            say(text);
-            answer(&format!("{value}\n"))
+            print_message(text);
+            print_result(&format!("{value}\n"))
         }
         Some(path) => {
             write(path, &format!("{value}\n"))?;
-            answer(text)
+            print_result(text)
         }
-        None => answer(text),
+        None => print_result(text),
     }
 }
 

@@ -8,15 +8,15 @@ use tidegate::file::{self, Diagnostic, Diagnostics, FileKind, Severity};
 use tidegate::text::StoreUrl;
 
 use crate::args::CheckArgs;
-use crate::opened::postgres_options;
-use crate::{Failure, answer, color_of_stderr, gateway, read_whole, say};
+use crate::open_store::postgres_options;
+use crate::{Failure, color_of_stderr, gateway, print_message, print_result, read_whole};
 
 /// Checks a file, or prints the schema that files are checked with.
 pub(crate) fn run(args: &CheckArgs) -> Result<(), Failure> {
     let Some(path) = &args.file else { return print_schema() };
     let read = read_whole(path);
     if let (true, Err(unreadable)) = (args.json, &read) {
-        answer_json(&Report::unreadable(&path.display().to_string(), &unreadable.to_string()))?;
+        answer_json(&CheckReport::unreadable(&path.display().to_string(), &unreadable.to_string()))?;
     }
     let (name, bytes) = read?;
     match FileKind::of(&bytes) {
@@ -31,11 +31,14 @@ fn check_cpu(args: &CheckArgs, name: &str, bytes: &[u8]) -> Result<(), Failure> 
     let spec = file::read_cpu(name, bytes);
     let flaw = spec.as_ref().ok().and_then(|spec| tidegate_cpu::Settings::of(spec.clone()).err());
     if let Some(flaw) = flaw {
-        return refuse(args, Finding { field: flaw.field, ..Finding::of_file(name, &flaw.message) });
+        return refuse(
+            args,
+            CheckFinding { field: flaw.field, ..CheckFinding::of_file(name, &flaw.message) },
+        );
     }
     match (spec, args.json) {
-        (Ok(_), false) => answer(&format!("{name}: ok, settings of the CPU governor\n")),
-        (Ok(_), true) => answer_json(&Report { ok: true, ..Report::default() }),
+        (Ok(_), false) => print_result(&format!("{name}: ok, settings of the CPU governor\n")),
+        (Ok(_), true) => answer_json(&CheckReport { ok: true, ..CheckReport::default() }),
         (Err(wrong), false) => Err(Failure::BadInput(wrong.render(color_of_stderr()))),
         (Err(wrong), true) => report(Err(&wrong)),
     }
@@ -46,26 +49,29 @@ fn check_gateway(args: &CheckArgs, name: &str, bytes: &[u8]) -> Result<(), Failu
     let spec = file::read_gateway(name, bytes, &gateway::environment);
     let tls = spec.as_ref().ok().and_then(|spec| spec.tls.as_ref());
     if let Some(Err(wrong)) = tls.map(tidegate_gateway::check_certificate) {
-        return refuse(args, Finding { field: "tls", ..Finding::of_file(name, &wrong.to_string()) });
+        return refuse(
+            args,
+            CheckFinding { field: "tls", ..CheckFinding::of_file(name, &wrong.to_string()) },
+        );
     }
-    if let Some(address) = spec.as_ref().ok().and_then(collision) {
+    if let Some(address) = spec.as_ref().ok().and_then(colliding_address) {
         let why = format!("{address} is where the gateway listens; choose another port");
-        return refuse(args, Finding { field: "management", ..Finding::of_file(name, &why) });
+        return refuse(args, CheckFinding { field: "management", ..CheckFinding::of_file(name, &why) });
     }
     match (spec, args.json) {
         (Ok(spec), false) => {
             let (backends, routes) = (spec.backends.len(), spec.routes.len());
-            let told = format!("{}, {}", counted(backends, "backend"), counted(routes, "route"));
-            answer(&format!("{name}: ok, settings of the gateway, {told}\n"))
+            let message = format!("{}, {}", counted(backends, "backend"), counted(routes, "route"));
+            print_result(&format!("{name}: ok, settings of the gateway, {message}\n"))
         }
-        (Ok(_), true) => answer_json(&Report { ok: true, ..Report::default() }),
+        (Ok(_), true) => answer_json(&CheckReport { ok: true, ..CheckReport::default() }),
         (Err(wrong), false) => Err(Failure::BadInput(wrong.render(color_of_stderr()))),
         (Err(wrong), true) => report(Err(&wrong)),
     }
 }
 
 /// Where the management port of a gateway would be, if the gateway listens there itself.
-fn collision(spec: &file::GatewaySpec) -> Option<SocketAddr> {
+fn colliding_address(spec: &file::GatewaySpec) -> Option<SocketAddr> {
     let (listen, management) = (spec.server.listen, spec.management?);
     let overlaps =
         listen.ip() == management.ip() || listen.ip().is_unspecified() || management.ip().is_unspecified();
@@ -76,7 +82,7 @@ fn check_settings(args: &CheckArgs, name: &str, bytes: &[u8]) -> Result<(), Fail
     let reading = file::read(name, bytes);
     let url = reading.as_ref().ok().and_then(|it| it.settings.store.url.as_ref());
     if let Some(Err(wrong)) = url.and_then(database) {
-        return refuse(args, Finding { field: "store.url", ..Finding::of_file(name, &wrong) });
+        return refuse(args, CheckFinding { field: "store.url", ..CheckFinding::of_file(name, &wrong) });
     }
     if args.json {
         let all = reading.as_ref().map(|it| it.settings.all_limits()).unwrap_or_default();
@@ -84,19 +90,19 @@ fn check_settings(args: &CheckArgs, name: &str, bytes: &[u8]) -> Result<(), Fail
     }
     let reading = reading.map_err(|wrong| Failure::BadInput(wrong.render(color_of_stderr())))?;
     if !reading.warnings.is_empty() {
-        say(&reading.warnings.render(color_of_stderr()));
+        print_message(&reading.warnings.render(color_of_stderr()));
     }
-    answer(&ok_line(name, &reading.settings.all_limits()))
+    print_result(&ok_line(name, &reading.settings.all_limits()))
 }
 
 /// The one thing that is wrong with a file that can be read.
-fn refuse(args: &CheckArgs, finding: Finding<'_>) -> Result<(), Failure> {
-    let Finding { file, field, message, .. } = finding;
-    let told = format!("error: {file}: {field}: {message}\n1 error in {file}");
+fn refuse(args: &CheckArgs, finding: CheckFinding<'_>) -> Result<(), Failure> {
+    let CheckFinding { file, field, message, .. } = finding;
+    let message = format!("error: {file}: {field}: {message}\n1 error in {file}");
     if args.json {
-        answer_json(&Report::of_one(finding))?;
+        answer_json(&CheckReport::of_one(finding))?;
     }
-    Err(Failure::BadInput(told))
+    Err(Failure::BadInput(message))
 }
 
 /// Whether a URL of a database can be meant, if it is one: what a server would say that starts with it.
@@ -106,7 +112,7 @@ fn database(url: &StoreUrl) -> Option<Result<(), String>> {
 }
 
 fn print_schema() -> Result<(), Failure> {
-    answer(&format!("{}\n", file::schema()))
+    print_result(&format!("{}\n", file::schema()))
 }
 
 /// `3 limits`, `1 item`.
@@ -126,8 +132,9 @@ fn report(reading: Result<(&[LimitSpec], &Diagnostics), &Diagnostics>) -> Result
         Ok((limits, warnings)) => (limits, warnings),
         Err(wrong) => (&[][..], wrong),
     };
-    let of = |severity| found.iter().filter(move |it| it.severity == severity).map(Finding::of).collect();
-    answer_json(&Report {
+    let of =
+        |severity| found.iter().filter(move |it| it.severity == severity).map(CheckFinding::of).collect();
+    answer_json(&CheckReport {
         ok: reading.is_ok(),
         limits: limits.len(),
         items: limits.iter().map(|limit| limit.items.len()).sum(),
@@ -137,35 +144,35 @@ fn report(reading: Result<(&[LimitSpec], &Diagnostics), &Diagnostics>) -> Result
     reading.map(|_| ()).map_err(|wrong| Failure::BadInput(wrong.summary()))
 }
 
-fn answer_json(report: &Report<'_>) -> Result<(), Failure> {
+fn answer_json(report: &CheckReport<'_>) -> Result<(), Failure> {
     let text = serde_json::to_string(report).map_err(|error| Failure::Failed(error.to_string()))?;
-    answer(&format!("{text}\n"))
+    print_result(&format!("{text}\n"))
 }
 
 /// The wire form of a check.
 #[derive(Default, Serialize)]
-struct Report<'a> {
+struct CheckReport<'a> {
     ok: bool,
     limits: usize,
     items: usize,
-    errors: Vec<Finding<'a>>,
-    warnings: Vec<Finding<'a>>,
+    errors: Vec<CheckFinding<'a>>,
+    warnings: Vec<CheckFinding<'a>>,
 }
 
-impl<'a> Report<'a> {
+impl<'a> CheckReport<'a> {
     /// The report of a file that cannot be read at all; it has no place to point to.
-    fn unreadable(file: &'a str, message: &'a str) -> Report<'a> {
-        Report::of_one(Finding::of_file(file, message))
+    fn unreadable(file: &'a str, message: &'a str) -> CheckReport<'a> {
+        CheckReport::of_one(CheckFinding::of_file(file, message))
     }
 
-    fn of_one(finding: Finding<'a>) -> Report<'a> {
-        Report { errors: vec![finding], ..Report::default() }
+    fn of_one(finding: CheckFinding<'a>) -> CheckReport<'a> {
+        CheckReport { errors: vec![finding], ..CheckReport::default() }
     }
 }
 
 /// The wire form of a diagnostic.
 #[derive(Serialize)]
-struct Finding<'a> {
+struct CheckFinding<'a> {
     file: &'a str,
     line: usize,
     column: usize,
@@ -174,14 +181,14 @@ struct Finding<'a> {
     help: Option<&'a str>,
 }
 
-impl<'a> Finding<'a> {
+impl<'a> CheckFinding<'a> {
     /// One that has no place in the file.
-    fn of_file(file: &'a str, message: &'a str) -> Finding<'a> {
-        Finding { file, line: 0, column: 0, field: "", message, help: None }
+    fn of_file(file: &'a str, message: &'a str) -> CheckFinding<'a> {
+        CheckFinding { file, line: 0, column: 0, field: "", message, help: None }
     }
 
-    fn of(diagnostic: &'a Diagnostic) -> Finding<'a> {
+    fn of(diagnostic: &'a Diagnostic) -> CheckFinding<'a> {
         let Diagnostic { file, line, column, field, message, help, .. } = diagnostic;
-        Finding { file, line: *line, column: *column, field, message, help: help.as_deref() }
+        CheckFinding { file, line: *line, column: *column, field, message, help: help.as_deref() }
     }
 }

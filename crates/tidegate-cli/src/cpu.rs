@@ -11,15 +11,15 @@
 //! Nothing is reckoned here. Budgets are [`tidegate::budget`], the governor is [`tidegate_cpu`]; these commands read what people write, and
 //! write what people and programs read.
 
-mod place;
+mod atomic_file;
+mod format;
 mod plan;
-mod replace;
 mod report;
 mod run;
-mod shown;
+mod settings;
 mod simulate;
+mod state_directory;
 mod status;
-mod terms;
 mod trace;
 
 use crate::Failure;
@@ -33,6 +33,6 @@ pub(crate) fn run(args: &CpuArgs) -> Result<(), Failure> {
         CpuCommand::Simulate(args) => simulate::run(args),
         CpuCommand::Status(args) => status::run(args),
         CpuCommand::Report(args) => report::run(args),
-        CpuCommand::Watch(args) => run::stand_watch(args),
+        CpuCommand::Watch(args) => run::run_watchdog(args),
     }
 }

@@ -4,32 +4,31 @@
 use std::time::Duration;
 
 use tidegate::{Answer, Outcome, Replies, Timestamp, Wait};
-use tidegate_server::http::decision::{Held, Said, Verdict, write_fields};
+use tidegate_server::http::decision_json::{DecisionFields, DecisionVerdict, LeaseFields, write_fields};
 
 use crate::instant;
 
 /// Writes decisions.
 #[derive(Debug, Default)]
-pub(crate) struct Writer {
-    instants: instant::Writer,
+pub(crate) struct DecisionWriter {
+    instants: instant::InstantWriter,
 }
 
-impl Writer {
+impl DecisionWriter {
     /// Appends the fields of a decision, from `"allowed"` to `"readings"`, without the braces around them.
     pub(crate) fn write(&mut self, answer: &Answer, answers: &Replies, out: &mut Vec<u8>) {
-        let verdict = match &answer.outcome {
-            Outcome::Granted(grant) => Verdict::Granted(grant.as_ref().map(|grant| Held {
-                id: grant.lease,
-                expires_at: grant.expires_at,
-                fences: &grant.fences,
-            })),
-            Outcome::Denied(denied) => Verdict::Denied {
-                limit_id: denied.limit.id(),
-                item: denied.item_name(),
-                wait: Some((denied.wait, time_of(denied.wait, answer.at))),
-            },
-        };
-        let said = Said { verdict, degraded: answer.degraded, readings: answers.readings(answer) };
+        let verdict =
+            match &answer.outcome {
+                Outcome::Granted(grant) => DecisionVerdict::Granted(grant.as_ref().map(|grant| {
+                    LeaseFields { id: grant.lease, expires_at: grant.expires_at, fences: &grant.fences }
+                })),
+                Outcome::Denied(denied) => DecisionVerdict::Denied {
+                    limit_id: denied.limit.id(),
+                    item: denied.item_name(),
+                    wait: Some((denied.wait, wait_time(denied.wait, answer.at))),
+                },
+            };
+        let said = DecisionFields { verdict, degraded: answer.degraded, readings: answers.readings(answer) };
         write_fields(&said, out, &mut |at, out| self.instants.write(at, out));
     }
 
@@ -42,7 +41,7 @@ impl Writer {
 }
 
 /// How long it takes, if it is a matter of time. A simulated store's tick is a nanosecond.
-fn time_of(wait: Wait, decided_at: Timestamp) -> Option<Duration> {
+fn wait_time(wait: Wait, decided_at: Timestamp) -> Option<Duration> {
     match wait {
         Wait::Until(until) => Some(Duration::from_nanos(until.since(decided_at).ticks())),
         Wait::OnRelease | Wait::Never => None,

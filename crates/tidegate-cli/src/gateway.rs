@@ -1,4 +1,4 @@
-//! `tidegate gateway`: a reverse proxy with limits, until somebody says stop.
+//! `tidegate gateway`: runs a reverse proxy with limits until it is stopped.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,21 +12,21 @@ use std::time::Duration;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tidegate::file::read_gateway;
-use tidegate_gateway::access::Format;
+use tidegate_gateway::access_log::AccessLogFormat;
 use tidegate_gateway::reload::Reloader;
-use tidegate_gateway::{Gateway, GatewayError, Logbook, Means, manage};
+use tidegate_gateway::{AccessLogWriter, Gateway, GatewayError, GatewayOptions, management_api};
 
 use crate::args::{AccessLog, GatewayArgs};
 use crate::serve::{descriptors, end_at_once};
-use crate::{Failure, color_of_stderr, log, read_settings, say};
+use crate::{Failure, color_of_stderr, log, print_message, read_settings};
 
-/// How long the last lines of the access log may take to be written.
+/// The maximum time to write the last access log lines.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
-/// Serves until it is told to stop.
+/// Serves until a signal stops it.
 pub(crate) fn run(args: &GatewayArgs) -> Result<(), Failure> {
     log::init(args.logging.log, args.logging.log_level)?;
-    // Nobody's signal gets lost between here and the end.
+    // Register early, so that no signal is lost.
     let signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
         .map_err(|error| Failure::Failed(format!("cannot wait for signals: {error}")))?;
     let served = serve(args, signals);
@@ -34,7 +34,7 @@ pub(crate) fn run(args: &GatewayArgs) -> Result<(), Failure> {
     served
 }
 
-/// What `${env:NAME}` stands for.
+/// Looks up `${env:NAME}`.
 #[expect(clippy::disallowed_methods, reason = "this is the crate that reads the environment")]
 pub(crate) fn environment(name: &str) -> Option<String> {
     std::env::var(name).ok()
@@ -50,16 +50,16 @@ fn serve(args: &GatewayArgs, mut signals: Signals) -> Result<(), Failure> {
         .map_err(|wrong| Failure::BadInput(wrong.render(color_of_stderr())))?;
     let management = spec.management;
     if let Some(address) = management {
-        // Before anybody is served who would be cut off again.
-        manage::check(address).map_err(|error| unmanaged(address, error))?;
+        // Check the management port before the gateway serves requests.
+        management_api::check(address).map_err(|error| unmanaged(address, error))?;
     }
-    let logbook = logbook(args.access_log)?;
+    let access_log = access_log(args.access_log)?;
     let cores = || available_parallelism().map_or(1, NonZeroUsize::get);
-    let means = Means {
+    let means = GatewayOptions {
         workers: args.workers.map_or_else(cores, NonZeroUsize::get),
         connections: descriptors(),
-        logbook: logbook.clone(),
-        ..Means::default()
+        access_log: access_log.clone(),
+        ..GatewayOptions::default()
     };
     let gateway = Gateway::start(spec, means).map_err(|error| match error {
         GatewayError::Thread(_) => Failure::Failed(error.to_string()),
@@ -71,32 +71,32 @@ fn serve(args: &GatewayArgs, mut signals: Signals) -> Result<(), Failure> {
         watching.map_err(|error| Failure::Failed(format!("cannot watch the settings: {error}")))?;
     let managed = management.map(|address| managed(address, &reloader)).transpose()?;
     let at = managed.as_ref().map_or("off".to_owned(), |managed| managed.address().to_string());
-    say(&format!("tidegate gateway ready http={} management={at}", gateway.address()));
+    print_message(&format!("tidegate gateway ready http={} management={at}", gateway.address()));
     for signal in signals.forever() {
         if signal != SIGHUP {
             break;
         }
-        // How it went is in the log.
+        // The result is in the log.
         let _told = reloader.reload_now();
     }
     tracing::info!("told to stop; finishing what is under way");
-    // Whoever does not want to wait for that says so again; and once more, not to wait for what is told of it either.
-    let cutting = gateway.cutting();
+    // A second signal aborts the drain. A third one exits at once, without writing the remaining log lines.
+    let abort = gateway.abort_signal();
     let is_hurried = Arc::new(AtomicBool::new(false));
     let hurried = Arc::clone(&is_hurried);
     std::thread::spawn(move || {
         let mut again = signals.forever().filter(|signal| *signal != SIGHUP);
         if again.next().is_some() {
             hurried.store(true, Ordering::Release);
-            cutting.tell();
+            abort.trigger();
         }
         if again.next().is_some() {
             end_at_once();
         }
     });
     gateway.drain();
-    if let Some(logbook) = logbook {
-        logbook.finish(LAST_LINES);
+    if let Some(access_log) = access_log {
+        access_log.finish(LAST_LINES);
     }
     if is_hurried.load(Ordering::Acquire) {
         return Err(Failure::Failed("told to stop at once; not everything was finished".to_owned()));
@@ -105,8 +105,8 @@ fn serve(args: &GatewayArgs, mut signals: Signals) -> Result<(), Failure> {
 }
 
 /// Opens the management port.
-fn managed(address: SocketAddr, reloader: &Arc<Reloader>) -> Result<manage::Managed, Failure> {
-    manage::start(address, Arc::clone(reloader) as _).map_err(|error| unmanaged(address, error))
+fn managed(address: SocketAddr, reloader: &Arc<Reloader>) -> Result<management_api::ManagementPort, Failure> {
+    management_api::start(address, Arc::clone(reloader) as _).map_err(|error| unmanaged(address, error))
 }
 
 fn unmanaged(address: SocketAddr, error: io::Error) -> Failure {
@@ -114,13 +114,13 @@ fn unmanaged(address: SocketAddr, error: io::Error) -> Failure {
     Failure::BadInput(format!("the management port cannot be opened: {why}"))
 }
 
-/// Where a line for every request goes.
-fn logbook(wanted: AccessLog) -> Result<Option<Logbook>, Failure> {
+/// Starts the access log writer, if enabled.
+fn access_log(wanted: AccessLog) -> Result<Option<AccessLogWriter>, Failure> {
     let format = match wanted {
         AccessLog::Off => return Ok(None),
-        AccessLog::Text => Format::Text,
-        AccessLog::Json => Format::Json,
+        AccessLog::Text => AccessLogFormat::Text,
+        AccessLog::Json => AccessLogFormat::Json,
     };
-    let logbook = Logbook::over(io::stdout(), format);
-    logbook.map(Some).map_err(|error| Failure::Failed(format!("cannot start a thread: {error}")))
+    let access_log = AccessLogWriter::start(io::stdout(), format);
+    access_log.map(Some).map_err(|error| Failure::Failed(format!("cannot start a thread: {error}")))
 }

@@ -4,8 +4,8 @@
 //! integers, to the nanosecond; a binary float cannot hold `60.0000001` and is never asked to. What is finer than a
 //! nanosecond is refused unless the digits say nothing.
 //!
-//! Recorded days repeat themselves: almost every line has the date and the offset of the line before. [`Reader`] and
-//! [`Writer`] remember dates, so that the calendar is consulted once a day and not once a line. What is *valid* is
+//! Recorded days repeat themselves: almost every line has the date and the offset of the line before. [`InstantReader`] and
+//! [`InstantWriter`] remember dates, so that the calendar is consulted once a day and not once a line. What is *valid* is
 //! still decided in one place, [`tidegate::text::parse_instant`]; the memory only repeats its answers.
 
 use std::time::Duration;
@@ -27,7 +27,7 @@ const SECONDS_A_DAY: u64 = 86_400;
 
 /// Reads instants.
 #[derive(Debug, Default)]
-pub(crate) struct Reader {
+pub(crate) struct InstantReader {
     /// The last date and offset that were found valid, and where that midnight is, in seconds since the epoch.
     known: Option<Midnight>,
 }
@@ -39,7 +39,7 @@ struct Midnight {
     second: i64,
 }
 
-impl Reader {
+impl InstantReader {
     /// The instant that a JSON value says, or what is wrong with it and what is allowed.
     pub(crate) fn read(&mut self, value: &str) -> Result<Timestamp, String> {
         let since_epoch = match value.as_bytes().first() {
@@ -169,18 +169,18 @@ fn shortened(text: &str) -> String {
 
 /// Writes instants as RFC 3339 in UTC, with as many fractional digits as they need.
 #[derive(Debug)]
-pub(crate) struct Writer {
+pub(crate) struct InstantWriter {
     /// Dates by their day since the epoch, in the slot of its last bits.
-    days: [(u64, [u8; DATE_END + 1]); Writer::DAYS],
+    days: [(u64, [u8; DATE_END + 1]); InstantWriter::DAYS],
 }
 
-impl Default for Writer {
-    fn default() -> Writer {
-        Writer { days: [(u64::MAX, *b"0000-00-00T"); Writer::DAYS] }
+impl Default for InstantWriter {
+    fn default() -> InstantWriter {
+        InstantWriter { days: [(u64::MAX, *b"0000-00-00T"); InstantWriter::DAYS] }
     }
 }
 
-impl Writer {
+impl InstantWriter {
     const DAYS: usize = 64;
 
     /// Appends an instant, without quotes.
@@ -201,7 +201,7 @@ impl Writer {
     }
 
     fn date(&mut self, day: u64) -> &[u8] {
-        let slot = usize::try_from(day % Writer::DAYS as u64).unwrap_or_default();
+        let slot = usize::try_from(day % InstantWriter::DAYS as u64).unwrap_or_default();
         if self.days[slot].0 != day {
             self.days[slot] = (day, date(day));
         }
@@ -239,14 +239,14 @@ mod tests {
 
     #[track_caller]
     fn check(json: &str, nanos: u64) {
-        let mut reader = Reader::default();
+        let mut reader = InstantReader::default();
         assert_eq!(reader.read(json), Ok(Timestamp::from_ticks(nanos)), "first reading of {json}");
         assert_eq!(reader.read(json), Ok(Timestamp::from_ticks(nanos)), "second reading of {json}");
     }
 
     #[track_caller]
     fn refuses(json: &str, why: &str) {
-        let found = Reader::default().read(json).expect_err("it should be refused");
+        let found = InstantReader::default().read(json).expect_err("it should be refused");
         assert!(found.contains(why), "{json}: {found}");
     }
 
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn a_remembered_date_decides_nothing_by_itself() {
-        let mut reader = Reader::default();
+        let mut reader = InstantReader::default();
         reader.read(r#""1970-01-01T09:00:00+08:00""#).expect("valid");
         for (text, why) in [
             (r#""1970-01-01T23:59:60+08:00""#, "leap second"),
@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn instants_are_written_with_the_digits_they_need() {
-        let mut writer = Writer::default();
+        let mut writer = InstantWriter::default();
         for (nanos, text) in [
             (0, "1970-01-01T00:00:00Z"),
             (1, "1970-01-01T00:00:00.000000001Z"),

@@ -10,21 +10,21 @@ use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 /// Why a line is not JSON, and where: for people.
-pub(crate) type Malformed = String;
+pub(crate) type JsonError = String;
 
 /// Calls `see` with the name and the written value of every field of the object in `line`. `false` if the line is
 /// JSON but not an object.
-pub(crate) fn fields<'a>(line: &'a str, see: impl FnMut(&str, &'a str)) -> Result<bool, Malformed> {
+pub(crate) fn fields<'a>(line: &'a str, on_field: impl FnMut(&str, &'a str)) -> Result<bool, JsonError> {
     // Without its end, so that columns are those of the line.
     let line = line.trim_ascii_end();
     let is_object = line.trim_ascii_start().starts_with('{');
     let mut reader = serde_json::Deserializer::from_str(line);
     let read = if is_object {
-        reader.deserialize_map(Fields { see })
+        reader.deserialize_map(FieldVisitor { on_field })
     } else {
         serde::Deserialize::deserialize(&mut reader).map(|IgnoredAny| ())
     };
-    read.and_then(|()| reader.end()).map(|()| is_object).map_err(|error| malformed(&error))
+    read.and_then(|()| reader.end()).map(|()| is_object).map_err(|error| json_error(&error))
 }
 
 /// The text that a JSON string means; `None` if the value is not a string, or not one that text can hold.
@@ -50,17 +50,17 @@ pub(crate) fn kind(json: &str) -> &'static str {
 }
 
 /// A line is one line: its number is the caller's to say, the column is ours.
-fn malformed(error: &serde_json::Error) -> Malformed {
+fn json_error(error: &serde_json::Error) -> JsonError {
     let text = error.to_string();
     let what = text.split(" at line ").next().unwrap_or(&text);
     format!("{what} at column {}", error.column())
 }
 
-struct Fields<F> {
-    see: F,
+struct FieldVisitor<F> {
+    on_field: F,
 }
 
-impl<'a, F: FnMut(&str, &'a str)> Visitor<'a> for Fields<F> {
+impl<'a, F: FnMut(&str, &'a str)> Visitor<'a> for FieldVisitor<F> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -68,18 +68,18 @@ impl<'a, F: FnMut(&str, &'a str)> Visitor<'a> for Fields<F> {
     }
 
     fn visit_map<A: MapAccess<'a>>(mut self, mut map: A) -> Result<(), A::Error> {
-        while let Some(name) = map.next_key_seed(Name)? {
+        while let Some(name) = map.next_key_seed(FieldName)? {
             let value: &'a RawValue = map.next_value()?;
-            (self.see)(&name, value.get());
+            (self.on_field)(&name, value.get());
         }
         Ok(())
     }
 }
 
 /// A field's name, borrowed if it is written as it is meant.
-struct Name;
+struct FieldName;
 
-impl<'a> DeserializeSeed<'a> for Name {
+impl<'a> DeserializeSeed<'a> for FieldName {
     type Value = Cow<'a, str>;
 
     fn deserialize<D: Deserializer<'a>>(self, reader: D) -> Result<Cow<'a, str>, D::Error> {
@@ -87,7 +87,7 @@ impl<'a> DeserializeSeed<'a> for Name {
     }
 }
 
-impl<'a> Visitor<'a> for Name {
+impl<'a> Visitor<'a> for FieldName {
     type Value = Cow<'a, str>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -17,29 +17,29 @@ pub(crate) const LONGEST_LINE: usize = 16 * 1024 * 1024;
 
 /// What comes next in a stream.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Piece<'a> {
+pub(crate) enum LineBatch<'a> {
     /// Whole lines with their ends. Only the last line of the stream may have none.
     Lines(&'a [u8]),
     /// A part of a line that is too long; whether it is the first.
-    Overlong(&'a [u8], Part),
+    Overlong(&'a [u8], LinePart),
     /// There is nothing more.
     End,
 }
 
 /// Which part of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Part {
+pub(crate) enum LinePart {
     First,
     Further,
 }
 
 /// Reads lines.
 #[derive(Debug)]
-pub(crate) struct Reader<R> {
+pub(crate) struct LineReader<R> {
     source: R,
     buffer: Vec<u8>,
     /// How much of the buffer has been handed on.
-    taken: usize,
+    consumed: usize,
     /// How much of it is known to hold no line end, beyond what was handed on.
     searched: usize,
     /// How much of it has been read into.
@@ -48,12 +48,12 @@ pub(crate) struct Reader<R> {
     ended: bool,
 }
 
-impl<R: Read> Reader<R> {
-    pub(crate) fn new(source: R) -> Reader<R> {
-        Reader {
+impl<R: Read> LineReader<R> {
+    pub(crate) fn new(source: R) -> LineReader<R> {
+        LineReader {
             source,
             buffer: Vec::new(),
-            taken: 0,
+            consumed: 0,
             searched: 0,
             filled: 0,
             inside_overlong: false,
@@ -62,47 +62,47 @@ impl<R: Read> Reader<R> {
     }
 
     /// The next piece; waits for input only if there is none.
-    pub(crate) fn next(&mut self) -> io::Result<Piece<'_>> {
+    pub(crate) fn next(&mut self) -> io::Result<LineBatch<'_>> {
         loop {
             if let Some((end, part)) = self.piece() {
-                let start = std::mem::replace(&mut self.taken, end);
+                let start = std::mem::replace(&mut self.consumed, end);
                 self.searched = end;
                 let piece = &self.buffer[start..end];
-                return Ok(part.map_or(Piece::Lines(piece), |part| Piece::Overlong(piece, part)));
+                return Ok(part.map_or(LineBatch::Lines(piece), |part| LineBatch::Overlong(piece, part)));
             }
             if self.ended {
-                return Ok(Piece::End);
+                return Ok(LineBatch::End);
             }
             self.read()?;
         }
     }
 
     /// Where the next piece ends, if it is there, and which part of an overlong line it is.
-    fn piece(&mut self) -> Option<(usize, Option<Part>)> {
+    fn piece(&mut self) -> Option<(usize, Option<LinePart>)> {
         let unsearched = &self.buffer[self.searched..self.filled];
         if self.inside_overlong {
             let end = memchr::memchr(b'\n', unsearched).map(|at| self.searched + at + 1);
             self.inside_overlong = end.is_none();
             let end = end.unwrap_or(self.filled);
-            return (end > self.taken).then_some((end, Some(Part::Further)));
+            return (end > self.consumed).then_some((end, Some(LinePart::Further)));
         }
         if let Some(at) = memchr::memrchr(b'\n', unsearched) {
             return Some((self.searched + at + 1, None));
         }
         self.searched = self.filled;
-        if self.filled - self.taken > LONGEST_LINE {
+        if self.filled - self.consumed > LONGEST_LINE {
             self.inside_overlong = true;
-            return Some((self.filled, Some(Part::First)));
+            return Some((self.filled, Some(LinePart::First)));
         }
-        (self.ended && self.filled > self.taken).then_some((self.filled, None))
+        (self.ended && self.filled > self.consumed).then_some((self.filled, None))
     }
 
     /// Reads once, behind what is not yet handed on.
     fn read(&mut self) -> io::Result<()> {
-        self.buffer.copy_within(self.taken..self.filled, 0);
-        self.filled -= self.taken;
-        self.searched -= self.taken;
-        self.taken = 0;
+        self.buffer.copy_within(self.consumed..self.filled, 0);
+        self.filled -= self.consumed;
+        self.searched -= self.consumed;
+        self.consumed = 0;
         if self.buffer.len() < self.filled + CHUNK {
             // Doubling, so that a long line is copied a constant number of times.
             self.buffer.resize((2 * self.filled).max(self.filled + CHUNK), 0);
@@ -153,18 +153,18 @@ mod tests {
         }
     }
 
-    fn reader(reads: &[&str]) -> Reader<Script> {
-        Reader::new(Script(reads.iter().map(|read| read.as_bytes().to_vec()).collect()))
+    fn reader(reads: &[&str]) -> LineReader<Script> {
+        LineReader::new(Script(reads.iter().map(|read| read.as_bytes().to_vec()).collect()))
     }
 
     #[test]
     fn whole_lines_are_handed_on_as_they_arrive() {
         let mut lines = reader(&["a\nb\nc", "c\r\n", "d"]);
-        assert_eq!(lines.next().unwrap(), Piece::Lines(b"a\nb\n"));
-        assert_eq!(lines.next().unwrap(), Piece::Lines(b"cc\r\n"));
-        assert_eq!(lines.next().unwrap(), Piece::Lines(b"d"));
-        assert_eq!(lines.next().unwrap(), Piece::End);
-        assert_eq!(lines.next().unwrap(), Piece::End);
+        assert_eq!(lines.next().unwrap(), LineBatch::Lines(b"a\nb\n"));
+        assert_eq!(lines.next().unwrap(), LineBatch::Lines(b"cc\r\n"));
+        assert_eq!(lines.next().unwrap(), LineBatch::Lines(b"d"));
+        assert_eq!(lines.next().unwrap(), LineBatch::End);
+        assert_eq!(lines.next().unwrap(), LineBatch::End);
     }
 
     #[test]
@@ -174,13 +174,13 @@ mod tests {
         let reads: Vec<&str> = reads.iter().map(String::as_str).collect();
         let mut lines = reader(&reads);
         assert!(
-            matches!(lines.next().unwrap(), Piece::Overlong(part, Part::First) if part.len() == LONGEST_LINE + 1)
+            matches!(lines.next().unwrap(), LineBatch::Overlong(part, LinePart::First) if part.len() == LONGEST_LINE + 1)
         );
-        assert_eq!(lines.next().unwrap(), Piece::Overlong(b"yy", Part::Further));
-        assert_eq!(lines.next().unwrap(), Piece::Overlong(b"y\n", Part::Further));
-        assert_eq!(lines.next().unwrap(), Piece::Lines(b"z\n"));
-        assert_eq!(lines.next().unwrap(), Piece::Lines(b"zzz\n"));
-        assert_eq!(lines.next().unwrap(), Piece::End);
+        assert_eq!(lines.next().unwrap(), LineBatch::Overlong(b"yy", LinePart::Further));
+        assert_eq!(lines.next().unwrap(), LineBatch::Overlong(b"y\n", LinePart::Further));
+        assert_eq!(lines.next().unwrap(), LineBatch::Lines(b"z\n"));
+        assert_eq!(lines.next().unwrap(), LineBatch::Lines(b"zzz\n"));
+        assert_eq!(lines.next().unwrap(), LineBatch::End);
     }
 
     #[test]

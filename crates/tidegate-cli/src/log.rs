@@ -6,11 +6,11 @@
 //!
 //! Decided: `--log-level` is about Tidegate. Of the libraries below only warnings and errors are told.
 //!
-//! Decided: nobody waits for whoever reads the log; see [`patient`].
+//! Decided: nobody waits for whoever reads the log; see [`nonblocking_writer`].
 //!
 //! Refused: log files, rotation, and a syntax of filters. Whoever runs a service has something that reads standard error.
 
-mod patient;
+mod nonblocking_writer;
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -26,25 +26,25 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::{Layer, Registry};
 
 use crate::{Failure, color_of_stderr};
-use patient::Patient;
+use nonblocking_writer::NonblockingWriter;
 
 /// What the targets of Tidegate's own events begin with.
-const OWN: &str = "tidegate";
+const OWN_TARGETS: &str = "tidegate";
 
 /// The flags of commands that log.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(crate) struct LogArgs {
     /// What the log on standard error looks like
-    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Format::Text)]
-    pub(crate) log: Format,
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Text)]
+    pub(crate) log: LogFormat,
     /// How much is logged
-    #[arg(long, value_enum, value_name = "LEVEL", default_value_t = Level::Info)]
-    pub(crate) log_level: Level,
+    #[arg(long, value_enum, value_name = "LEVEL", default_value_t = LogLevel::Info)]
+    pub(crate) log_level: LogLevel,
 }
 
 /// What the log looks like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
+pub(crate) enum LogFormat {
     /// Lines for people
     Text,
     /// An object per line
@@ -53,7 +53,7 @@ pub(crate) enum Format {
 
 /// How much is logged: this and everything above.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Level {
+pub(crate) enum LogLevel {
     /// Something does not work
     Error,
     /// Something does not work as it should
@@ -66,21 +66,21 @@ pub(crate) enum Level {
     Trace,
 }
 
-impl From<Level> for LevelFilter {
-    fn from(level: Level) -> LevelFilter {
+impl From<LogLevel> for LevelFilter {
+    fn from(level: LogLevel) -> LevelFilter {
         match level {
-            Level::Error => LevelFilter::ERROR,
-            Level::Warn => LevelFilter::WARN,
-            Level::Info => LevelFilter::INFO,
-            Level::Debug => LevelFilter::DEBUG,
-            Level::Trace => LevelFilter::TRACE,
+            LogLevel::Error => LevelFilter::ERROR,
+            LogLevel::Warn => LevelFilter::WARN,
+            LogLevel::Info => LevelFilter::INFO,
+            LogLevel::Debug => LevelFilter::DEBUG,
+            LogLevel::Trace => LevelFilter::TRACE,
         }
     }
 }
 
 /// From now on events are written to standard error. Once per process.
-pub(crate) fn init(format: Format, level: Level) -> Result<(), Failure> {
-    let writer = Patient::over(std::io::stderr())
+pub(crate) fn init(format: LogFormat, level: LogLevel) -> Result<(), Failure> {
+    let writer = NonblockingWriter::over(std::io::stderr())
         .map_err(|error| Failure::Failed(format!("cannot start the log: {error}")))?;
     let subscriber = subscriber(format, level, color_of_stderr(), writer.clone());
     let _first = WRITER.set(writer);
@@ -89,22 +89,22 @@ pub(crate) fn init(format: Format, level: Level) -> Result<(), Failure> {
 }
 
 /// What writes for this process, once there is a log.
-static WRITER: OnceLock<Patient> = OnceLock::new();
+static WRITER: OnceLock<NonblockingWriter> = OnceLock::new();
 
 /// How long the end of the process waits for the rest of the log.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Waits until the log is written, if somebody reads it.
 pub(crate) fn finish() {
     if let Some(writer) = WRITER.get() {
-        writer.finish(LAST_WORDS);
+        writer.finish(FLUSH_TIMEOUT);
     }
 }
 
 /// Writes events to a writer.
 fn subscriber<W>(
-    format: Format,
-    level: Level,
+    format: LogFormat,
+    level: LogLevel,
     color: Color,
     writer: W,
 ) -> Box<dyn Subscriber + Send + Sync + 'static>
@@ -115,13 +115,14 @@ where
     let others = own.min(LevelFilter::WARN);
     // Whatever clients can make HTTP/2 complain of is theirs, and told otherwise.
     let of_clients = if own < LevelFilter::DEBUG { own.min(LevelFilter::ERROR) } else { others };
-    let filter = Targets::new().with_default(others).with_target(OWN, own).with_target("h2", of_clients);
+    let filter =
+        Targets::new().with_default(others).with_target(OWN_TARGETS, own).with_target("h2", of_clients);
     match format {
-        Format::Text => {
+        LogFormat::Text => {
             let text = layer().compact().with_target(false).with_ansi(color == Color::Ansi);
             Box::new(Registry::default().with(text.with_writer(writer).with_filter(filter)))
         }
-        Format::Json => {
+        LogFormat::Json => {
             let json = layer().json().flatten_event(true).with_current_span(false).with_span_list(false);
             Box::new(Registry::default().with(json.with_writer(writer).with_filter(filter)))
         }
@@ -139,9 +140,9 @@ mod tests {
     use super::*;
 
     #[derive(Clone, Default)]
-    struct Paper(Arc<Mutex<Vec<u8>>>);
+    struct SharedBuffer(Arc<Mutex<Vec<u8>>>);
 
-    impl io::Write for Paper {
+    impl io::Write for SharedBuffer {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
             Ok(bytes.len())
@@ -153,12 +154,12 @@ mod tests {
     }
 
     /// What is written while this happens.
-    fn written(format: Format, level: Level, color: Color, happening: impl FnOnce()) -> String {
-        let paper = Paper::default();
-        let to = paper.clone();
+    fn logged(format: LogFormat, level: LogLevel, color: Color, happening: impl FnOnce()) -> String {
+        let buffer = SharedBuffer::default();
+        let to = buffer.clone();
         let subscriber = subscriber(format, level, color, move || to.clone());
         tracing::subscriber::with_default(subscriber, happening);
-        let bytes = paper.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let bytes = buffer.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         String::from_utf8(bytes).expect("a log is text")
     }
 
@@ -169,15 +170,15 @@ mod tests {
     #[test]
     fn what_clients_make_http_complain_of_is_for_those_who_look_for_it() {
         let complaint = || tracing::warn!(target: "h2::proto::streams", "a client reset too much");
-        assert_eq!(written(Format::Text, Level::Info, Color::Plain, complaint), "");
-        assert!(written(Format::Text, Level::Debug, Color::Plain, complaint).contains("reset too much"));
+        assert_eq!(logged(LogFormat::Text, LogLevel::Info, Color::Plain, complaint), "");
+        assert!(logged(LogFormat::Text, LogLevel::Debug, Color::Plain, complaint).contains("reset too much"));
         let other = || tracing::warn!(target: "mio", "heard");
-        assert!(written(Format::Text, Level::Info, Color::Plain, other).contains("heard"));
+        assert!(logged(LogFormat::Text, LogLevel::Info, Color::Plain, other).contains("heard"));
     }
 
     #[test]
     fn json_is_an_object_per_line() {
-        let text = written(Format::Json, Level::Info, Color::Plain, || {
+        let text = logged(LogFormat::Json, LogLevel::Info, Color::Plain, || {
             refused();
             tracing::warn!(key = "a\"\n\u{1b}[31mb", "odd");
         });
@@ -194,10 +195,10 @@ mod tests {
 
     #[test]
     fn text_is_a_line_with_colour_for_those_who_can_see_it() {
-        let plain = written(Format::Text, Level::Info, Color::Plain, refused);
+        let plain = logged(LogFormat::Text, LogLevel::Info, Color::Plain, refused);
         assert!(plain.ends_with(" INFO refused limit=\"login\" left_out=7\n"), "{plain:?}");
         assert!(!plain.contains('\u{1b}'), "{plain:?}");
-        let coloured = written(Format::Text, Level::Info, Color::Ansi, refused);
+        let coloured = logged(LogFormat::Text, LogLevel::Info, Color::Ansi, refused);
         assert!(coloured.contains('\u{1b}') && coloured.contains("refused"), "{coloured:?}");
     }
 
@@ -208,10 +209,10 @@ mod tests {
             tracing::info!(target: "hyper::proto", "theirs");
             tracing::warn!(target: "hyper::proto", "their warning");
         };
-        let lines = |level| written(Format::Text, level, Color::Plain, events).lines().count();
-        assert_eq!(lines(Level::Error), 0);
-        assert_eq!(lines(Level::Warn), 1);
-        assert_eq!(lines(Level::Info), 1);
-        assert_eq!(lines(Level::Debug), 2);
+        let lines = |level| logged(LogFormat::Text, level, Color::Plain, events).lines().count();
+        assert_eq!(lines(LogLevel::Error), 0);
+        assert_eq!(lines(LogLevel::Warn), 1);
+        assert_eq!(lines(LogLevel::Info), 1);
+        assert_eq!(lines(LogLevel::Debug), 2);
     }
 }

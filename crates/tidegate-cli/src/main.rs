@@ -15,12 +15,12 @@ mod instant;
 mod json;
 mod lines;
 mod log;
-mod opened;
+mod open_store;
 mod pipe;
 mod remote;
 mod serve;
 mod simulate;
-mod stop;
+mod stoppable_input;
 mod store;
 mod svg;
 mod token;
@@ -35,7 +35,7 @@ use clap::Parser;
 use tidegate::file::{Color, LARGEST_FILE};
 use tidegate::text;
 
-use args::{Args, Command};
+use args::{CliArgs, CliCommand};
 
 /// Why a command did not do what it was asked. Success is 0; refused and unreachable belong to the commands that talk to a
 /// server.
@@ -76,7 +76,7 @@ impl fmt::Display for Failure {
 }
 
 fn main() -> ExitCode {
-    let args = match Args::try_parse() {
+    let args = match CliArgs::try_parse() {
         Ok(args) => args,
         Err(error) if error.exit_code() == 0 => {
             // Nothing can be done for somebody who has closed the stream that would tell them.
@@ -84,40 +84,40 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         Err(error) => {
-            say(&concealed(error.render().to_string()));
+            print_message(&without_passwords_of_arguments(error.render().to_string()));
             return ExitCode::from(2);
         }
     };
     let done = match args.command {
-        Command::Serve(args) => serve::run(&args),
-        Command::Gateway(args) => gateway::run(&args),
-        Command::Check(args) => check::run(&args),
-        Command::Simulate(args) => simulate::run(&args),
-        Command::Pipe(args) => pipe::run(&args),
-        Command::Limit(args) => remote::limit(&args),
-        Command::Acquire(args) => remote::acquire(&args),
-        Command::Peek(args) => remote::peek(&args),
-        Command::Release(args) => remote::release(&args),
-        Command::Renew(args) => remote::renew(&args),
-        Command::Settle(args) => remote::settle(&args),
-        Command::Bench(args) => bench::run(&args),
-        Command::Cpu(args) => cpu::run(&args),
-        Command::Store(args) => store::run(&args),
-        Command::Token(args) => token::run(&args),
-        Command::Completions(args) => completions::run(&args),
+        CliCommand::Serve(args) => serve::run(&args),
+        CliCommand::Gateway(args) => gateway::run(&args),
+        CliCommand::Check(args) => check::run(&args),
+        CliCommand::Simulate(args) => simulate::run(&args),
+        CliCommand::Pipe(args) => pipe::run(&args),
+        CliCommand::Limit(args) => remote::limit(&args),
+        CliCommand::Acquire(args) => remote::acquire(&args),
+        CliCommand::Peek(args) => remote::peek(&args),
+        CliCommand::Release(args) => remote::release(&args),
+        CliCommand::Renew(args) => remote::renew(&args),
+        CliCommand::Settle(args) => remote::settle(&args),
+        CliCommand::Bench(args) => bench::run(&args),
+        CliCommand::Cpu(args) => cpu::run(&args),
+        CliCommand::Store(args) => store::run(&args),
+        CliCommand::Token(args) => token::run(&args),
+        CliCommand::Completions(args) => completions::run(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure @ (Failure::Refused | Failure::Ended(_))) => failure.code(),
         Err(failure) => {
-            say(&concealed(failure.to_string()));
+            print_message(&without_passwords_of_arguments(failure.to_string()));
             failure.code()
         }
     }
 }
 
 /// What is told about arguments, without the passwords in them, wherever they were put.
-fn concealed(mut told: String) -> String {
+fn without_passwords_of_arguments(mut text: String) -> String {
     let mut before = String::new();
     for arg in std::env::args_os() {
         let arg = arg.to_string_lossy().into_owned();
@@ -126,20 +126,20 @@ fn concealed(mut told: String) -> String {
         let shown =
             if is_store { text::without_store_passwords(value) } else { text::without_passwords(value) };
         if shown != value {
-            told = told.replace(value, &shown);
+            text = text.replace(value, &shown);
         }
         before = arg;
     }
-    told
+    text
 }
 
 /// Says something to people. If nobody listens, so be it.
-pub(crate) fn say(text: &str) {
+pub(crate) fn print_message(text: &str) {
     let _unheard = writeln!(io::stderr().lock(), "{}", text.trim_end());
 }
 
 /// Writes a result. A reader that has seen enough is no failure: `tidegate … | head -1` ends well.
-pub(crate) fn answer(text: &str) -> Result<(), Failure> {
+pub(crate) fn print_result(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(unwritable(&error)),

@@ -26,74 +26,74 @@ use tidegate::{
 use tidegate_core::limit::item_errors;
 
 use crate::args::{OnError, PipeArgs};
-use crate::lines::{self, Part, Piece};
-use crate::stop::{self, StoppableInput};
-use crate::{Failure, say, unreadable, unwritable};
+use crate::lines::{self, LineBatch, LinePart};
+use crate::stoppable_input::{self, StoppableInput};
+use crate::{Failure, print_message, unreadable, unwritable};
 
-use message::{Message, Paths, Reader};
-use stats::{LineFate, Stats};
+use message::{FieldPaths, MessageReader, PipeMessage};
+use stats::{LineFate, PipeStats};
 
 /// The limit's id.
 const LIMIT: &str = "pipe";
 
 /// Copies standard input to standard output as far as the limits allow.
 pub(crate) fn run(args: &PipeArgs) -> Result<(), Failure> {
-    let mut stage = Stage::new(args)?;
+    let mut filter = PipeFilter::new(args)?;
     let failed = |error| unreadable("standard input", &error);
     let input = StoppableInput::stdin().map_err(failed)?;
     let stopped = input.stopped();
-    let mut input = lines::Reader::new(input);
+    let mut input = lines::LineReader::new(input);
     loop {
         let written = match input.next().map_err(failed)? {
             // A line that was being written when somebody said stop is not a line.
-            Piece::Lines(piece) if stopped() => stage.pass(lines::whole(piece)),
-            Piece::Lines(piece) => stage.pass(piece),
-            Piece::Overlong(piece, part) => stage.skip(piece, part),
-            Piece::End => break,
+            LineBatch::Lines(piece) if stopped() => filter.pass(lines::whole(piece)),
+            LineBatch::Lines(piece) => filter.pass(piece),
+            LineBatch::Overlong(piece, part) => filter.skip(piece, part),
+            LineBatch::End => break,
         };
         match written {
-            Err(Unwritten::NobodyReads) => break,
-            Err(Unwritten::Failed(failure)) => return Err(failure),
+            Err(PipeWriteError::OutputClosed) => break,
+            Err(PipeWriteError::Failed(failure)) => return Err(failure),
             Ok(()) => {}
         }
     }
     if args.stats {
-        let (current_global, active_users) = stage.current();
-        say(&stage.stats.report(current_global, active_users));
+        let (current_global, active_users) = filter.current();
+        print_message(&filter.stats.report(current_global, active_users));
     }
     Ok(())
 }
 
 /// Why lines did not get out.
-enum Unwritten {
+enum PipeWriteError {
     /// The output was closed: somebody has seen enough.
-    NobodyReads,
+    OutputClosed,
     Failed(Failure),
 }
 
 /// The limit, its store, and where lines go.
-struct Stage {
+struct PipeFilter {
     store: MapStore,
     /// The clock of a recording; `None` if it is now.
     recorded: Option<Arc<ManualClock>>,
     wall: SystemClock,
-    reader: Reader,
+    reader: MessageReader,
     on_error: OnError,
     verbose: bool,
     /// Whether statistics will be written at the end.
-    counts: bool,
+    prints_stats: bool,
     /// Whether a message that goes back in time was told of.
-    went_back: bool,
-    stats: Stats,
-    out: Outlet,
-    drops: Option<Outlet>,
+    has_gone_back: bool,
+    stats: PipeStats,
+    out: PipeOutput,
+    drops: Option<PipeOutput>,
     // Reused from batch to batch.
     answers: Replies,
     fates: Vec<LineFate>,
 }
 
-impl Stage {
-    fn new(args: &PipeArgs) -> Result<Stage, Failure> {
+impl PipeFilter {
+    fn new(args: &PipeArgs) -> Result<PipeFilter, Failure> {
         let recorded = args.time_field.is_some().then(|| Arc::new(ManualClock::at(Timestamp::EPOCH)));
         let store = match &recorded {
             Some(clock) => MapStore::new(Arc::clone(clock), 0),
@@ -107,31 +107,31 @@ impl Stage {
         }
         let refuse = |error| Failure::BadInput(format!("--global and --per-key: {error}"));
         store.put(rules.spec(LIMIT), ExpectedVersion::Absent).map_err(refuse)?;
-        Ok(Stage {
+        Ok(PipeFilter {
             store,
             recorded,
             wall: SystemClock::new(),
-            reader: Reader::new(Paths { key: args.key.clone(), time: args.time_field.clone() }),
+            reader: MessageReader::new(FieldPaths { key: args.key.clone(), time: args.time_field.clone() }),
             on_error: args.on_error,
             verbose: args.verbose,
-            counts: args.stats,
-            went_back: false,
-            stats: Stats::default(),
-            out: Outlet::stdout()?,
-            drops: args.drops.as_deref().map(Outlet::append).transpose()?,
+            prints_stats: args.stats,
+            has_gone_back: false,
+            stats: PipeStats::default(),
+            out: PipeOutput::stdout()?,
+            drops: args.drops.as_deref().map(PipeOutput::append).transpose()?,
             answers: Replies::new(Detail::Verdicts),
             fates: Vec::new(),
         })
     }
 
     /// Decides whole lines and passes those that are admitted.
-    fn pass(&mut self, piece: &[u8]) -> Result<(), Unwritten> {
+    fn pass(&mut self, piece: &[u8]) -> Result<(), PipeWriteError> {
         let began = self.wall.now();
-        let lines: Vec<Line<'_>> = lines::split(piece)
+        let lines: Vec<PipeLine<'_>> = lines::split(piece)
             .filter(|line| !lines::is_blank(line))
-            .map(|text| Line { text, message: self.reader.read(text) })
+            .map(|text| PipeLine { text, message: self.reader.read(text) })
             .collect();
-        self.tell_first_error(&lines);
+        self.report_first_error(&lines);
         self.decide(&lines);
         let fates = std::mem::take(&mut self.fates);
         let mut decided = fates.iter().copied();
@@ -148,35 +148,35 @@ impl Stage {
 
     /// Says what is wrong with the first line that cannot be judged. A stream of them is not answered with a stream of
     /// words, but losing every message to a misspelt field is not done in silence either.
-    fn tell_first_error(&mut self, lines: &[Line<'_>]) {
+    fn report_first_error(&mut self, lines: &[PipeLine<'_>]) {
         if self.stats.errors() == 0
             && let Some((index, why)) =
                 lines.iter().enumerate().find_map(|(index, line)| Some((index, line.message.as_ref().err()?)))
         {
-            self.tell_error(self.stats.processed() + index as u64 + 1, why);
+            self.report_error(self.stats.processed() + index as u64 + 1, why);
         }
     }
 
-    fn tell_error(&self, number: u64, why: &str) {
+    fn report_error(&self, number: u64, why: &str) {
         let done = match self.on_error {
             OnError::Drop => "dropped",
             OnError::Pass => "passed on",
         };
-        self.tell(number, &format!("{why}; {done}, and further errors are only counted"));
+        self.report(number, &format!("{why}; {done}, and further errors are only counted"));
     }
 
     /// Says something about a message, unless programs are to find nothing but the statistics.
-    fn tell(&self, number: u64, what: &str) {
-        if self.verbose || !self.counts {
-            say(&format!("pipe: message {number}: {what}"));
+    fn report(&self, number: u64, what: &str) {
+        if self.verbose || !self.prints_stats {
+            print_message(&format!("pipe: message {number}: {what}"));
         }
     }
 
     /// Handles a line that is too long to be looked at: an error, whose bytes pass or not as they come.
-    fn skip(&mut self, piece: &[u8], part: Part) -> Result<(), Unwritten> {
-        if part == Part::First {
+    fn skip(&mut self, piece: &[u8], part: LinePart) -> Result<(), PipeWriteError> {
+        if part == LinePart::First {
             if self.stats.errors() == 0 {
-                self.tell_error(self.stats.processed() + 1, &message::too_long());
+                self.report_error(self.stats.processed() + 1, &message::too_long());
             }
             self.stats.count(None);
         }
@@ -185,7 +185,7 @@ impl Stage {
     }
 
     /// Fills `fates` with what becomes of every message, in their order.
-    fn decide(&mut self, lines: &[Line<'_>]) {
+    fn decide(&mut self, lines: &[PipeLine<'_>]) {
         let messages = || lines.iter().filter_map(|line| line.message.as_ref().ok());
         let asks: Vec<Ask<'_>> =
             messages().map(|message| Ask::one(LIMIT, Some(message.user.as_bytes()))).collect();
@@ -193,7 +193,7 @@ impl Stage {
             asks.iter().map(|ask| Order::acquire(std::slice::from_ref(ask))).collect();
         self.fates.clear();
         let Some(clock) = self.recorded.clone() else { return self.submit(&orders) };
-        self.tell_first_step_back(lines, clock.now());
+        self.report_first_step_back(lines, clock.now());
         let (mut rest, mut looked) = (&*orders, 0);
         let mut times = messages().map(|message| message.at).peekable();
         while let Some(time) = times.next() {
@@ -216,16 +216,16 @@ impl Stage {
     }
 
     /// Says which message is the first that goes back in time.
-    fn tell_first_step_back(&mut self, lines: &[Line<'_>], mut latest: Timestamp) {
-        if self.went_back {
+    fn report_first_step_back(&mut self, lines: &[PipeLine<'_>], mut latest: Timestamp) {
+        if self.has_gone_back {
             return;
         }
         for (index, line) in lines.iter().enumerate() {
             let at = line.message.as_ref().map_or(latest, |message| message.at);
             if at < latest {
-                self.went_back = true;
+                self.has_gone_back = true;
                 let number = self.stats.processed() + index as u64 + 1;
-                return self.tell(
+                return self.report(
                     number,
                     "goes back in time; it and others like it are decided at the latest time seen",
                 );
@@ -257,19 +257,19 @@ impl Stage {
         }
     }
 
-    fn flush(&mut self) -> Result<(), Unwritten> {
+    fn flush(&mut self) -> Result<(), PipeWriteError> {
         let failed = |name: &str, error| {
-            Unwritten::Failed(Failure::Failed(format!("cannot write to {name}: {error}")))
+            PipeWriteError::Failed(Failure::Failed(format!("cannot write to {name}: {error}")))
         };
         if let Some(drops) = &mut self.drops {
             drops.flush().map_err(|error| failed(&drops.name, error))?;
         }
         self.out.flush().map_err(|error| match error.kind() {
-            io::ErrorKind::BrokenPipe => Unwritten::NobodyReads,
+            io::ErrorKind::BrokenPipe => PipeWriteError::OutputClosed,
             _ => failed(&self.out.name, error),
         })?;
-        if let Some(news) = self.stats.news().filter(|_| self.verbose) {
-            say(&news);
+        if let Some(news) = self.stats.progress_message().filter(|_| self.verbose) {
+            print_message(&news);
         }
         Ok(())
     }
@@ -283,9 +283,9 @@ impl Stage {
 }
 
 /// A line, and what it says if it can be read.
-struct Line<'a> {
+struct PipeLine<'a> {
     text: &'a [u8],
-    message: Result<Message<'a>, String>,
+    message: Result<PipeMessage<'a>, String>,
 }
 
 /// Whether a file is the one that standard input is read from.
@@ -298,19 +298,19 @@ fn is_standard_input(file: &File) -> bool {
 }
 
 /// A file that is written to once per batch.
-struct Outlet {
+struct PipeOutput {
     name: String,
     to: File,
     waiting: Vec<u8>,
 }
 
-impl Outlet {
-    fn stdout() -> Result<Outlet, Failure> {
+impl PipeOutput {
+    fn stdout() -> Result<PipeOutput, Failure> {
         let to = io::stdout().as_fd().try_clone_to_owned().map_err(|error| unwritable(&error))?;
-        Ok(Outlet { name: "standard output".to_owned(), to: to.into(), waiting: Vec::new() })
+        Ok(PipeOutput { name: "standard output".to_owned(), to: to.into(), waiting: Vec::new() })
     }
 
-    fn append(path: &Path) -> Result<Outlet, Failure> {
+    fn append(path: &Path) -> Result<PipeOutput, Failure> {
         let name = path.display().to_string();
         let refuse = |error| Failure::BadInput(format!("--drops: cannot open {name}: {error}"));
         let to = OpenOptions::new().create(true).append(true).open(path).map_err(refuse)?;
@@ -318,7 +318,7 @@ impl Outlet {
             let why = format!("--drops: {name} is also the input; what is dropped would be read again");
             return Err(Failure::BadInput(why));
         }
-        Ok(Outlet { name, to, waiting: Vec::new() })
+        Ok(PipeOutput { name, to, waiting: Vec::new() })
     }
 
     fn push(&mut self, text: &[u8]) {
@@ -326,7 +326,7 @@ impl Outlet {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        let written = stop::write_all(&self.to, &self.waiting);
+        let written = stoppable_input::write_all(&self.to, &self.waiting);
         self.waiting.clear();
         written
     }

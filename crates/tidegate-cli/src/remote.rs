@@ -12,18 +12,18 @@
 //! Refused: a token as a flag, because everybody on a machine can see what is typed; following redirects, because a
 //! question that is repeated elsewhere as another method is another question.
 
+mod acquire;
 pub(crate) mod ask;
-mod decide;
+pub(crate) mod client;
+mod decision_text;
 mod lease;
+mod limit_source;
 mod limits;
 mod problem;
-pub(crate) mod server;
-mod source;
 pub(crate) mod table;
-mod told;
 pub(crate) mod url;
 pub(crate) mod usage;
 
-pub(crate) use decide::{acquire, peek};
+pub(crate) use acquire::{acquire, peek};
 pub(crate) use lease::{release, renew, settle};
 pub(crate) use limits::run as limit;

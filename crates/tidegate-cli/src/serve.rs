@@ -14,18 +14,18 @@ use tidegate::activity::Activity;
 use tidegate::clock::SystemClock;
 use tidegate::file::{ActivitySpec, Listen, ServerSpec, Settings};
 use tidegate::{LimitStore, Limiter};
-use tidegate_server::http::{Api, Readiness, State};
-use tidegate_server::metrics::Metrics;
-use tidegate_server::refusals::Refusals;
-use tidegate_server::reload::Reloader;
-use tidegate_server::resp::Door;
-use tidegate_server::rules::Rules;
-use tidegate_server::serve::{Bounds, Places, Server, Service};
+use tidegate_server::http::{HttpApi, Readiness, ReadinessState};
+use tidegate_server::live_settings::LiveSettings;
+use tidegate_server::metrics::ServerMetrics;
+use tidegate_server::refusal_log::RefusalLog;
+use tidegate_server::resp::RespService;
+use tidegate_server::serve::{ConnectionBounds, ListenConfig, Server, ServerHandlers};
+use tidegate_server::settings_reloader::SettingsReloader;
 
 use crate::activity::environment;
 use crate::args::ServeArgs;
-use crate::opened::Opened;
-use crate::{Failure, color_of_stderr, log, read_settings, say};
+use crate::open_store::OpenStore;
+use crate::{Failure, color_of_stderr, log, print_message, read_settings};
 
 /// Descriptors that are kept for other things than connections.
 const SPARE_DESCRIPTORS: u64 = 64;
@@ -49,10 +49,10 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     }
     let is_public = check_public(&places, &settings, args.insecure)?;
     let url = args.store.as_ref().or(settings.store.url.as_ref());
-    let opened = Opened::open(url, settings.store.memory)?;
-    let served = serve(args, &settings, over, &places, is_public, &opened, signals);
+    let open_store = OpenStore::open(url, settings.store.memory)?;
+    let served = serve(args, &settings, over, &places, is_public, &open_store, signals);
     // Also if nothing came of it: who finds the store next should not have to wonder what happened.
-    let stopped = opened.stop();
+    let stopped = open_store.stop();
     log::finish();
     served.and(stopped)
 }
@@ -62,47 +62,48 @@ fn serve(
     args: &ServeArgs,
     settings: &Settings,
     over: ActivitySpec,
-    places: &Places,
+    places: &ListenConfig,
     is_public: bool,
-    opened: &Opened,
+    open_store: &OpenStore,
     mut signals: Signals,
 ) -> Result<(), Failure> {
-    let store = opened.store();
+    let store = open_store.store();
     let limiter = Limiter::new(Arc::clone(&store));
     let activity = Activity::of_store(limiter.clone());
-    let rules = Rules::new(Arc::clone(&store)).with_activity(activity.clone(), over);
-    let rules = Arc::new(if is_public && !args.insecure { rules.with_tokens_only() } else { rules });
+    let rules = LiveSettings::new(Arc::clone(&store)).with_activity(activity.clone(), over);
+    let rules = Arc::new(if is_public && !args.insecure { rules.require_tokens() } else { rules });
     let reloader = started(args.config.as_deref(), &rules).map_err(|why| match store.trouble() {
         Some(_) => Failure::Failed(why),
         None => Failure::BadInput(why),
     })?;
-    let mut readiness = Readiness::new(State::Starting);
-    let mut metrics = Metrics::new(places.workers);
+    let mut readiness = Readiness::new(ReadinessState::Starting);
+    let mut metrics = ServerMetrics::new(places.workers);
     if let Some(reloader) = &reloader {
         readiness = readiness.with_settings(Arc::clone(reloader));
         metrics = metrics.reloads(Arc::clone(reloader));
     }
     let (readiness, metrics) = (Arc::new(readiness), Arc::new(metrics));
-    let refusals = Arc::new(Refusals::new(store.capabilities().tick));
+    let refusals = Arc::new(RefusalLog::new(store.capabilities().tick));
     let from_file = Arc::clone(&rules);
-    let api = Api::new(Arc::clone(&store), limiter.clone())
+    let api = HttpApi::new(Arc::clone(&store), limiter.clone())
         .readiness(Arc::clone(&readiness))
         .metrics(Arc::clone(&metrics))
-        .refusals(Arc::clone(&refusals))
+        .refusal_log(Arc::clone(&refusals))
         .activity(activity)
         .from_file(move |id| from_file.is_from_file(id));
-    let doorman = Arc::clone(rules.tokens());
-    let door = Door::new(store, Arc::clone(&doorman) as _).beside(limiter).refusals(refusals);
-    let service = Service { api, door, doorman, metrics };
+    let authenticator = Arc::clone(rules.tokens());
+    let resp =
+        RespService::new(store, Arc::clone(&authenticator) as _).with_limiter(limiter).refusal_log(refusals);
+    let service = ServerHandlers { api, resp, authenticator, metrics };
     let server = Server::start(service, places, bounds(&settings.server))
         .map_err(|error| Failure::Failed(error.to_string()))?;
-    let watching = reloader.as_ref().map(Reloader::watch_file).transpose();
+    let watching = reloader.as_ref().map(SettingsReloader::watch_file).transpose();
     let _watching =
         watching.map_err(|error| Failure::Failed(format!("cannot watch the settings: {error}")))?;
-    readiness.set(State::Ready);
+    readiness.set(ReadinessState::Ready);
     let (http, resp) = (shown(server.http()), shown(server.resp()));
-    say(&format!("tidegate ready http={http} resp={resp} store={}", opened.kind()));
-    let _watched = watch_store(opened.store())?;
+    print_message(&format!("tidegate ready http={http} resp={resp} store={}", open_store.kind()));
+    let _watched = watch_store(open_store.store())?;
     for signal in signals.forever() {
         match (signal, &reloader) {
             // How it went is in the log.
@@ -114,7 +115,7 @@ fn serve(
         }
     }
     tracing::info!("told to stop; finishing what is under way");
-    readiness.set(State::Draining);
+    readiness.set(ReadinessState::Draining);
     // Whoever does not want to wait for that says so again.
     std::thread::spawn(move || {
         if signals.forever().any(|signal| signal != SIGHUP) {
@@ -126,14 +127,14 @@ fn serve(
 }
 
 /// How often it is looked whether the store is well.
-const LOOK_AT_STORE: Duration = Duration::from_secs(1);
+const STORE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Says in the log when the store's own log cannot be written, and when it can again; until the answer is dropped.
 fn watch_store(store: Arc<dyn LimitStore>) -> Result<mpsc::Sender<()>, Failure> {
     let (watched, over) = mpsc::channel();
     let look = move || {
         let mut known = None;
-        while over.recv_timeout(LOOK_AT_STORE) == Err(mpsc::RecvTimeoutError::Timeout) {
+        while over.recv_timeout(STORE_CHECK_INTERVAL) == Err(mpsc::RecvTimeoutError::Timeout) {
             let trouble = store.trouble();
             if trouble == known {
                 continue;
@@ -165,18 +166,18 @@ fn settings(path: &Path) -> Result<Settings, Failure> {
 }
 
 /// Puts the rules of the file into force, or leaves those of the store as they are; or says why that is not possible.
-fn started(path: Option<&Path>, rules: &Arc<Rules>) -> Result<Option<Arc<Reloader>>, String> {
+fn started(path: Option<&Path>, rules: &Arc<LiveSettings>) -> Result<Option<Arc<SettingsReloader>>, String> {
     let Some(path) = path else {
-        return rules.apply_nothing().map(|()| None).map_err(|unfit| unfit.to_string());
+        return rules.apply_defaults().map(|()| None).map_err(|unfit| unfit.to_string());
     };
-    let reloader = Arc::new(Reloader::new(path, Arc::clone(rules), SystemClock::new()));
+    let reloader = Arc::new(SettingsReloader::new(path, Arc::clone(rules), SystemClock::new()));
     match reloader.reload_now().result {
         Ok(_) => Ok(Some(reloader)),
         Err(failed) => Err(failed.to_string()),
     }
 }
 
-fn places(args: &ServeArgs, spec: &ServerSpec) -> Places {
+fn places(args: &ServeArgs, spec: &ServerSpec) -> ListenConfig {
     let place = |said: Option<Listen>, written: Option<Listen>, usual: SocketAddr| match said
         .or(written)
         .unwrap_or(Listen::At(usual))
@@ -186,17 +187,17 @@ fn places(args: &ServeArgs, spec: &ServerSpec) -> Places {
     };
     let written = spec.workers.and_then(|workers| usize::try_from(workers).ok());
     let cores = || available_parallelism().map_or(1, NonZeroUsize::get);
-    Places {
+    ListenConfig {
         http: place(args.http, spec.http, HTTP),
         resp: place(args.resp, spec.resp, RESP),
         workers: args.workers.map(NonZeroUsize::get).or(written).unwrap_or_else(cores),
     }
 }
 
-fn bounds(spec: &ServerSpec) -> Bounds {
-    let usual = Bounds::default();
+fn bounds(spec: &ServerSpec) -> ConnectionBounds {
+    let usual = ConnectionBounds::default();
     let connections = spec.max_connections.and_then(|most| usize::try_from(most).ok());
-    Bounds {
+    ConnectionBounds {
         connections: connections.unwrap_or(usual.connections).min(descriptors()),
         idle: spec.idle_timeout.unwrap_or(usual.idle),
         head: spec.header_timeout.unwrap_or(usual.head),
@@ -207,7 +208,7 @@ fn bounds(spec: &ServerSpec) -> Bounds {
 }
 
 /// Whether strangers can reach the server. Whoever they can reach must know whom to answer.
-fn check_public(places: &Places, settings: &Settings, insecure: bool) -> Result<bool, Failure> {
+fn check_public(places: &ListenConfig, settings: &Settings, insecure: bool) -> Result<bool, Failure> {
     let doors = [("http", places.http), ("resp", places.resp)];
     let public = doors.into_iter().find_map(|(door, place)| {
         place.filter(|place| !place.ip().to_canonical().is_loopback()).map(|place| (door, place))

@@ -16,8 +16,8 @@
 //! `decided_at`.
 
 mod batch;
-mod day;
 mod event;
+mod simulated_store;
 mod summary;
 
 use std::fs::File;
@@ -31,13 +31,13 @@ use tidegate::LimitSpec;
 use tidegate::file;
 
 use crate::args::SimulateArgs;
-use crate::{Failure, color_of_stderr, read_whole, say, stop, unwritable};
+use crate::{Failure, color_of_stderr, print_message, read_whole, stoppable_input, unwritable};
 
-use batch::{Batch, End, Parser};
-use day::Day;
+use batch::{BatchEnd, EventBatch, EventReader};
+use simulated_store::SimulatedStore;
 
 /// How many batches wait between the threads.
-const WAITING: usize = 4;
+const QUEUED_BATCHES: usize = 4;
 
 /// Runs the events through the limits.
 pub(crate) fn run(args: &SimulateArgs) -> Result<(), Failure> {
@@ -45,14 +45,14 @@ pub(crate) fn run(args: &SimulateArgs) -> Result<(), Failure> {
         let why = "--limits - and the events cannot both be read from standard input; give --input FILE";
         return Err(Failure::BadInput(why.to_owned()));
     }
-    let mut day = Day::new(read_limits(&args.limits)?)?;
+    let mut store = SimulatedStore::new(read_limits(&args.limits)?)?;
     let (name, input) = open(args.input.as_deref())?;
     let out = io::stdout().as_fd().try_clone_to_owned().map_err(|error| unwritable(&error))?;
-    let out = Output { to: File::from(out), summary: args.summary };
+    let out = DecisionOutput { to: File::from(out), summary: args.summary };
 
-    let (full, batches) = mpsc::sync_channel::<Batch>(WAITING);
-    let (empty, empties) = mpsc::channel::<Batch>();
-    let mut parser = Parser::new(name.clone(), input);
+    let (full, batches) = mpsc::sync_channel::<EventBatch>(QUEUED_BATCHES);
+    let (empty, empties) = mpsc::channel::<EventBatch>();
+    let mut parser = EventReader::new(name.clone(), input);
     // Not joined: if the output is closed first, it may wait for input that never comes, and ends with the process.
     let reading = thread::Builder::new().name("reading".to_owned()).spawn(move || {
         let mut more = true;
@@ -64,7 +64,7 @@ pub(crate) fn run(args: &SimulateArgs) -> Result<(), Failure> {
         }
     });
     reading.map_err(|error| Failure::Failed(format!("cannot start a thread: {error}")))?;
-    decide(&mut day, &name, &batches, &empty, &out)
+    decide(&mut store, &name, &batches, &empty, &out)
 }
 
 fn read_limits(path: &Path) -> Result<Vec<LimitSpec>, Failure> {
@@ -72,7 +72,7 @@ fn read_limits(path: &Path) -> Result<Vec<LimitSpec>, Failure> {
     let reading =
         file::read(&name, &bytes).map_err(|wrong| Failure::BadInput(wrong.render(color_of_stderr())))?;
     if !reading.warnings.is_empty() {
-        say(&reading.warnings.render(color_of_stderr()));
+        print_message(&reading.warnings.render(color_of_stderr()));
     }
     Ok(reading.settings.all_limits())
 }
@@ -89,23 +89,23 @@ fn open(path: Option<&Path>) -> Result<(String, File), Failure> {
 }
 
 /// Where decisions go, and whether a summary follows them.
-struct Output {
+struct DecisionOutput {
     to: File,
     summary: bool,
 }
 
 /// Whether somebody still reads.
 #[derive(PartialEq, Eq)]
-enum Readers {
+enum OutputState {
     Some,
     None,
 }
 
-impl Output {
-    fn write(&self, bytes: &[u8]) -> Result<Readers, Failure> {
-        match stop::write_all(&self.to, bytes) {
-            Ok(()) => Ok(Readers::Some),
-            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Readers::None),
+impl DecisionOutput {
+    fn write(&self, bytes: &[u8]) -> Result<OutputState, Failure> {
+        match stoppable_input::write_all(&self.to, bytes) {
+            Ok(()) => Ok(OutputState::Some),
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(OutputState::None),
             Err(error) => Err(unwritable(&error)),
         }
     }
@@ -113,28 +113,28 @@ impl Output {
 
 /// Decides batch after batch, until one is the last.
 fn decide(
-    day: &mut Day,
+    store: &mut SimulatedStore,
     name: &str,
-    batches: &Receiver<Batch>,
-    empty: &Sender<Batch>,
-    output: &Output,
+    batches: &Receiver<EventBatch>,
+    empty: &Sender<EventBatch>,
+    output: &DecisionOutput,
 ) -> Result<(), Failure> {
     let mut out = Vec::new();
     for batch in batches {
         out.clear();
-        let refuse = |(line, why)| End::Failed(Failure::BadInput(format!("{name}:{line}: {why}")));
-        let end = day.pass(&batch.events, &batch.text, &mut out).map_err(refuse).err();
+        let refuse = |(line, why)| BatchEnd::Failed(Failure::BadInput(format!("{name}:{line}: {why}")));
+        let end = store.pass(&batch.events, &batch.text, &mut out).map_err(refuse).err();
         let mut batch = batch;
         let end = end.or(batch.end.take());
-        if output.summary && matches!(end, Some(End::Input)) {
-            day.write_summary(&mut out);
+        if output.summary && matches!(end, Some(BatchEnd::Input)) {
+            store.write_summary(&mut out);
         }
-        if output.write(&out)? == Readers::None {
+        if output.write(&out)? == OutputState::None {
             return Ok(());
         }
         match end {
-            Some(End::Input) => return Ok(()),
-            Some(End::Failed(failure)) => return Err(failure),
+            Some(BatchEnd::Input) => return Ok(()),
+            Some(BatchEnd::Failed(failure)) => return Err(failure),
             // The other thread may have ended; then nobody needs the batch.
             None => drop(empty.send(batch)),
         }

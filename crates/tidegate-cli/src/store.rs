@@ -13,8 +13,8 @@
 //! Refused: a repair. Whatever could be left out to make a damaged store open again would sell something twice.
 
 mod dump;
-mod known;
-mod told;
+mod limit_names;
+mod record_json;
 mod verify;
 
 use std::io;
@@ -23,13 +23,13 @@ use std::path::Path;
 
 use serde::Serialize;
 use tidegate::Timestamp;
-use tidegate_disk::files::{Files, Real};
-use tidegate_disk::log::{self, BackupError, OpenError};
+use tidegate_disk::directory::{Directory, RealDirectory};
+use tidegate_disk::wal::{self, BackupError, OpenError};
 
 use crate::args::{BackupArgs, StoreArgs, StoreCommand};
 use crate::bench::number::{counted, grouped};
-use crate::instant::Writer;
-use crate::{Failure, answer};
+use crate::instant::InstantWriter;
+use crate::{Failure, print_result};
 
 /// What makes a directory a store.
 const IDENTITY: &str = "identity";
@@ -46,14 +46,14 @@ pub(crate) fn run(args: &StoreArgs) -> Result<(), Failure> {
 }
 
 /// A directory that is a store, or what is left of one.
-fn open(folder: &Path) -> Result<Real, Failure> {
-    let files = Real::open(folder).map_err(|error| refused(folder, error))?;
+fn open(folder: &Path) -> Result<RealDirectory, Failure> {
+    let files = RealDirectory::open(folder).map_err(|error| refused(folder, error))?;
     let names = files.list().map_err(|error| refused(folder, error))?;
     let is_ours = |name: &String| name == IDENTITY || OURS.iter().any(|ours| name.starts_with(ours));
     if names.iter().any(is_ours) {
         return Ok(files);
     }
-    let why = OpenError::NotAStore { place: folder.display().to_string(), found: None };
+    let why = OpenError::NotAStore { location: folder.display().to_string(), found: None };
     Err(Failure::BadInput(why.to_string()))
 }
 
@@ -63,11 +63,11 @@ fn refused(folder: &Path, error: io::Error) -> Failure {
     if error.kind() == ErrorKind::NotFound {
         return Failure::BadInput(format!("there is no directory {place}; choose another path"));
     }
-    of_open(&OpenError::of_disk(&place, error))
+    open_failure(&OpenError::of_disk(&place, error))
 }
 
 /// Whether it is the asker's to mend, or the disk's.
-pub(crate) fn of_open(error: &OpenError) -> Failure {
+pub(crate) fn open_failure(error: &OpenError) -> Failure {
     match error {
         // A name that leads nowhere, or to something else, is no fault of the disk.
         OpenError::Disk { error: of_disk, .. }
@@ -86,7 +86,7 @@ pub(crate) fn of_open(error: &OpenError) -> Failure {
 }
 
 #[derive(Debug, Serialize)]
-struct BackupTold {
+struct BackupJson {
     files: u64,
     bytes: u64,
     last_block: u64,
@@ -95,25 +95,26 @@ struct BackupTold {
 fn backup(args: &BackupArgs) -> Result<(), Failure> {
     let from = open(&args.folder)?;
     if is_inside(&args.to, &args.folder) {
-        let (to, folder) = (place(&args.to), place(&args.folder));
+        let (to, folder) = (path_text(&args.to), path_text(&args.folder));
         return Err(Failure::BadInput(format!(
             "{to} is inside of {folder}, which is to be copied; nothing was touched; choose a directory elsewhere"
         )));
     }
-    let to = Real::create(&args.to).map_err(|error| of_open(&OpenError::of_disk(&place(&args.to), error)))?;
-    let done = log::backup(&from, &to).map_err(|error| match error {
+    let to = RealDirectory::create(&args.to)
+        .map_err(|error| open_failure(&OpenError::of_disk(&path_text(&args.to), error)))?;
+    let done = wal::backup(&from, &to).map_err(|error| match error {
         BackupError::NotEmpty { .. } => Failure::BadInput(error.to_string()),
         _ => Failure::Failed(error.to_string()),
     })?;
     if args.json {
-        let told = BackupTold { files: done.files, bytes: done.bytes, last_block: done.last_number };
-        return answer(&as_line(&told));
+        let reply = BackupJson { files: done.files, bytes: done.bytes, last_block: done.last_number };
+        return print_result(&as_line(&reply));
     }
     let (files, bytes) = (counted(done.files, "file", "files"), counted(done.bytes, "byte", "bytes"));
-    answer(&format!(
+    print_result(&format!(
         "copied {files} with {bytes}, up to block {}\nstart from it with: tidegate serve --store disk:{}\n",
         grouped(done.last_number),
-        place(&args.to),
+        path_text(&args.to),
     ))
 }
 
@@ -128,14 +129,14 @@ fn is_inside(path: &Path, folder: &Path) -> bool {
     there.is_some_and(|there| there.starts_with(&folder))
 }
 
-fn place(folder: &Path) -> String {
+fn path_text(folder: &Path) -> String {
     folder.display().to_string()
 }
 
 /// An instant as people and programs read it.
 fn instant(at: Timestamp) -> String {
     let mut out = Vec::new();
-    Writer::default().write(at, &mut out);
+    InstantWriter::default().write(at, &mut out);
     String::from_utf8_lossy(&out).into_owned()
 }
 
@@ -149,8 +150,8 @@ fn digits(bytes: &[u8]) -> String {
 }
 
 /// A JSON object and the end of its line.
-pub(crate) fn as_line<T: Serialize>(told: &T) -> String {
-    let mut line = serde_json::to_string(told).expect("names and numbers are JSON");
+pub(crate) fn as_line<T: Serialize>(reply: &T) -> String {
+    let mut line = serde_json::to_string(reply).expect("names and numbers are JSON");
     line.push('\n');
     line
 }

@@ -2,13 +2,13 @@
 
 /// A picture, as far as it is drawn.
 #[derive(Debug)]
-pub(crate) struct Canvas(String);
+pub(crate) struct SvgCanvas(String);
 
-impl Canvas {
+impl SvgCanvas {
     /// A picture of this width and height.
-    pub(crate) fn open([width, height]: [u32; 2], title: &str, style: &str) -> Canvas {
+    pub(crate) fn open([width, height]: [u32; 2], title: &str, style: &str) -> SvgCanvas {
         let title = escaped(title);
-        Canvas(format!(
+        SvgCanvas(format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" width=\"{width}\" \
              height=\"{height}\" role=\"img\">\n<title>{title}</title>\n<style>{style}</style>\n\
              <rect class=\"ground\" width=\"{width}\" height=\"{height}\"/>\n"

@@ -8,40 +8,40 @@ use tidegate::file;
 use tidegate_server::tokens::NewToken;
 
 use crate::args::{NewTokenArgs, TokenArgs, TokenCommand};
-use crate::{Failure, answer};
+use crate::{Failure, print_result};
 
 /// How many digits of its hash name a token that nobody named.
-const NAMING_DIGITS: usize = 8;
+const NAME_DIGITS: usize = 8;
 
 /// Makes a token.
 pub(crate) fn run(args: &TokenArgs) -> Result<(), Failure> {
     let TokenCommand::New(args) = &args.command;
-    let token = NewToken::make().map_err(|error| Failure::Failed(error.to_string()))?;
-    let shown = Shown::new(args, &token);
+    let token = NewToken::generate().map_err(|error| Failure::Failed(error.to_string()))?;
+    let shown = TokenEntry::new(args, &token);
     shown.read_back()?;
-    answer(&if args.json { shown.json(&token.secret) } else { shown.text(&token.secret) })
+    print_result(&if args.json { shown.json(&token.secret) } else { shown.text(&token.secret) })
 }
 
 /// What the settings file is to know.
-struct Shown<'a> {
+struct TokenEntry<'a> {
     name: String,
     sha256: &'a str,
     role: &'static str,
     prefix: &'a str,
 }
 
-impl<'a> Shown<'a> {
-    fn new(args: &'a NewTokenArgs, token: &'a NewToken) -> Shown<'a> {
-        let digits = token.sha256.get(..NAMING_DIGITS).unwrap_or_default();
+impl<'a> TokenEntry<'a> {
+    fn new(args: &'a NewTokenArgs, token: &'a NewToken) -> TokenEntry<'a> {
+        let digits = token.sha256.get(..NAME_DIGITS).unwrap_or_default();
         let name = args.name.clone().unwrap_or_else(|| format!("token-{digits}"));
-        Shown { name, sha256: &token.sha256, role: args.role.role().word(), prefix: &args.prefix }
+        TokenEntry { name, sha256: &token.sha256, role: args.role.role().word(), prefix: &args.prefix }
     }
 
     /// The section for the settings file.
     fn section(&self) -> String {
         let prefix =
             if self.prefix.is_empty() { String::new() } else { format!(", prefix: {}", scalar(self.prefix)) };
-        let Shown { name, sha256, role, .. } = self;
+        let TokenEntry { name, sha256, role, .. } = self;
         format!(
             "auth:\n  tokens:\n    - {{name: {}, role: {role}{prefix}, sha256: {sha256}}}\n",
             scalar(name)
@@ -63,7 +63,7 @@ impl<'a> Shown<'a> {
     }
 
     fn json(&self, secret: &str) -> String {
-        let Shown { name, sha256, role, prefix } = self;
+        let TokenEntry { name, sha256, role, prefix } = self;
         let known = json!({"name": name, "sha256": sha256, "role": role, "prefix": prefix});
         format!("{}\n", json!({"secret": secret, "token": known}))
     }
@@ -102,7 +102,7 @@ mod tests {
         {
             let typed = ["new", "--role=read", &format!("--name={name}"), &format!("--prefix={prefix}")];
             let args = Typed::parse_from(typed).args;
-            let section = Shown::new(&args, &token).section();
+            let section = TokenEntry::new(&args, &token).section();
             let read = file::read("it", section.as_bytes()).expect("a section");
             let meant = TokenSpec {
                 name: name.to_owned(),

@@ -1,23 +1,22 @@
-//! How much: what is asked for, and how much there can be.
+//! Amounts and capacities.
 
 /// A number of units: calls, messages, tokens, connections.
 pub type Amount = u64;
 
-/// The largest limit that can be written: what a signed 64-bit integer holds.
+/// The largest limit a specification may contain: the maximum of a signed 64-bit integer.
 pub const MAX_LIMIT: Amount = i64::MAX as Amount;
 
-/// How much of a thing may be in use. Absent, zero and unlimited are three different answers; the first is
-/// not written here at all.
+/// How much may be in use at once. An absent limit has no `Capacity`; it differs from zero and from unlimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Capacity {
-    /// Written `-1`: counted, never refused.
+    /// Usage is counted and never refused. Limits files write it as `-1`.
     Unlimited,
-    /// Written `0` (refuse everything) or above.
+    /// At most this many units. Zero refuses everything.
     AtMost(Amount),
 }
 
 impl Capacity {
-    /// Whether `cost` more fits beside what is used.
+    /// Whether `used + cost` is within the capacity.
     #[inline]
     pub fn admits(self, used: Amount, cost: Amount) -> bool {
         match self {
@@ -26,13 +25,13 @@ impl Capacity {
         }
     }
 
-    /// Whether `cost` would fit if nothing at all were in use. If not, no wait ever helps.
+    /// Whether `cost` fits an unused limit. If it does not, no wait ever helps.
     #[inline]
     pub fn can_ever_hold(self, cost: Amount) -> bool {
         self.admits(0, cost)
     }
 
-    /// What is left beside what is used; `None` if there is no end to it.
+    /// The units left; `None` if the capacity is unlimited.
     pub fn remaining(self, used: Amount) -> Option<Amount> {
         match self {
             Capacity::Unlimited => None,

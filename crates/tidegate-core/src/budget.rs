@@ -1,16 +1,16 @@
-//! Budgets: an average that may not be exceeded over a window, of anything that is used in units per time.
+//! Budgets: keep the average usage of a resource within a bound over a window.
 //!
 //! ```text
-//!   total     = average × window                       what the window has
-//!   used      = what was measured, added up
-//!   remaining = total − used                           negative if over
-//!   safe      = floor + (remaining − floor × left) / left × safety, between floor and ceiling
+//!   total     = average × window
+//!   used      = sum of the measurements
+//!   remaining = total − used                           negative if over budget
+//!   safe_rate = floor + (remaining − floor × left) / left × safety, between floor and ceiling
 //! ```
 //!
-//! Whoever uses no more than the safe limit at every step ends at or below the average: the floor is set aside for all the time that is
-//! left, and only the rest is spread. For a processor the unit is one percent of the machine; nothing here knows that.
+//! Usage at or below the safe rate in every step ends at or below the average. The floor is reserved for all the time left,
+//! and only the rest is spread. CPU budgets use one percent of the machine as the unit; this module works with any unit.
 //!
-//! Decided: rates are whole billionths of a unit and time is nanoseconds, so that quotas are exact; divisions round the limit down.
+//! Rates are whole billionths of a unit and times are nanoseconds, so quotas are exact. Divisions round the rate down.
 
 pub mod account;
 pub mod trailing_window;
@@ -21,92 +21,92 @@ pub use crate::calendar::{ScheduledWindow, WindowSchedule};
 pub use account::{BudgetAccount, BudgetAdvice, BudgetTime, Unobserved};
 pub use trailing_window::TrailingWindow;
 
-/// Billionths in a unit, and in the whole.
+/// Billionths in one unit.
 const BILLION: u64 = 1_000_000_000;
 
 /// Nanoseconds in a minute.
 const MINUTE: i128 = 60_000_000_000;
 
-/// How fast something is used: whole billionths of a unit.
+/// Usage per time, in billionths of a unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Rate(u64);
 
 impl Rate {
-    /// Nothing is used.
+    /// A rate of zero.
     pub const ZERO: Rate = Rate(0);
 
-    /// This many billionths of a unit.
+    /// A rate in billionths of a unit.
     pub const fn from_billionths(billionths: u64) -> Rate {
         Rate(billionths)
     }
 
-    /// This many units.
+    /// A rate in whole units.
     pub const fn from_units(units: u32) -> Rate {
         Rate(units as u64 * BILLION)
     }
 
-    /// Billionths of a unit.
+    /// The rate in billionths of a unit.
     pub const fn billionths(self) -> u64 {
         self.0
     }
 
-    /// What is used at this rate in some time.
+    /// The usage at this rate over a time.
     pub const fn over(self, time: Duration) -> Quota {
-        // The largest rate for the longest time that a `Duration` of 64-bit nanoseconds has is below the largest quota.
+        // The largest rate times the longest 64-bit nanosecond duration is below the largest quota.
         Quota((self.0 as i128).saturating_mul(nanos(time)))
     }
 
-    /// This rate lowered; never below zero.
+    /// Subtracts a rate; saturates at zero.
     pub const fn minus(self, other: Rate) -> Rate {
         Rate(self.0.saturating_sub(other.0))
     }
 
-    /// This rate raised.
+    /// Adds a rate; saturates.
     pub const fn plus(self, other: Rate) -> Rate {
         Rate(self.0.saturating_add(other.0))
     }
 
-    /// A part of it, rounded down.
+    /// A share of the rate, rounded down.
     pub fn part(self, share: Share) -> Rate {
         let part = u128::from(self.0) * u128::from(share.0) / u128::from(BILLION);
         Rate(u64::try_from(part).unwrap_or(u64::MAX))
     }
 }
 
-/// How much was or may be used: a rate times a time. Below zero it is owed.
+/// An amount of usage: a rate times a time. A negative quota is a deficit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Quota(i128);
 
 impl Quota {
-    /// Nothing.
+    /// A quota of zero.
     pub const ZERO: Quota = Quota(0);
 
-    /// A quota of this many billionths of a unit for a nanosecond.
+    /// A quota in billionths of a unit times nanoseconds.
     pub const fn from_raw(raw: i128) -> Quota {
         Quota(raw)
     }
 
-    /// Billionths of a unit, times nanoseconds.
+    /// The quota in billionths of a unit times nanoseconds.
     pub const fn raw(self) -> i128 {
         self.0
     }
 
-    /// In billionths of a unit for a minute, rounded down.
+    /// The quota in billionths of a unit times minutes, rounded down.
     pub const fn billionth_minutes(self) -> i128 {
         self.0.div_euclid(MINUTE)
     }
 
-    /// More.
+    /// Adds a quota; saturates.
     pub const fn plus(self, other: Quota) -> Quota {
         Quota(self.0.saturating_add(other.0))
     }
 
-    /// Less.
+    /// Subtracts a quota; saturates.
     pub const fn minus(self, other: Quota) -> Quota {
         Quota(self.0.saturating_sub(other.0))
     }
 
-    /// The rate at which this lasts for some time, rounded down; zero if it is owed, everything if there is no time.
+    /// The constant rate that uses this quota over a time, rounded down. Zero for a deficit, the largest rate for a time of zero.
     pub fn rate_over(self, time: Duration) -> Rate {
         if self.0 <= 0 {
             return Rate::ZERO;
@@ -115,88 +115,88 @@ impl Quota {
         Rate(rate.unwrap_or(u64::MAX))
     }
 
-    /// What falls on a part of some time in which it was used evenly, rounded down.
+    /// The part of evenly spread usage that falls on `part` of a time, rounded down.
     pub(crate) fn portion(self, part: Duration, of: Duration) -> Quota {
         if part >= of { self } else { self.scaled(part, of) }
     }
 
-    /// What is used in one time if this is used in another, rounded down.
+    /// Scales usage over the time `of` to another time, rounded down.
     pub(crate) fn scaled(self, time: Duration, of: Duration) -> Quota {
         let (time, of) = (nanos(time), nanos(of).max(1));
         match self.0.checked_mul(time) {
             Some(product) => Quota(product.div_euclid(of)),
-            // So large a quota loses nothing that anybody can see.
+            // At this size the rounding error is negligible.
             None => Quota(self.0.div_euclid(of).saturating_mul(time)),
         }
     }
 }
 
-/// A part of the whole: whole billionths, at most all of it.
+/// A fraction from 0 to 1, in billionths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Share(u64);
 
 impl Share {
-    /// Nothing of it.
+    /// The fraction 0.
     pub const NONE: Share = Share(0);
-    /// All of it.
+    /// The fraction 1.
     pub const ALL: Share = Share(BILLION);
 
-    /// So many billionths; `None` above the whole.
+    /// A fraction in billionths; `None` above 1.
     pub const fn from_billionths(billionths: u64) -> Option<Share> {
         if billionths <= BILLION { Some(Share(billionths)) } else { None }
     }
 
-    /// Billionths.
+    /// The fraction in billionths.
     pub const fn billionths(self) -> u64 {
         self.0
     }
 
-    /// What is left of the whole beside it.
+    /// One minus this fraction.
     pub const fn rest(self) -> Share {
         Share(BILLION - self.0)
     }
 }
 
-/// What a budget promises, and how it is spread.
+/// The terms of a budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BudgetTerms {
-    /// What may be used on average.
+    /// The largest average usage.
     pub average: Rate,
-    /// What may always be used. The average must have room for it.
+    /// The usage that is always allowed. It must not exceed the average.
     pub floor: Rate,
-    /// What may be used at most at any time.
+    /// The largest usage at any time.
     pub ceiling: Rate,
-    /// All there is of it; what is advised never exceeds this.
+    /// The capacity of the resource. No rate exceeds it.
     pub capacity: Rate,
-    /// How much of what can be spread is spread evenly; the rest comes later.
+    /// The fraction of the spreadable quota that is spread now; the rest is held back.
     pub safety: Share,
-    /// How much of the quota is taken off at once, against what cannot be measured.
+    /// The fraction of the quota that is set aside for usage that cannot be measured.
     pub reserve: Share,
 }
 
-/// What is wrong with terms.
+/// Why terms cannot be met.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BudgetTermsError {
     /// The floor is above the ceiling.
     FloorAboveCeiling,
-    /// The ceiling is above all there is.
+    /// The ceiling is above the capacity.
     CeilingAboveCapacity,
     /// The average is zero.
     NoAverage,
-    /// The average is above all there is.
+    /// The average is above the capacity.
     AverageAboveCapacity,
-    /// The floor alone would exceed the average.
+    /// The floor is above the average.
     FloorAboveAverage,
-    /// What is left of the average after the reserve is below the floor.
+    /// The floor is above the average less the reserve.
     FloorAboveEffectiveAverage,
-    /// Nothing would ever be spread.
+    /// The safety is zero, so nothing would be spread.
     NoSafety,
 }
 
 impl BudgetTerms {
-    /// Whether the terms can be kept.
+    /// Checks that the terms can be met.
     pub fn check(&self) -> Result<(), BudgetTermsError> {
-        let flaws = [
+        let errors = [
             (self.floor > self.ceiling, BudgetTermsError::FloorAboveCeiling),
             (self.ceiling > self.capacity, BudgetTermsError::CeilingAboveCapacity),
             (self.average == Rate::ZERO, BudgetTermsError::NoAverage),
@@ -205,25 +205,25 @@ impl BudgetTerms {
             (self.floor > self.effective_average(), BudgetTermsError::FloorAboveEffectiveAverage),
             (self.safety == Share::NONE, BudgetTermsError::NoSafety),
         ];
-        flaws.into_iter().find(|(is_so, _)| *is_so).map_or(Ok(()), |(_, flaw)| Err(flaw))
+        errors.into_iter().find(|(applies, _)| *applies).map_or(Ok(()), |(_, error)| Err(error))
     }
 
-    /// The average after the reserve is taken off: what everything is reckoned with.
+    /// The average less the reserve. All computations use it.
     pub fn effective_average(&self) -> Rate {
         self.average.part(self.reserve.rest())
     }
 
-    /// What a window of this length has.
+    /// The quota of a window.
     pub fn total(&self, window: Duration) -> Quota {
         self.effective_average().over(window)
     }
 
-    /// How a window stands after some of its time. At its very end the next one has begun.
+    /// The forecast of a window after some elapsed time. At its end the forecast is that of the next window.
     pub fn forecast(&self, window: Duration, elapsed: Duration, used: Quota) -> BudgetForecast {
         let total = self.total(window);
         let remaining = total.minus(used);
         let left = window.saturating_sub(elapsed);
-        let mut outlook = BudgetForecast {
+        let mut forecast = BudgetForecast {
             total,
             used,
             remaining,
@@ -234,64 +234,64 @@ impl BudgetTerms {
             status: BudgetStatus::Ok,
         };
         if left.is_zero() {
-            outlook.target = if remaining < Quota::ZERO { Rate::ZERO } else { self.average };
-            outlook.safe_rate = self.spread(total, window);
+            forecast.target = if remaining < Quota::ZERO { Rate::ZERO } else { self.average };
+            forecast.safe_rate = self.spread(total, window);
         } else if remaining <= Quota::ZERO {
-            outlook.status = BudgetStatus::Exhausted;
-        } else if remaining < outlook.future_floor {
-            outlook.status = BudgetStatus::Insufficient;
+            forecast.status = BudgetStatus::Exhausted;
+        } else if remaining < forecast.future_floor {
+            forecast.status = BudgetStatus::Insufficient;
         } else {
-            outlook.safe_rate = self.spread(remaining, left);
+            forecast.safe_rate = self.spread(remaining, left);
         }
-        outlook
+        forecast
     }
 
-    /// How a window stands of which too little is known: as if nothing had been used.
+    /// The forecast while too little is measured: as if nothing was used.
     pub fn forecast_unmeasured(&self, window: Duration, elapsed: Duration) -> BudgetForecast {
         BudgetForecast { target: self.average, ..self.forecast(window, elapsed, Quota::ZERO) }
     }
 
-    /// The floor, and what is left beside it spread over the time.
+    /// The floor plus the spreadable rest of the quota.
     fn spread(&self, remaining: Quota, left: Duration) -> Rate {
-        let beside = remaining.minus(self.floor.over(left)).rate_over(left).part(self.safety);
-        self.floor.plus(beside).clamp(self.floor, self.ceiling)
+        let spreadable = remaining.minus(self.floor.over(left)).rate_over(left).part(self.safety);
+        self.floor.plus(spreadable).clamp(self.floor, self.ceiling)
     }
 }
 
-/// How a window stands.
+/// The forecast of a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BudgetForecast {
-    /// What it had at the beginning.
+    /// The quota of the window.
     pub total: Quota,
-    /// What is used of that.
+    /// The usage so far.
     pub used: Quota,
-    /// What is left; below zero it is over its budget.
+    /// The quota left; negative if over budget.
     pub remaining: Quota,
-    /// The time that is left.
+    /// The time left.
     pub left: Duration,
-    /// What the floor needs for that time.
+    /// The usage of the floor over the time left.
     pub future_floor: Quota,
-    /// What could be used from now on to end at the average, if nothing were held back. BudgetAdvice only.
+    /// The rate that ends at the average if nothing is held back. Advisory only.
     pub target: Rate,
-    /// What may be used now.
+    /// The rate that is allowed now.
     pub safe_rate: Rate,
     /// Whether the floor can be kept.
     pub status: BudgetStatus,
 }
 
-/// Whether what is left suffices.
+/// Whether the remaining quota suffices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BudgetStatus {
-    /// There is enough for the floor.
+    /// The remaining quota covers the floor.
     Ok,
-    /// The floor alone needs more than there is.
+    /// The floor alone exceeds the remaining quota.
     Insufficient,
-    /// There is nothing left.
+    /// No quota remains.
     Exhausted,
 }
 
 impl BudgetStatus {
-    /// The word for it.
+    /// The word used in reports.
     pub const fn word(self) -> &'static str {
         match self {
             BudgetStatus::Ok => "ok",
@@ -301,7 +301,7 @@ impl BudgetStatus {
     }
 }
 
-/// Nanoseconds of a time.
+/// The nanoseconds of a duration.
 pub(crate) const fn nanos(time: Duration) -> i128 {
     time.as_nanos().cast_signed()
 }

@@ -1,21 +1,18 @@
-//! The calendar: which second, hour, day, week, month or year an instant belongs to, where people live.
+//! Calendar windows: the second, hour, day, week, month or year of an instant in a time zone.
 //!
-//! This is the only module that speaks to jiff. Two rules turn wall clocks, which jump, into windows, which
-//! are half-open intervals that tile all of time:
+//! Only the `calendar` module uses jiff. Two rules turn wall clocks, which jump, into half-open windows that cover all of time
+//! without overlap:
 //!
-//! * A **second, minute or hour** begins whenever the wall clock reads its first moment, and at a jump from one
-//!   into another. So the hour repeated in autumn is a new hour, each of the two sixty minutes long, and
-//!   Lord Howe's half-hour change gives one long or one short hour.
-//! * A **day, week, month or year** begins at the first instant of its first date. A date that repeats part
-//!   of itself is one date (25 hours in New York in autumn); a date that does not exist begins where the
-//!   next one does (Samoa, 2011-12-30).
+//! * A **second, minute or hour** starts when the wall clock shows its first moment, or at a jump from one unit into
+//!   another. The hour that repeats in autumn is a second window of sixty minutes. Lord Howe's half-hour change gives one
+//!   hour of 90 minutes and one of 30.
+//! * A **day, week, month or year** starts at the first instant of its first date. A date that partly repeats is one window
+//!   (25 hours in New York in autumn). A date that does not exist starts where the next one does (Samoa, 2011-12-30).
 //!
-//! The zone rules are the ones compiled in, not the machine's, so that one limits file means the same
-//! everywhere.
+//! The zone database is compiled in, so that a limits file means the same on every machine.
 //!
-//! Finding a window costs some hundred nanoseconds, and nearly every decision falls in the same window as
-//! the one before. [`Calendar`] therefore remembers the last window it found in one atomic word. It is a memo
-//! of a pure function: losing or racing it changes only the time taken.
+//! A lookup takes some hundred nanoseconds, and most decisions fall in the same window as the previous one. So [`Calendar`]
+//! caches the last window in one atomic word. A lost or racing update costs only time.
 
 mod window_schedule;
 
@@ -28,7 +25,7 @@ use crate::time::{LAST_SECOND, Span, Tick, Timestamp};
 
 pub use window_schedule::{MAX_SCHEDULED_WINDOW, MIN_SCHEDULED_WINDOW, ScheduledWindow, WindowSchedule};
 
-/// A unit of the calendar.
+/// A calendar unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Unit {
     /// A second.
@@ -39,11 +36,11 @@ pub enum Unit {
     Hour,
     /// A date.
     Day,
-    /// Seven dates from the limit's first day of the week.
+    /// Seven dates, from the limit's first day of the week.
     Week,
-    /// A month of dates.
+    /// A calendar month.
     Month,
-    /// A year of dates.
+    /// A calendar year.
     Year,
 }
 
@@ -105,7 +102,7 @@ impl WeekStart {
         }
     }
 
-    /// How many days before `date` its week began.
+    /// The number of days from the start of the week to `date`.
     fn days_into_week(self, date: Date) -> i64 {
         let first = match self {
             WeekStart::Monday => Weekday::Monday,
@@ -128,43 +125,43 @@ impl Zone {
     /// Coordinated universal time.
     pub const UTC: Zone = Zone(TimeZone::UTC);
 
-    /// The zone of this IANA name (`Asia/Shanghai`), in any mix of capitals.
+    /// Finds a zone by its IANA name (`Asia/Shanghai`), ignoring case.
     pub fn named(name: &str) -> Option<Zone> {
         TimeZoneDatabase::bundled().get(name).ok().map(Zone)
     }
 
-    /// The zone's name, spelled as the database spells it.
+    /// The canonical name of the zone.
     pub fn name(&self) -> &str {
         self.0.iana_name().unwrap_or("UTC")
     }
 
-    /// How many minutes after midnight clocks show at an instant, in nanoseconds.
+    /// The local minutes after midnight at an instant in nanoseconds.
     pub fn minute_of_day(&self, at: Timestamp) -> u16 {
         let second = i64::try_from(Tick::NANOSECOND.second_of(at).min(LAST_SECOND)).unwrap_or(i64::MAX);
         let wall = second + i64::from(self.offset(at));
         u16::try_from(wall.rem_euclid(86_400) / 60).unwrap_or(0)
     }
 
-    /// By how many seconds clocks are ahead of UTC at an instant, in nanoseconds; below zero they are behind.
+    /// The UTC offset in seconds at an instant in nanoseconds. Positive offsets are east of UTC.
     pub fn offset(&self, at: Timestamp) -> i32 {
         let second = i64::try_from(Tick::NANOSECOND.second_of(at).min(LAST_SECOND)).unwrap_or(i64::MAX);
         self.0.to_offset(instant(second)).seconds()
     }
 
-    /// The names of all zones, for messages that suggest one.
+    /// The names of all zones, for suggestions in messages.
     pub fn names() -> Vec<String> {
         TimeZoneDatabase::bundled().available().map(|name| name.to_string()).collect()
     }
 }
 
-/// One unit of one zone, ready to be asked for windows.
+/// The windows of one unit in one zone.
 #[derive(Debug)]
 pub struct Calendar {
     unit: Unit,
     zone: Zone,
     week_start: WeekStart,
     tick: Tick,
-    /// The last window found: its first second in the upper bits, its length in seconds in the lower 28.
+    /// The cached window: its first second in the upper bits, its length in seconds in the lower 28.
     last: AtomicU64,
 }
 
@@ -182,13 +179,13 @@ impl Calendar {
         self.unit
     }
 
-    /// The most ticks that a window of it can have, or a little more.
+    /// An upper bound of the window length, in ticks.
     pub fn longest(&self) -> Span {
         const DAY: u64 = 86_400;
         let seconds = match self.unit {
             Unit::Second => 1,
             Unit::Minute => 60,
-            // Clocks are put forward and back by an hour, or less.
+            // A clock change adds at most one hour.
             Unit::Hour => 2 * 3_600,
             Unit::Day => 26 * 3_600,
             Unit::Week => 8 * DAY,
@@ -198,7 +195,7 @@ impl Calendar {
         Span::from_ticks(self.tick.per_second().saturating_mul(seconds))
     }
 
-    /// The window around `at`: its first instant and the first instant after it.
+    /// The window that contains `at`: its first instant and the first instant after it.
     #[inline]
     pub fn window(&self, at: Timestamp) -> (Timestamp, Timestamp) {
         let second = self.tick.second_of(at).min(LAST_SECOND);
@@ -215,13 +212,13 @@ impl Calendar {
     #[cold]
     fn find_and_remember(&self, second: u64) -> (u64, u64) {
         let (start, end) = self.find(i64::try_from(second).expect("seconds of 64-bit ticks fit"));
-        // A window that reaches back before 1970 begins at the epoch: there is no earlier instant.
+        // A window that starts before 1970 is cut at the epoch.
         let (start, end) = (u64::try_from(start).unwrap_or(0), u64::try_from(end).unwrap_or(0));
         self.last.store(start << LENGTH_BITS | (end - start), Ordering::Relaxed);
         (start, end)
     }
 
-    /// The window around a second of Unix time, in such seconds.
+    /// The window that contains a Unix second, in Unix seconds.
     fn find(&self, second: i64) -> (i64, i64) {
         match self.unit {
             Unit::Second => (second, second + 1),
@@ -231,13 +228,13 @@ impl Calendar {
         }
     }
 
-    // Minutes and hours: the wall clock, read as seconds since a civil 1970-01-01.
+    // Minutes and hours follow the wall clock, as seconds since the local 1970-01-01.
 
     fn wall(&self, second: i64) -> i64 {
         second + i64::from(self.zone.0.to_offset(instant(second)).seconds())
     }
 
-    /// The latest beginning of a unit at or before `second`.
+    /// The latest start of a unit at or before `second`.
     fn clock_start(&self, second: i64, unit: i64) -> i64 {
         let floor = second - self.wall(second).rem_euclid(unit);
         match self.jump_at_or_before(second) {
@@ -247,7 +244,7 @@ impl Calendar {
         }
     }
 
-    /// The earliest beginning of a unit after `second`.
+    /// The earliest start of a unit after `second`.
     fn clock_end(&self, second: i64, unit: i64) -> i64 {
         let ceiling = second - self.wall(second).rem_euclid(unit) + unit;
         match self.jump_after(second) {
@@ -257,8 +254,7 @@ impl Calendar {
         }
     }
 
-    /// Whether a unit begins at this jump of the wall clock: it lands on the first moment of one, or in
-    /// another one than it left.
+    /// Whether a unit starts at this jump of the wall clock: the jump lands on the start of a unit, or in a different unit.
     fn begins_unit(&self, jump: i64, unit: i64) -> bool {
         let (before, after) = (self.wall(jump - 1), self.wall(jump));
         after.rem_euclid(unit) == 0 || before.div_euclid(unit) != after.div_euclid(unit)
@@ -272,7 +268,7 @@ impl Calendar {
         self.zone.0.following(instant(second)).next().map(|jump| jump.timestamp().as_second())
     }
 
-    // Days and longer: dates.
+    // Days and longer units follow dates.
 
     fn dates(&self, second: i64) -> (i64, i64) {
         let date = instant(second).to_zoned(self.zone.0.clone()).date();
@@ -280,8 +276,8 @@ impl Calendar {
         let next = self.next_date(first);
         let after = self.first_second(next);
         if after <= second {
-            // The clock fell back across midnight, from a date to the one before. That date has begun, and
-            // what has begun does not begin again.
+            // The clock fell back across midnight to the previous date. The later date has already started and does not start
+            // twice.
             return (after, self.first_second(self.next_date(next)));
         }
         (self.first_second(first), after)
@@ -305,7 +301,7 @@ impl Calendar {
         }
     }
 
-    /// The first second of a date: the first midnight if there are two, the end of the gap if there is none.
+    /// The first second of a date: the first midnight if there are two, or the end of the gap if there is none.
     fn first_second(&self, date: Date) -> i64 {
         let midnight = date.to_zoned(self.zone.0.clone()).expect("dates of instants up to 2262 are in range");
         midnight.timestamp().as_second()

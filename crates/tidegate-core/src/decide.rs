@@ -1,11 +1,10 @@
-//! The decision: all limits that are asked, together, all or nothing.
+//! Decides an order: all its asks are charged, or none is.
 //!
-//! Every law is judged first, without changing anything; the verdicts are folded into the harshest; and only if
-//! that is a grant is anything charged. There is no rollback, because nothing is ever done that would need one.
-//! [`decide`] is that sentence in code.
+//! [`decide`] first checks every item without changing anything and keeps the strictest verdict. It charges only if that
+//! verdict is a grant. A refused order changes nothing, so no rollback exists.
 //!
-//! A decision is made over [`DecisionRow`]s. The store prepares them: one line per distinct row, those of one limit next
-//! to each other with its `all` row first, and the loads of repeated asks added up.
+//! The store prepares one [`DecisionRow`] for each row that the order touches. Rows of one limit are adjacent, the row of
+//! all keys first. Repeated asks of the same row are added up beforehand.
 
 use crate::amount::{Amount, Capacity};
 use crate::law::{Law, Receipt, State};
@@ -18,23 +17,23 @@ use crate::spec::{Charge, Mode};
 use crate::time::{Span, Timestamp};
 use crate::verdict::{Verdict, Wait};
 
-/// One row that takes part in a decision, and what is asked of it.
+/// A row that takes part in a decision, and what the order asks of it.
 #[derive(Debug)]
 pub struct DecisionRow<'a> {
     /// The limit it belongs to.
     pub limit: &'a Limit,
-    /// Whose row it is.
+    /// All keys, or one key with its overrides.
     pub scope: RowScope<'a>,
-    /// What it remembers.
+    /// The stored state.
     pub row: &'a mut Row,
-    /// What is asked of it.
+    /// What the order asks of it.
     pub totals: AskTotals,
 }
 
-/// Where a refusal, a reading or a receipt comes from.
+/// The item that a refusal, a reading or a charge belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ItemPosition {
-    /// The index of the line.
+    /// The index of the row in the decision.
     pub row: usize,
     /// The index of the item in its limit.
     pub item: usize,
@@ -43,163 +42,162 @@ pub struct ItemPosition {
 /// The answer to an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
-    /// It all fits; an acquire has charged it.
+    /// Everything fits. An acquire has charged it.
     Granted,
-    /// Something does not fit; nothing was charged anywhere.
+    /// At least one item does not fit. Nothing was charged.
     Denied(Denial),
 }
 
-/// Which item said no the longest, and when asking again could help.
+/// Why an order was refused, and when a retry can succeed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Denial {
-    /// The item with the longest wait; the first written of equals.
+    /// The item with the longest wait. On a tie, the first in written order.
     pub binding: ItemPosition,
-    /// Its wait.
+    /// The wait of that item.
     pub wait: Wait,
-    /// The first written item that refuses, however short its wait.
+    /// The first refusing item in written order.
     pub first: ItemPosition,
 }
 
 impl Denial {
-    /// The harsher of what was found before and one more refusal, which is written later.
+    /// Adds a refusal of an item that is later in written order.
     #[cold]
-    pub fn stricter(worst: Option<Denial>, place: ItemPosition, wait: Wait) -> Denial {
+    pub fn stricter(worst: Option<Denial>, position: ItemPosition, wait: Wait) -> Denial {
         match worst {
-            None => Denial { binding: place, wait, first: place },
-            Some(worst) if wait > worst.wait => Denial { binding: place, wait, ..worst },
+            None => Denial { binding: position, wait, first: position },
+            Some(worst) if wait > worst.wait => Denial { binding: position, wait, ..worst },
             Some(worst) => worst,
         }
     }
 }
 
-/// What an item says about itself.
+/// The usage of one item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reading {
     /// How much may be in use.
     pub capacity: Capacity,
-    /// How much is.
+    /// How much is in use.
     pub used: Amount,
-    /// How much is left; `None` if there is no end to it.
+    /// How much is left; `None` if the capacity is unlimited.
     pub remaining: Option<Amount>,
-    /// When `used` becomes zero if nobody asks; `None` if it is, or time alone will not do it.
+    /// When `used` becomes zero without further charges. `None` if it is zero, or if time alone does not reset it.
     pub resets_at: Option<Timestamp>,
 }
 
-/// What was charged where, so that it can be corrected later.
+/// One charge, kept so that it can be settled later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ChargeRecord {
-    /// Where.
+    /// The charged item.
     pub position: ItemPosition,
-    /// How much.
+    /// The charged units.
     pub cost: Amount,
-    /// What it needs to be given back.
+    /// What a refund needs.
     pub receipt: Receipt,
 }
 
-/// Decides an order over its lines. `tenure` is the lease that a grant comes with, `charged` is told of every
-/// charge, those of nothing included.
+/// Decides an order. `term` is the lease of a grant. `charged` receives every charge, including charges of zero units.
 pub fn decide(
-    lines: &mut [DecisionRow<'_>],
+    rows: &mut [DecisionRow<'_>],
     intent: Intent,
-    tenure: Option<&LeaseTerm>,
+    term: Option<&LeaseTerm>,
     now: Timestamp,
     charged: &mut dyn FnMut(ChargeRecord),
 ) -> Decision {
-    match find_denial(lines, now) {
+    match find_denial(rows, now) {
         Some(denial) => Decision::Denied(denial),
         None if intent == Intent::Peek => Decision::Granted,
         None => {
-            charge(lines, tenure, now, charged);
+            charge(rows, term, now, charged);
             Decision::Granted
         }
     }
 }
 
-/// Whether everything fits at `now`: `None` if so, else what binds.
-pub fn find_denial(lines: &[DecisionRow<'_>], now: Timestamp) -> Option<Denial> {
+/// Checks every item at `now`. Returns `None` if all of them fit.
+pub fn find_denial(rows: &[DecisionRow<'_>], now: Timestamp) -> Option<Denial> {
     let mut found: Option<Denial> = None;
     let mut at = now;
     loop {
-        let Some(denial) = strictest_denial(lines, at) else { return found };
+        let Some(denial) = strictest_denial(rows, at) else { return found };
         let first = found.map_or(denial.first, |earlier| earlier.first);
         found = Some(Denial { first, ..denial });
-        // What fits now may not fit at the instant we are about to promise: an override may have ended, or the
-        // limit itself. Only then is a second look worth its cost.
+        // An item that fits now may refuse at the promised instant, because an override or the limit ends before it.
+        // Only then is a second check needed.
         match denial.wait {
-            Wait::Until(until) if at < until && lines.iter().any(DecisionRow::can_tighten) => at = until,
+            Wait::Until(until) if at < until && rows.iter().any(DecisionRow::can_tighten) => at = until,
             _ => return found,
         }
     }
 }
 
-/// The harshest refusal at `at`, the first written of equals.
-fn strictest_denial(lines: &[DecisionRow<'_>], at: Timestamp) -> Option<Denial> {
+/// The strictest refusal at one instant. On a tie, the first in written order.
+fn strictest_denial(rows: &[DecisionRow<'_>], at: Timestamp) -> Option<Denial> {
     let mut worst = None;
-    for_each_item(lines, |place, line, item| {
-        if line.limit.mode() == Mode::Enforce
-            && let Verdict::Denied(wait) = line.check(place.item, item, at)
+    for_each_item(rows, |position, row, item| {
+        if row.limit.mode() == Mode::Enforce
+            && let Verdict::Denied(wait) = row.check(position.item, item, at)
         {
-            worst = Some(Denial::stricter(worst, place, wait));
+            worst = Some(Denial::stricter(worst, position, wait));
         }
     });
     worst
 }
 
-/// Charges every line that agrees: all of an enforced limit (it has been judged), none of a shadow limit of which
-/// any item would have refused.
+/// Charges all rows of enforced limits, which have been checked. Charges a shadow limit only if none of its items would
+/// refuse.
 fn charge(
-    lines: &mut [DecisionRow<'_>],
-    tenure: Option<&LeaseTerm>,
+    rows: &mut [DecisionRow<'_>],
+    term: Option<&LeaseTerm>,
     now: Timestamp,
     charged: &mut dyn FnMut(ChargeRecord),
 ) {
     let mut first = 0;
-    while first < lines.len() {
-        let limit = lines[first].limit;
-        let count = lines[first..].iter().take_while(|line| std::ptr::eq(line.limit, limit)).count();
-        if limit.mode() == Mode::Enforce || !would_refuse(&lines[first..first + count], now) {
-            for (offset, line) in lines[first..first + count].iter_mut().enumerate() {
-                line.charge(first + offset, tenure, now, charged);
+    while first < rows.len() {
+        let limit = rows[first].limit;
+        let count = rows[first..].iter().take_while(|row| std::ptr::eq(row.limit, limit)).count();
+        if limit.mode() == Mode::Enforce || !would_refuse(&rows[first..first + count], now) {
+            for (offset, row) in rows[first..first + count].iter_mut().enumerate() {
+                row.charge(first + offset, term, now, charged);
             }
         }
         first += count;
     }
 }
 
-/// Whether any item of these lines would refuse, whatever the mode of its limit.
-fn would_refuse(lines: &[DecisionRow<'_>], now: Timestamp) -> bool {
+/// Whether any item of these rows would refuse, regardless of the mode of its limit.
+fn would_refuse(rows: &[DecisionRow<'_>], now: Timestamp) -> bool {
     let mut refuses = false;
-    for_each_item(lines, |place, line, item| {
-        refuses |= line.check(place.item, item, now) != Verdict::Granted
+    for_each_item(rows, |position, row, item| {
+        refuses |= row.check(position.item, item, now) != Verdict::Granted
     });
     refuses
 }
 
-/// Whether a limit that only watches would have refused this; one call per limit that would.
-pub fn shadow_refusals<'a>(lines: &[DecisionRow<'a>], now: Timestamp, mut refused: impl FnMut(&'a Limit)) {
-    for group in lines.chunk_by(|a, b| std::ptr::eq(a.limit, b.limit)) {
+/// Calls `refused` for each shadow limit that would refuse the order.
+pub fn shadow_refusals<'a>(rows: &[DecisionRow<'a>], now: Timestamp, mut refused: impl FnMut(&'a Limit)) {
+    for group in rows.chunk_by(|a, b| std::ptr::eq(a.limit, b.limit)) {
         if group[0].limit.mode() == Mode::Shadow && would_refuse(group, now) {
             refused(group[0].limit);
         }
     }
 }
 
-/// Every item that is asked, in the order written: limits as asked, their items as in the file, keys as asked.
+/// Visits every affected item in written order: limits as asked, their items as in the file, keys as asked.
 #[inline]
 pub fn for_each_item<'l, 'a>(
-    lines: &'l [DecisionRow<'a>],
+    rows: &'l [DecisionRow<'a>],
     mut visit: impl FnMut(ItemPosition, &'l DecisionRow<'a>, &'a Item),
 ) {
-    let (mut first, mut rest) = (0, lines);
-    while let [line, ..] = rest {
-        let limit = line.limit;
-        let count = rest.iter().take_while(|line| std::ptr::eq(line.limit, limit)).count();
+    let (mut first, mut rest) = (0, rows);
+    while let [row, ..] = rest {
+        let limit = row.limit;
+        let count = rest.iter().take_while(|row| std::ptr::eq(row.limit, limit)).count();
         let (group, others) = rest.split_at(count);
         if limit.mode() != Mode::Off {
             for (index, item) in limit.items().iter().enumerate() {
-                for (offset, line) in group.iter().enumerate() {
-                    if line.scope.per() == item.per() {
-                        visit(ItemPosition { row: first + offset, item: index }, line, item);
+                for (offset, row) in group.iter().enumerate() {
+                    if row.scope.per() == item.per() {
+                        visit(ItemPosition { row: first + offset, item: index }, row, item);
                     }
                 }
             }
@@ -209,14 +207,13 @@ pub fn for_each_item<'l, 'a>(
     }
 }
 
-/// The shortest time to live among the concurrency items that would be charged; `None` if there are none, so that
-/// the grant needs no lease for their sake.
-pub fn lease_ttl(lines: &[DecisionRow<'_>]) -> Option<Span> {
+/// The shortest TTL of the concurrency items that the order charges. `None` if it charges none, so that they need no lease.
+pub fn lease_ttl(rows: &[DecisionRow<'_>]) -> Option<Span> {
     let mut shortest: Option<Span> = None;
-    for line in lines.iter().filter(|line| line.limit.mode() != Mode::Off) {
-        for item in line.limit.items().iter().filter(|item| item.per() == line.scope.per()) {
+    for row in rows.iter().filter(|row| row.limit.mode() != Mode::Off) {
+        for item in row.limit.items().iter().filter(|item| item.per() == row.scope.per()) {
             if let Law::Concurrency(law) = &item.rule().law
-                && line.cost(item) > 0
+                && row.cost(item) > 0
             {
                 shortest = Some(shortest.map_or(law.ttl, |ttl| ttl.min(law.ttl)));
             }
@@ -225,24 +222,23 @@ pub fn lease_ttl(lines: &[DecisionRow<'_>]) -> Option<Span> {
     shortest
 }
 
-/// The earliest instant at which a lease lapses that is in the way: one of an item that refuses until somebody gives
-/// something back. `None` if there is no such item.
-pub fn next_blocking_expiry(lines: &[DecisionRow<'_>], now: Timestamp) -> Option<Timestamp> {
+/// The earliest lease expiry among the items that refuse until a release. `None` if there is no such item.
+pub fn next_blocking_expiry(rows: &[DecisionRow<'_>], now: Timestamp) -> Option<Timestamp> {
     let mut earliest: Option<Timestamp> = None;
-    for_each_item(lines, |place, line, item| {
-        if line.limit.mode() == Mode::Enforce
-            && line.check(place.item, item, now) == Verdict::Denied(Wait::OnRelease)
-            && let State::Concurrency(holders) = line.row.state(item)
-            && let Some(lapse) = holders.next_expiry(now)
+    for_each_item(rows, |position, row, item| {
+        if row.limit.mode() == Mode::Enforce
+            && row.check(position.item, item, now) == Verdict::Denied(Wait::OnRelease)
+            && let State::Concurrency(holders) = row.row.state(item)
+            && let Some(expiry) = holders.next_expiry(now)
         {
-            earliest = Some(earliest.map_or(lapse, |other| other.min(lapse)));
+            earliest = Some(earliest.map_or(expiry, |other| other.min(expiry)));
         }
     });
     earliest
 }
 
 impl DecisionRow<'_> {
-    /// What this order costs an item.
+    /// The units that the order costs an item.
     pub fn cost(&self, item: &Item) -> Amount {
         cost(item, self.totals)
     }
@@ -251,7 +247,7 @@ impl DecisionRow<'_> {
         self.limit.ends_at().is_some() || self.scope.can_tighten()
     }
 
-    /// Whether an item agrees at `now`, and if not, when it will.
+    /// Whether the order fits one item at `now`, and if not, when it will.
     #[inline]
     fn check(&self, index: usize, item: &Item, now: Timestamp) -> Verdict {
         if self.limit.is_always_open() {
@@ -261,15 +257,16 @@ impl DecisionRow<'_> {
         }
     }
 
-    /// The same for a limit that starts or ends: before its start only that helps, and no wait reaches past its end.
+    /// The check of a limit with a start or an end. Before the start the wait reaches at least to it. A wait past the end
+    /// becomes `Never`.
     fn check_phase(&self, index: usize, item: &Item, now: Timestamp) -> Verdict {
         let (opens, at) = match self.limit.phase(now) {
             LimitPhase::After => return Verdict::Denied(Wait::Never),
             LimitPhase::Before(start) => (Verdict::Denied(Wait::Until(start)), start),
             LimitPhase::Open => (Verdict::Granted, now),
         };
-        let over = self.limit.ends_at();
-        match self.scope.check(index, item, self.row.state(item), self.cost(item), at, over).and(opens) {
+        let ends_at = self.limit.ends_at();
+        match self.scope.check(index, item, self.row.state(item), self.cost(item), at, ends_at).and(opens) {
             Verdict::Denied(Wait::Until(until)) if self.limit.phase(until) == LimitPhase::After => {
                 Verdict::Denied(Wait::Never)
             }
@@ -279,8 +276,8 @@ impl DecisionRow<'_> {
 
     fn charge(
         &mut self,
-        line: usize,
-        tenure: Option<&LeaseTerm>,
+        row: usize,
+        term: Option<&LeaseTerm>,
         now: Timestamp,
         charged: &mut dyn FnMut(ChargeRecord),
     ) {
@@ -294,14 +291,15 @@ impl DecisionRow<'_> {
             let cost = cost(item, self.totals);
             let state = &mut self.row.states[item.state_index()];
             let rule = self.scope.catch_up(index, item, state, now);
-            let receipt = rule.charge(state, cost, tenure, now);
-            charged(ChargeRecord { position: ItemPosition { row: line, item: index }, cost, receipt });
+            let receipt = rule.charge(state, cost, term, now);
+            charged(ChargeRecord { position: ItemPosition { row, item: index }, cost, receipt });
         }
     }
 
-    /// Corrects what item `index` was charged under `version` of the limit to `cost`: what is too much is given
-    /// back as far as it is remembered, what is missing is charged now, past the limit if it must be, because the
-    /// work was done. Concurrency is not corrected; it is released.
+    /// Corrects a charge of item `index`, made under `version` of the limit, to the true `cost`.
+    ///
+    /// An excess is refunded as far as the state remembers it. A shortfall is charged now, even past the limit, because the
+    /// work is done. Concurrency items are released instead of corrected.
     pub fn settle(
         &mut self,
         index: usize,
@@ -323,17 +321,17 @@ impl DecisionRow<'_> {
         }
     }
 
-    /// When an item has nothing in use any more: by itself, or because the limit is over.
+    /// When the usage of an item becomes zero: by its law, or because the limit ends.
     fn empty_at(&self, index: usize, item: &Item, now: Timestamp) -> Option<Timestamp> {
-        let empties = self.scope.empty_at(index, item, self.row.state(item), now)?;
-        Some(self.limit.ends_at().map_or(empties, |end| end.min(empties)))
+        let empty_at = self.scope.empty_at(index, item, self.row.state(item), now)?;
+        Some(self.limit.ends_at().map_or(empty_at, |end| end.min(empty_at)))
     }
 
-    /// What an item says about itself at `now`.
+    /// The usage of an item at `now`.
     pub fn reading(&self, index: usize, item: &Item, now: Timestamp) -> Reading {
         let (rule, state) = self.scope.effective(index, item, self.row.state(item), now);
-        let over = self.limit.phase(now) == LimitPhase::After;
-        let used = if over { 0 } else { rule.used(&state, now) };
+        let has_ended = self.limit.phase(now) == LimitPhase::After;
+        let used = if has_ended { 0 } else { rule.used(&state, now) };
         Reading {
             capacity: rule.capacity,
             used,
@@ -343,16 +341,16 @@ impl DecisionRow<'_> {
     }
 }
 
-/// What a load costs an item.
-pub fn cost(item: &Item, load: AskTotals) -> Amount {
-    charge_cost(item.charge(), load)
+/// The units that asks cost an item.
+pub fn cost(item: &Item, totals: AskTotals) -> Amount {
+    charge_cost(item.charge(), totals)
 }
 
-/// What a load costs an item that is charged like this.
+/// The units that asks cost under a charge mode.
 #[inline]
-pub fn charge_cost(charge: Charge, load: AskTotals) -> Amount {
+pub fn charge_cost(charge: Charge, totals: AskTotals) -> Amount {
     match charge {
-        Charge::Count => load.count,
-        Charge::Ask => load.asks,
+        Charge::Count => totals.count,
+        Charge::Ask => totals.asks,
     }
 }

@@ -1,23 +1,21 @@
-//! A refill law: how spent capacity comes back.
+//! Refill laws: how spent capacity comes back.
 //!
-//! This is the whole zoo. What people call fixed windows, calendars, sliding logs, leaky and token buckets,
-//! semaphores and lifetime quotas differ in this one thing, and each file below answers the same questions
-//! in the same order:
+//! Fixed windows, calendar windows, sliding logs, leaky and token buckets, semaphores and lifetime quotas differ only in
+//! their refill law. Each file below implements one law with the same functions:
 //!
-//! | question  | meaning                                                             |
-//! |-----------|---------------------------------------------------------------------|
-//! | `used`    | how much is in use at `now`                                         |
-//! | `judge`   | does `cost` more fit, and if not, when will it                      |
-//! | `charge`  | the state after spending `cost`, and a receipt for it               |
-//! | `refund`  | the state after giving part of a receipt back                       |
-//! | `empties` | when `used` will be zero if nobody asks                             |
-//! | `adopt`   | the same use, remembered under a new law after an edit              |
+//! | function   | meaning                                                  |
+//! |------------|----------------------------------------------------------|
+//! | `used`     | how much is in use at `now`                              |
+//! | `check`    | whether `cost` more units fit, and if not, when they will |
+//! | `charge`   | spends `cost` and returns a receipt                      |
+//! | `refund`   | gives back part of a charge                              |
+//! | `empty_at` | when `used` becomes zero without further charges         |
+//! | `migrate`  | carries usage to a new law after an edit                 |
 //!
-//! `judge` never changes anything and `charge` never refuses: whoever decides judges all limits first and
-//! charges only if every one of them agrees (see [`crate::decide()`]). A state is meaningful only together with
-//! the law that wrote it; after an edit `adopt` carries it over, once, at the time of the edit.
+//! `check` never changes a state and `charge` never refuses. [`crate::decide()`] checks all limits first and charges only
+//! if all of them grant. A state is valid only with the law that wrote it; an edit migrates it once.
 //!
-//! A state that is *empty* at `now` has the same future as [`State::blank`], so a store may forget it.
+//! A state that is *evictable* at `now` behaves like [`State::blank`] from then on, so a store may drop it.
 
 pub mod concurrency;
 pub mod fixed_window;
@@ -46,11 +44,11 @@ pub enum Law {
     SlidingWindow(SlidingWindow),
     /// Continuously, at a steady rate: `bucket`.
     TokenBucket(TokenBucket),
-    /// When its holder gives it back or its lease lapses: `concurrency`.
+    /// When its holder releases it or its lease expires: `concurrency`.
     Concurrency(Concurrency),
 }
 
-/// What is remembered about one item of one row.
+/// The state of one item in one row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum State {
@@ -61,14 +59,14 @@ pub enum State {
     Concurrency(concurrency::LeaseHolders),
 }
 
-/// What a charge needs to remember so that it can be given back later.
+/// What a refund of a charge needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Receipt {
-    /// The charge is remembered by nothing but its amount, or not at all.
+    /// The amount suffices.
     Plain,
-    /// The charge is remembered at this instant.
+    /// The instant at which the state counts the charge.
     At(Timestamp),
-    /// The charge moved a bucket's arrival time.
+    /// The arrival time that the charge moved.
     Bucket(token_bucket::BucketReceipt),
 }
 
@@ -85,7 +83,7 @@ impl State {
     }
 }
 
-/// A capacity and a refill law: a whole limit, as arithmetic. Every question goes through here.
+/// A capacity and a refill law. Dispatches each function to the law.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
     /// How much may be in use.
@@ -94,17 +92,17 @@ pub struct Rule {
     pub law: Law,
 }
 
-/// Laws and states are made in pairs and adopted in pairs.
-const MATCHED: &str = "a state is always asked under the law that made it";
+/// A state and its law are created and migrated together.
+const MATCHED: &str = "a state is used only with the law that created it";
 
 impl Rule {
     /// How much is in use at `now`.
     pub fn used(&self, state: &State, now: Timestamp) -> Amount {
         match (&self.law, state) {
-            (Law::LifetimeTotal, State::LifetimeTotal(tally)) => tally.used,
+            (Law::LifetimeTotal, State::LifetimeTotal(total)) => total.used,
             (Law::FixedWindow(law), State::FixedWindow(count)) => law.used(count, now),
-            (Law::SlidingWindow(law), State::SlidingWindow(runs)) => law.used(runs, now),
-            (Law::TokenBucket(law), State::TokenBucket(arrival)) => law.used(self.capacity, arrival, now),
+            (Law::SlidingWindow(law), State::SlidingWindow(log)) => law.used(log, now),
+            (Law::TokenBucket(law), State::TokenBucket(bucket)) => law.used(self.capacity, bucket, now),
             (Law::Concurrency(_), State::Concurrency(holders)) => concurrency::used(holders, now),
             _ => unreachable!("{MATCHED}"),
         }
@@ -117,13 +115,11 @@ impl Rule {
             return Verdict::Granted;
         }
         match (&self.law, state) {
-            (Law::LifetimeTotal, State::LifetimeTotal(tally)) => {
-                lifetime_total::check(self.capacity, tally, cost)
+            (Law::LifetimeTotal, State::LifetimeTotal(total)) => {
+                lifetime_total::check(self.capacity, total, cost)
             }
             (Law::FixedWindow(law), State::FixedWindow(count)) => law.check(self.capacity, count, cost, now),
-            (Law::SlidingWindow(law), State::SlidingWindow(runs)) => {
-                law.check(self.capacity, runs, cost, now)
-            }
+            (Law::SlidingWindow(law), State::SlidingWindow(log)) => law.check(self.capacity, log, cost, now),
             (Law::TokenBucket(law), State::TokenBucket(at)) => law.check(self.capacity, at, cost, now),
             (Law::Concurrency(_), State::Concurrency(held)) => {
                 concurrency::check(self.capacity, held, cost, now)
@@ -132,95 +128,94 @@ impl Rule {
         }
     }
 
-    /// Spends `cost` at `now`, whether it fits or not. Whoever charges has judged, or is recording work that
-    /// was done anyway.
+    /// Spends `cost` at `now`, even past the capacity. The caller has checked it, or records work that is already done.
     pub fn charge(
         &self,
         state: &mut State,
         cost: Amount,
-        tenure: Option<&LeaseTerm>,
+        term: Option<&LeaseTerm>,
         now: Timestamp,
     ) -> Receipt {
         if cost == 0 {
             return Receipt::Plain;
         }
         match (&self.law, state) {
-            (Law::LifetimeTotal, State::LifetimeTotal(tally)) => lifetime_total::charge(tally, cost, now),
+            (Law::LifetimeTotal, State::LifetimeTotal(total)) => lifetime_total::charge(total, cost, now),
             (Law::FixedWindow(law), State::FixedWindow(count)) => law.charge(count, cost, now),
-            (Law::SlidingWindow(law), State::SlidingWindow(runs)) => law.charge(runs, cost, now),
+            (Law::SlidingWindow(law), State::SlidingWindow(log)) => law.charge(log, cost, now),
             (Law::TokenBucket(law), State::TokenBucket(at)) => law.charge(self.capacity, at, cost, now),
-            (Law::Concurrency(_), State::Concurrency(held)) => concurrency::charge(held, cost, tenure, now),
+            (Law::Concurrency(_), State::Concurrency(held)) => concurrency::charge(held, cost, term, now),
             _ => unreachable!("{MATCHED}"),
         }
     }
 
-    /// Gives back `amount` units of a charge, as far as the state still remembers them.
+    /// Gives back `amount` units of a charge, as far as the state still counts them.
     pub fn refund(&self, state: &mut State, receipt: Receipt, amount: Amount, now: Timestamp) {
         match (&self.law, state, receipt) {
-            (Law::LifetimeTotal, State::LifetimeTotal(tally), _) => lifetime_total::refund(tally, amount),
+            (Law::LifetimeTotal, State::LifetimeTotal(total), _) => lifetime_total::refund(total, amount),
             (Law::FixedWindow(law), State::FixedWindow(count), Receipt::At(at)) => {
                 law.refund(count, at, amount, now);
             }
-            (Law::SlidingWindow(_), State::SlidingWindow(runs), Receipt::At(at)) => {
-                SlidingWindow::refund(runs, at, amount)
+            (Law::SlidingWindow(_), State::SlidingWindow(log), Receipt::At(at)) => {
+                SlidingWindow::refund(log, at, amount)
             }
-            (Law::TokenBucket(law), State::TokenBucket(arrival), Receipt::Bucket(ticket)) => {
-                law.refund(arrival, ticket, amount, now);
+            (Law::TokenBucket(law), State::TokenBucket(bucket), Receipt::Bucket(receipt)) => {
+                law.refund(bucket, receipt, amount, now);
             }
-            // Held units come back by release, not by refund; and nothing was charged without a receipt.
+            // Concurrency units come back by release. Other receipts mean that nothing was charged.
             _ => {}
         }
     }
 
-    /// When `used` becomes zero if nobody asks; `None` if it is zero now, or time alone will not do it.
+    /// When `used` becomes zero without further charges. `None` if it is zero now, or if time alone does not reset it.
     pub fn empty_at(&self, state: &State, now: Timestamp) -> Option<Timestamp> {
         match (&self.law, state) {
             (Law::FixedWindow(law), State::FixedWindow(count)) => law.empty_at(count, now),
-            (Law::SlidingWindow(law), State::SlidingWindow(runs)) => law.empty_at(runs, now),
-            (Law::TokenBucket(law), State::TokenBucket(arrival)) => law.empty_at(arrival, now),
+            (Law::SlidingWindow(law), State::SlidingWindow(log)) => law.empty_at(log, now),
+            (Law::TokenBucket(law), State::TokenBucket(bucket)) => law.empty_at(bucket, now),
             _ => None,
         }
     }
 
-    /// Whether forgetting this state would be invisible from `now` on.
+    /// Whether dropping this state changes no decision from `now` on.
     pub fn is_evictable(&self, state: &State, now: Timestamp) -> bool {
         match (&self.law, state) {
-            // A bucket is in use by the tick, not by the whole unit.
-            (Law::TokenBucket(_), State::TokenBucket(arrival)) => arrival.tat <= now,
+            // A fraction of a unit in use still matters.
+            (Law::TokenBucket(_), State::TokenBucket(bucket)) => bucket.tat <= now,
             _ => self.used(state, now) == 0,
         }
     }
 
-    /// The time the count was last updated (for `interval`, when its window began), where the law keeps it.
+    /// The time of the last charge, or for `interval` the start of its window, if the law stores it.
     pub fn last_time(&self, state: &State) -> Option<Timestamp> {
         match state {
-            State::LifetimeTotal(tally) => (tally.used > 0).then_some(tally.last_time),
+            State::LifetimeTotal(total) => (total.used > 0).then_some(total.last_time),
             State::FixedWindow(count) => (count.count > 0).then_some(count.last_time),
-            State::SlidingWindow(runs) => runs.last_charge(),
+            State::SlidingWindow(log) => log.last_charge(),
             State::TokenBucket(_) | State::Concurrency(_) => None,
         }
     }
 
-    /// The use that `state` remembers under `former` at the instant `at`, remembered under this rule. What had
-    /// already come back by then is forgotten; nothing else is.
-    pub fn migrate(&self, former: &Rule, state: State, at: Timestamp) -> State {
+    /// Carries the usage of `state` from the `previous` rule to this one at the instant `at`. Only usage that has already
+    /// come back by then is dropped.
+    pub fn migrate(&self, previous: &Rule, state: State, at: Timestamp) -> State {
         match (&self.law, state) {
-            // A bucket goes on counting its credits, full or not.
-            (Law::TokenBucket(law), State::TokenBucket(arrival)) => {
-                State::TokenBucket(law.migrate(arrival, at))
+            // A bucket keeps its credits even if it is full.
+            (Law::TokenBucket(law), State::TokenBucket(bucket)) => {
+                State::TokenBucket(law.migrate(bucket, at))
             }
-            (law, state) if former.is_evictable(&state, at) => State::blank(law),
-            (Law::LifetimeTotal, State::LifetimeTotal(tally)) => State::LifetimeTotal(tally),
+            (law, state) if previous.is_evictable(&state, at) => State::blank(law),
+            (Law::LifetimeTotal, State::LifetimeTotal(total)) => State::LifetimeTotal(total),
             (Law::FixedWindow(_), State::FixedWindow(count)) => State::FixedWindow(count),
-            (Law::SlidingWindow(law), State::SlidingWindow(mut runs)) => {
-                if let Law::SlidingWindow(former) = &former.law {
-                    former.drop_expired(&mut runs, at);
+            (Law::SlidingWindow(law), State::SlidingWindow(mut log)) => {
+                if let Law::SlidingWindow(previous) = &previous.law {
+                    previous.drop_expired(&mut log, at);
                 }
-                law.settle_into(&mut runs);
-                State::SlidingWindow(runs)
+                law.coarsen(&mut log);
+                State::SlidingWindow(log)
             }
             (Law::Concurrency(_), State::Concurrency(holders)) => State::Concurrency(holders),
-            // Another policy is another item: nothing of the old one speaks to it.
+            // Another policy is another item and inherits nothing.
             (law, _) => State::blank(law),
         }
     }

@@ -1,10 +1,15 @@
-//! The meaning of Tidegate, and nothing else.
+//! The arithmetic of Tidegate: limits, refill laws, states and decisions.
 //!
-//! A **limit** is a **capacity** and a **refill law**. Asking it is a pure function of the limit, what is remembered,
-//! the ask, and `now`. This crate is that function: it performs no I/O, reads no clock, spawns nothing, and uses no
-//! floating point. Which limits apply, where states live, and how answers are spoken is decided elsewhere.
+//! A **limit** is a **capacity** and a **refill law**. A decision is a pure function of the limit, its stored state, the
+//! request, and `now`. This crate is that function. It performs no I/O, reads no clock, spawns no thread, and uses no
+//! floating point. Stores, protocols and configuration live in other crates.
 //!
-//! Read [`law`] for what the laws mean and [`decide()`] for how they are asked together; the rest is vocabulary.
+//! Where to start:
+//! * [`law`] defines how spent capacity comes back, one file per law.
+//! * [`limit`] compiles a [`LimitSpec`] into a [`Limit`].
+//! * [`decide()`] checks and charges several limits together.
+//! * [`row`] holds the state of one limit for one key, and [`row_codec`] its bytes.
+//! * [`budget`] spreads a long-term average over a window (CPU budgets).
 
 pub mod amount;
 pub mod budget;

@@ -1,8 +1,8 @@
-//! A limit that makes sense: checked as a whole, compiled for a store's tick, one version of a lineage.
+//! A validated limit, compiled for the time resolution of a store.
 //!
-//! Limits are data; what is counted lives in rows elsewhere. An edit is a new [`Limit`] made by
-//! [`Limit::succeed`], and items keep their identity by name. Rows are carried from one version to the next by
-//! [`crate::Row::adopt`].
+//! [`Limit::new`] checks a [`LimitSpec`] as a whole and reports every error at once. A limit holds no usage; usage lives
+//! in rows. An edit creates the next version by [`Limit::next_version`]. Items keep their identity by name.
+//! [`crate::Row::migrate`] carries rows from one version to the next.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,20 +15,20 @@ use crate::law::{Concurrency, FixedWindow, Law, Rule, SlidingWindow, TokenBucket
 use crate::spec::{Charge, ItemSpec, LimitSpec, Mode, OnOutage, Per, Policy, Precision, SpecError};
 use crate::time::{LAST_SECOND, MAX_SPAN, Span, Tick, Timestamp};
 
-/// The longest limit id.
+/// The longest limit id, in bytes.
 pub const MAX_LIMIT_ID_BYTES: usize = 256;
-/// The longest key.
+/// The longest key, in bytes.
 pub const MAX_KEY_BYTES: usize = 1024;
-/// The longest item name.
+/// The longest item name, in bytes.
 pub const MAX_ITEM_NAME_BYTES: usize = 256;
-/// The most items one limit may have.
+/// The most items in one limit.
 pub const MAX_ITEMS: usize = 256;
-/// The largest exact sliding window; larger ones are `bucketed`.
+/// The largest limit of an exact sliding window. Larger ones must be `bucketed`.
 pub const MAX_EXACT_SLIDING: Amount = 1_000_000;
-/// A bucket may lose this part of its rate to rounding, not more: one in a thousand.
+/// Rounding may cost a bucket at most one part in this many of its rate.
 pub const RATE_LOSS_DENOMINATOR: u128 = 1000;
 
-/// A limit: what is limited, when, and for whom it is different.
+/// One version of a limit: its items, its lifetime and its overrides.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limit {
     spec: LimitSpec,
@@ -41,7 +41,7 @@ pub struct Limit {
     overrides: HashMap<Box<[u8]>, Vec<Override>>,
 }
 
-/// One thing that is limited: a rule, and how asks are charged to it.
+/// One item of a limit: a rule, and how asks are charged to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Item {
     name: Box<str>,
@@ -53,12 +53,12 @@ pub struct Item {
     law_version: u32,
 }
 
-/// What an item has from the versions of its limit before this one.
+/// What an item inherits from earlier versions of its limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ItemLineage {
-    /// The first version in which it had the law it has.
+    /// The first version with the item's current law.
     pub law_version: u32,
-    /// The step of a bucket: one that is paused drains as it did before.
+    /// The step of a bucket. A paused bucket (limit 0) keeps draining at the rate it had.
     pub step: Option<Span>,
 }
 
@@ -70,76 +70,77 @@ pub struct Override {
     until: Option<Timestamp>,
 }
 
-/// Where `now` lies in a limit's life.
+/// The phase of a limit at an instant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LimitPhase {
-    /// It begins later, at this instant.
+    /// The limit starts at this later instant.
     Before(Timestamp),
-    /// It is in force.
+    /// The limit is in force.
     Open,
-    /// It is over, and its state with it.
+    /// The limit has ended, and its state is void.
     After,
 }
 
 impl Limit {
-    /// The first version of a limit, or everything that is wrong with it.
+    /// Compiles the first version of a limit, or returns every error.
     pub fn new(spec: LimitSpec, tick: Tick) -> Result<Limit, Vec<SpecError>> {
         Limit::compile(spec, tick, None)
     }
 
-    /// A version of a limit that was written down, with what its items have from the versions before it ([`Item::descent`]).
+    /// Restores a stored version of a limit. `lineage` is the stored [`Item::lineage`] of each item.
     pub fn restore(
         spec: LimitSpec,
         tick: Tick,
         version: u32,
-        descent: &[ItemLineage],
+        lineage: &[ItemLineage],
     ) -> Result<Limit, Vec<SpecError>> {
         let mut limit = Limit::new(spec.clone(), tick)?;
-        for (item, descent) in limit.items.iter_mut().zip(descent) {
-            if let (Law::TokenBucket(law), Some(step)) = (&mut item.rule.law, descent.step) {
+        for (item, lineage) in limit.items.iter_mut().zip(lineage) {
+            if let (Law::TokenBucket(law), Some(step)) = (&mut item.rule.law, lineage.step) {
                 *law = TokenBucket::every(step);
             }
         }
-        // Paused exceptions go on at the pace of their item, so the limit is made once more from these items.
+        // A paused override drains at the rate of its item. So the limit is compiled again from the restored items.
         let mut limit = Limit::compile(spec, tick, Some(&limit))?;
         limit.version = version;
-        for (item, descent) in limit.items.iter_mut().zip(descent) {
-            item.law_version = descent.law_version;
+        for (item, lineage) in limit.items.iter_mut().zip(lineage) {
+            item.law_version = lineage.law_version;
         }
         Ok(limit)
     }
 
-    /// The next version of this limit, or everything that is wrong with it.
+    /// Compiles the next version of this limit, or returns every error.
     pub fn next_version(&self, spec: LimitSpec) -> Result<Limit, Vec<SpecError>> {
         Limit::compile(spec, self.tick, Some(self))
     }
 
-    fn compile(spec: LimitSpec, tick: Tick, former: Option<&Limit>) -> Result<Limit, Vec<SpecError>> {
-        let mut flaws = header_errors(&spec);
+    fn compile(spec: LimitSpec, tick: Tick, previous: Option<&Limit>) -> Result<Limit, Vec<SpecError>> {
+        let mut errors = header_errors(&spec);
         for (index, item) in spec.items.iter().enumerate() {
-            flaws.extend(
-                item_errors(item, tick).into_iter().map(|flaw| flaw.inside(&format!("items[{index}]"))),
+            errors.extend(
+                item_errors(item, tick).into_iter().map(|error| error.inside(&format!("items[{index}]"))),
             );
         }
-        flaws.extend(name_errors(&spec.items));
-        flaws.extend(override_errors(&spec, tick));
-        flaws.extend(former.map(|former| edit_errors(former, &spec)).unwrap_or_default());
-        if !flaws.is_empty() {
-            return Err(flaws);
+        errors.extend(name_errors(&spec.items));
+        errors.extend(override_errors(&spec, tick));
+        errors.extend(previous.map(|previous| edit_errors(previous, &spec)).unwrap_or_default());
+        if !errors.is_empty() {
+            return Err(errors);
         }
 
-        let version = former.map_or(1, |former| former.version + 1);
-        let mut places = [0, 0];
+        let version = previous.map_or(1, |previous| previous.version + 1);
+        let mut next_index = [0, 0];
         let mut items = Vec::with_capacity(spec.items.len());
-        for written in &spec.items {
-            let name = written.effective_name().into_boxed_str();
-            let predecessor = former.and_then(|former| former.item_named(&name)).map(|(_, item)| item);
-            let rule = compile_rule(&spec, written, written.limit, tick, predecessor.map(|item| &item.rule));
-            let place = &mut places[written.per as usize];
+        for item_spec in &spec.items {
+            let name = item_spec.effective_name().into_boxed_str();
+            let predecessor = previous.and_then(|previous| previous.item_named(&name)).map(|(_, item)| item);
+            let rule =
+                compile_rule(&spec, item_spec, item_spec.limit, tick, predecessor.map(|item| &item.rule));
+            let place = &mut next_index[item_spec.per as usize];
             items.push(Item {
-                policy: written.policy,
-                per: written.per,
-                charge: written.charge.unwrap_or_else(|| default_charge(&written.policy)),
+                policy: item_spec.policy,
+                per: item_spec.per,
+                charge: item_spec.charge.unwrap_or_else(|| default_charge(&item_spec.policy)),
                 law_version: predecessor
                     .filter(|item| item.rule.law == rule.law)
                     .map_or(version, |item| item.law_version),
@@ -150,15 +151,15 @@ impl Limit {
         }
 
         let mut overrides: HashMap<Box<[u8]>, Vec<Override>> = HashMap::new();
-        for written in &spec.overrides {
+        for item_spec in &spec.overrides {
             let (index, item) = items
                 .iter()
                 .enumerate()
-                .find(|(_, item)| *item.name == *written.item)
+                .find(|(_, item)| *item.name == *item_spec.item)
                 .expect("checked above: the override names an item");
-            let rule = compile_rule(&spec, &spec.items[index], written.limit, tick, Some(&item.rule));
-            let until = written.until.and_then(|until| tick.instant(until));
-            overrides.entry(written.key.clone().into()).or_default().push(Override {
+            let rule = compile_rule(&spec, &spec.items[index], item_spec.limit, tick, Some(&item.rule));
+            let until = item_spec.until.and_then(|until| tick.instant(until));
+            overrides.entry(item_spec.key.clone().into()).or_default().push(Override {
                 item: index,
                 rule,
                 until,
@@ -171,54 +172,54 @@ impl Limit {
         Ok(Limit { spec, tick, version, items, needs_key, starts_at, ends_at, overrides })
     }
 
-    /// The limit's name.
+    /// The id of the limit.
     pub fn id(&self) -> &str {
         &self.spec.id
     }
 
-    /// The limit as it was written.
+    /// The specification.
     pub fn spec(&self) -> &LimitSpec {
         &self.spec
     }
 
-    /// The tick it is compiled for.
+    /// The time resolution it is compiled for.
     pub fn tick(&self) -> Tick {
         self.tick
     }
 
-    /// Which version of its lineage this is, from 1.
+    /// The version number, from 1.
     pub fn version(&self) -> u32 {
         self.version
     }
 
-    /// The items in the order they were written.
+    /// The items in written order.
     pub fn items(&self) -> &[Item] {
         &self.items
     }
 
-    /// The item of this name and its index.
+    /// Finds an item and its index by name.
     pub fn item_named(&self, name: &str) -> Option<(usize, &Item)> {
         self.items.iter().enumerate().find(|(_, item)| *item.name == *name)
     }
 
-    /// Whether any item counts each key alone, so that asks must name one.
+    /// Whether any item counts each key separately, so that asks must name a key.
     pub fn needs_key(&self) -> bool {
         self.needs_key
     }
 
-    /// Whether nothing is granted while nobody can say what was used.
+    /// Whether orders are refused while the usage is unknown.
     pub fn refuses_in_outage(&self) -> bool {
         self.spec.mode == Mode::Enforce && self.spec.on_outage == OnOutage::Deny
     }
 
-    /// Whether refusals are real.
+    /// Whether refusals are enforced.
     pub fn mode(&self) -> Mode {
         self.spec.mode
     }
 
-    /// What is different for this key.
+    /// The overrides of a key.
     pub fn overrides(&self, key: &[u8]) -> &[Override] {
-        // Hashing the key is not free and most limits have no exceptions.
+        // Most limits have no overrides; this skips hashing the key.
         if self.overrides.is_empty() { &[] } else { self.overrides.get(key).map_or(&[], Vec::as_slice) }
     }
 
@@ -227,7 +228,7 @@ impl Limit {
         self.starts_at.is_none() && self.ends_at.is_none()
     }
 
-    /// Where `now` lies in the limit's life.
+    /// The phase of the limit at `now`.
     pub fn phase(&self, now: Timestamp) -> LimitPhase {
         match (self.starts_at, self.ends_at) {
             (_, Some(end)) if end <= now => LimitPhase::After,
@@ -236,54 +237,54 @@ impl Limit {
         }
     }
 
-    /// When the limit begins, if it did not always.
+    /// The start of the limit, if it has one.
     pub fn starts_at(&self) -> Option<Timestamp> {
         self.starts_at
     }
 
-    /// When the limit is over, if it ever is.
+    /// The end of the limit, if it has one.
     pub fn ends_at(&self) -> Option<Timestamp> {
         self.ends_at
     }
 }
 
 impl Item {
-    /// The item's identity.
+    /// The name, which identifies the item across versions.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The policy as written.
+    /// The policy of the specification.
     pub fn policy(&self) -> &Policy {
         &self.policy
     }
 
-    /// Whose spending is counted together.
+    /// Whether all keys share the count or each key has its own.
     pub fn per(&self) -> Per {
         self.per
     }
 
-    /// What an ask costs.
+    /// How an ask is charged.
     pub fn charge(&self) -> Charge {
         self.charge
     }
 
-    /// The arithmetic.
+    /// The capacity and the law.
     pub fn rule(&self) -> &Rule {
         &self.rule
     }
 
-    /// Which state of its row belongs to it: its index among the items of the same `per`.
+    /// The index of its state in a row: its index among the items of the same `per`.
     pub fn state_index(&self) -> usize {
         self.place
     }
 
-    /// The version in which its law last changed. Receipts from before cannot be refunded.
+    /// The version in which its law last changed. Charges of earlier versions cannot be refunded.
     pub fn law_version(&self) -> u32 {
         self.law_version
     }
 
-    /// What it has from the versions before.
+    /// What a stored version needs to restore this item.
     pub fn lineage(&self) -> ItemLineage {
         let step = if let Law::TokenBucket(law) = &self.rule.law { Some(law.step()) } else { None };
         ItemLineage { law_version: self.law_version, step }
@@ -291,22 +292,22 @@ impl Item {
 }
 
 impl Override {
-    /// The index of the item it is for.
+    /// The index of the item.
     pub fn item(&self) -> usize {
         self.item
     }
 
-    /// What applies instead.
+    /// The rule that replaces the item's own.
     pub fn rule(&self) -> &Rule {
         &self.rule
     }
 
-    /// The instant from which it no longer does.
+    /// The end of the override, if it has one.
     pub fn until(&self) -> Option<Timestamp> {
         self.until
     }
 
-    /// Whether it applies at `now`.
+    /// Whether the override applies at `now`.
     pub fn is_active(&self, now: Timestamp) -> bool {
         self.until.is_none_or(|until| now < until)
     }
@@ -325,16 +326,16 @@ const fn default_charge(policy: &Policy) -> Charge {
     }
 }
 
-// Compiling: from what people say to what the laws count. Everything here has been checked.
+// Compilation. The specification is valid here.
 
-/// The rule of an item with this limit, which is its own or an override's. `standing` is the rule that it
-/// replaces: a bucket that pauses goes on draining at the rate it had.
+/// The rule of an item under its own limit or an override's. `replaced` is the rule before the edit: a bucket paused by
+/// a limit of 0 keeps its rate.
 fn compile_rule(
     spec: &LimitSpec,
     item: &ItemSpec,
     limit: Capacity,
     tick: Tick,
-    standing: Option<&Rule>,
+    replaced: Option<&Rule>,
 ) -> Rule {
     let law = match item.policy {
         Policy::Total => Law::LifetimeTotal,
@@ -352,7 +353,7 @@ fn compile_rule(
         }
         Policy::Bucket { window, .. } => {
             let window = tick.span(window);
-            Law::TokenBucket(match (limit, standing.map(|rule| &rule.law)) {
+            Law::TokenBucket(match (limit, replaced.map(|rule| &rule.law)) {
                 (Capacity::Unlimited, _) => TokenBucket::every(Span::ZERO),
                 (Capacity::AtMost(0), Some(Law::TokenBucket(law))) if law.step() > Span::ZERO => *law,
                 (Capacity::AtMost(limit), _) => TokenBucket::every(step(window, limit)),
@@ -363,12 +364,11 @@ fn compile_rule(
     Rule { capacity: capacity(item, limit), law }
 }
 
-/// What may be in use at once: the limit itself, or for a bucket its burst. An override scales the burst with
-/// the limit.
+/// How much may be in use at once: the limit, or the burst of a bucket. An override scales the burst with the limit.
 fn capacity(item: &ItemSpec, limit: Capacity) -> Capacity {
     match (item.policy, item.limit, limit) {
-        (Policy::Bucket { burst: Some(burst), .. }, written, Capacity::AtMost(limit)) if limit > 0 => {
-            let burst = match written {
+        (Policy::Bucket { burst: Some(burst), .. }, item_spec, Capacity::AtMost(limit)) if limit > 0 => {
+            let burst = match item_spec {
                 Capacity::AtMost(own) if own > 0 && own != limit => {
                     let scaled = u128::from(burst) * u128::from(limit) / u128::from(own);
                     Amount::try_from(scaled).unwrap_or(MAX_LIMIT).clamp(1, MAX_LIMIT)
@@ -381,71 +381,71 @@ fn capacity(item: &ItemSpec, limit: Capacity) -> Capacity {
     }
 }
 
-/// The ticks between two units of a bucket, rounded up: never faster than written.
+/// The ticks between two units of a bucket, rounded up so that the rate never exceeds the specification.
 fn step(window: Span, limit: Amount) -> Span {
     Span::from_ticks(window.ticks().div_ceil(limit.max(1)).max(1))
 }
 
-// Checking: everything that cannot be meant, with what would be right.
+// Validation. Every message says what is allowed.
 
 fn header_errors(spec: &LimitSpec) -> Vec<SpecError> {
-    let mut flaws = Vec::new();
+    let mut errors = Vec::new();
     let id = &spec.id;
     let id_allowed = |b: u8| b.is_ascii_alphanumeric() || b"._:/-".contains(&b);
     if id.is_empty() || id.len() > MAX_LIMIT_ID_BYTES || !id.bytes().all(id_allowed) {
-        flaws.push(SpecError::new(
+        errors.push(SpecError::new(
             "id",
             format!("must be 1 to {MAX_LIMIT_ID_BYTES} characters of A-Z a-z 0-9 . _ : / -"),
         ));
     }
     for (field, at) in [("starts_at", spec.starts_at), ("ends_at", spec.ends_at)] {
         if at.is_some_and(|at| at.as_secs() > LAST_SECOND) {
-            flaws.push(SpecError::new(field, "must be before the year 2262"));
+            errors.push(SpecError::new(field, "must be before the year 2262"));
         }
     }
     if let (Some(start), Some(end)) = (spec.starts_at, spec.ends_at)
         && end <= start
     {
-        flaws.push(SpecError::new("ends_at", "must be after starts_at"));
+        errors.push(SpecError::new("ends_at", "must be after starts_at"));
     }
     if spec.max_keys == Some(0) {
-        flaws.push(SpecError::new("max_keys", "must be at least 1; leave it out for the store's own bound"));
+        errors.push(SpecError::new("max_keys", "must be at least 1; leave it out for the store's own bound"));
     }
     if spec.items.is_empty() {
-        flaws.push(SpecError::new("items", "must have at least one item"));
+        errors.push(SpecError::new("items", "must have at least one item"));
     }
     if spec.items.len() > MAX_ITEMS {
-        flaws.push(SpecError::new("items", format!("must have at most {MAX_ITEMS} items")));
+        errors.push(SpecError::new("items", format!("must have at most {MAX_ITEMS} items")));
     }
-    flaws
+    errors
 }
 
-/// What is wrong with an item by itself; fields are relative to it.
+/// The errors of one item. Field paths are relative to the item.
 pub fn item_errors(item: &ItemSpec, tick: Tick) -> Vec<SpecError> {
-    let mut flaws = Vec::new();
+    let mut errors = Vec::new();
     if let Some(name) = &item.name {
         let allowed = |b: u8| b.is_ascii_alphanumeric() || b"._:/-".contains(&b);
         if name.is_empty() || name.len() > MAX_ITEM_NAME_BYTES || !name.bytes().all(allowed) {
             let message = format!("must be 1 to {MAX_ITEM_NAME_BYTES} characters of A-Z a-z 0-9 . _ : / -");
-            flaws.push(SpecError::new("name", message));
+            errors.push(SpecError::new("name", message));
         }
     }
-    flaws.extend(item.policy.window().and_then(|window| span_error("window", window)));
+    errors.extend(item.policy.window().and_then(|window| span_error("window", window)));
     if let Policy::Concurrency { ttl } = item.policy {
-        flaws.extend(span_error("ttl", ttl));
+        errors.extend(span_error("ttl", ttl));
     }
     if let Policy::Bucket { burst: Some(0), .. } = item.policy {
-        flaws.push(SpecError::new("burst", "must be at least 1; to refuse everything write limit: 0"));
+        errors.push(SpecError::new("burst", "must be at least 1; to refuse everything write limit: 0"));
     }
     if let Policy::Bucket { burst: Some(burst), .. } = item.policy
         && burst > MAX_LIMIT
     {
-        flaws.push(SpecError::new("burst", format!("must be at most {MAX_LIMIT}")));
+        errors.push(SpecError::new("burst", format!("must be at most {MAX_LIMIT}")));
     }
-    if flaws.is_empty() {
-        flaws.extend(limit_error(item, item.limit, tick).map(|message| SpecError::new("limit", message)));
+    if errors.is_empty() {
+        errors.extend(limit_error(item, item.limit, tick).map(|message| SpecError::new("limit", message)));
     }
-    flaws
+    errors
 }
 
 fn span_error(field: &str, span: Duration) -> Option<SpecError> {
@@ -456,7 +456,7 @@ fn span_error(field: &str, span: Duration) -> Option<SpecError> {
     None
 }
 
-/// What is wrong with giving an item this limit, its own or an override's.
+/// The error of an item's own limit or an override's limit.
 fn limit_error(item: &ItemSpec, limit: Capacity, tick: Tick) -> Option<String> {
     let Capacity::AtMost(limit) = limit else { return None };
     if limit > MAX_LIMIT {
@@ -473,8 +473,8 @@ fn limit_error(item: &ItemSpec, limit: Capacity, tick: Tick) -> Option<String> {
     }
 }
 
-/// A bucket counts whole ticks between units: it must not lose too much of its rate to that, and its burst must
-/// come back within a century.
+/// A bucket needs whole ticks between units. Rounding must not cost more than 0.1 % of the rate, and the burst must
+/// refill within a century.
 fn bucket_error(item: &ItemSpec, window: Duration, limit: Amount, tick: Tick) -> Option<String> {
     let span = tick.span(window);
     let step = step(span, limit);
@@ -501,51 +501,51 @@ fn bucket_error(item: &ItemSpec, window: Duration, limit: Amount, tick: Tick) ->
 
 fn name_errors(items: &[ItemSpec]) -> Vec<SpecError> {
     let mut first_of: HashMap<String, usize> = HashMap::new();
-    let mut flaws = Vec::new();
+    let mut errors = Vec::new();
     for (index, item) in items.iter().enumerate() {
         let name = item.effective_name();
         if let Some(first) = first_of.get(&name) {
             let message = format!("'{name}' is already the name of items[{first}]; give one of them a name:");
-            flaws.push(SpecError::new(format!("items[{index}].name"), message));
+            errors.push(SpecError::new(format!("items[{index}].name"), message));
         } else {
             first_of.insert(name, index);
         }
     }
-    flaws
+    errors
 }
 
 fn override_errors(spec: &LimitSpec, tick: Tick) -> Vec<SpecError> {
-    let mut flaws = Vec::new();
+    let mut errors = Vec::new();
     let item_of: HashMap<String, &ItemSpec> =
         spec.items.iter().rev().map(|item| (item.effective_name(), item)).collect();
     let mut seen: HashSet<(&[u8], &str)> = HashSet::with_capacity(spec.overrides.len());
-    for (index, written) in spec.overrides.iter().enumerate() {
-        let mut flaw = |field: &str, message: String| {
-            flaws.push(SpecError::new(format!("overrides[{index}].{field}"), message));
+    for (index, item_spec) in spec.overrides.iter().enumerate() {
+        let mut error = |field: &str, message: String| {
+            errors.push(SpecError::new(format!("overrides[{index}].{field}"), message));
         };
-        if written.key.len() > MAX_KEY_BYTES {
-            flaw("key", format!("must be at most {MAX_KEY_BYTES} bytes"));
+        if item_spec.key.len() > MAX_KEY_BYTES {
+            error("key", format!("must be at most {MAX_KEY_BYTES} bytes"));
         }
-        if written.until.is_some_and(|until| until.as_secs() > LAST_SECOND) {
-            flaw("until", "must be before the year 2262".to_owned());
+        if item_spec.until.is_some_and(|until| until.as_secs() > LAST_SECOND) {
+            error("until", "must be before the year 2262".to_owned());
         }
-        if !seen.insert((&written.key, &written.item)) {
-            flaw("item", format!("this key already has an override for '{}'", written.item));
+        if !seen.insert((&item_spec.key, &item_spec.item)) {
+            error("item", format!("this key already has an override for '{}'", item_spec.item));
         }
-        match item_of.get(&written.item) {
+        match item_of.get(&item_spec.item) {
             Some(item) if item.per == Per::Key => {
-                if let Some(message) = limit_error(item, written.limit, tick) {
-                    flaw("limit", message);
+                if let Some(message) = limit_error(item, item_spec.limit, tick) {
+                    error("limit", message);
                 }
             }
-            Some(_) => flaw(
+            Some(_) => error(
                 "item",
-                format!("'{}' counts all keys together; only per: key items can differ", written.item),
+                format!("'{}' counts all keys together; only per: key items can differ", item_spec.item),
             ),
-            None => flaw("item", format!("no item is named '{}'; {}", written.item, names(&spec.items))),
+            None => error("item", format!("no item is named '{}'; {}", item_spec.item, names(&spec.items))),
         }
     }
-    flaws
+    errors
 }
 
 fn names(items: &[ItemSpec]) -> String {
@@ -559,27 +559,27 @@ fn names(items: &[ItemSpec]) -> String {
     }
 }
 
-fn edit_errors(former: &Limit, spec: &LimitSpec) -> Vec<SpecError> {
-    let mut flaws = Vec::new();
-    for (index, written) in spec.items.iter().enumerate() {
-        let name = written.effective_name();
-        let Some((_, item)) = former.item_named(&name) else { continue };
-        if item.policy.word() != written.policy.word() {
+fn edit_errors(previous: &Limit, spec: &LimitSpec) -> Vec<SpecError> {
+    let mut errors = Vec::new();
+    for (index, item_spec) in spec.items.iter().enumerate() {
+        let name = item_spec.effective_name();
+        let Some((_, item)) = previous.item_named(&name) else { continue };
+        if item.policy.word() != item_spec.policy.word() {
             let message = format!(
                 "'{name}' was {}; another policy is another item and needs another name",
                 item.policy.word()
             );
-            flaws.push(SpecError::new(format!("items[{index}].policy"), message));
+            errors.push(SpecError::new(format!("items[{index}].policy"), message));
         }
-        if item.per != written.per {
+        if item.per != item_spec.per {
             let message = format!(
                 "'{name}' counted per: {}; counting otherwise is another item and needs another name",
                 item.per.word()
             );
-            flaws.push(SpecError::new(format!("items[{index}].per"), message));
+            errors.push(SpecError::new(format!("items[{index}].per"), message));
         }
     }
-    flaws
+    errors
 }
 
 impl fmt::Display for Limit {

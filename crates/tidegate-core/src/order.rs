@@ -1,48 +1,48 @@
-//! An order: one question with one answer, all or nothing.
+//! An order: several asks that are granted or refused together.
 //!
-//! Orders borrow from whoever reads them off a wire; nothing is copied on the way to a decision.
+//! Orders borrow their strings from the request buffer, so a decision copies nothing.
 
 use std::time::Duration;
 
 use crate::amount::Amount;
 
-/// The most asks one order may hold.
+/// The most asks in one order.
 pub const MAX_ASKS: usize = 32;
 /// The longest request id, in bytes.
 pub const MAX_REQUEST_ID_BYTES: usize = 256;
-/// How long a grant with a request id is remembered.
+/// How long a store remembers a grant with a request id.
 pub const REQUEST_ID_RETENTION: Duration = Duration::from_secs(600);
-/// The longest patience.
+/// The largest [`Order::max_wait`].
 pub const MAX_WAIT: Duration = Duration::from_secs(60);
 
-/// Whether an order takes or only looks.
+/// Whether an order charges or only checks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Intent {
-    /// Take, if it all fits.
+    /// Charge every ask if all of them fit.
     #[default]
     Acquire,
-    /// Answer the same question; change nothing.
+    /// Return the same answer and change nothing.
     Peek,
 }
 
-/// Whether a charge is final.
+/// Whether a charge is final or an estimate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Hold {
-    /// It is, unless a `concurrency` item makes the grant carry a lease, which can be settled.
+    /// Final. A grant that charges a `concurrency` item still has a lease, and that lease can be settled.
     #[default]
     No,
-    /// It is an estimate, to be settled to its true cost under a lease.
+    /// An estimate. The grant has a lease, and the caller settles it to the true cost.
     Yes,
 }
 
-/// How much of one limit, for whom.
+/// A request for units of one limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Ask<'a> {
     /// The limit's id.
     pub limit_id: &'a str,
-    /// The key; limits with `per: key` items need one.
+    /// The key. Limits with `per: key` items require it.
     pub key: Option<&'a [u8]>,
-    /// How much; 0 only looks.
+    /// The number of units. Zero checks without charging.
     pub count: Amount,
 }
 
@@ -53,25 +53,25 @@ impl<'a> Ask<'a> {
     }
 }
 
-/// One question with one answer.
+/// Asks that are decided together.
 #[derive(Debug, Clone, Copy)]
 pub struct Order<'a> {
-    /// Take or look.
+    /// Charge or only check.
     pub intent: Intent,
-    /// What is asked for: all of it or nothing. 1 to [`MOST_ASKS`].
+    /// The asks, 1 to [`MAX_ASKS`]. All are granted or none.
     pub asks: &'a [Ask<'a>],
-    /// A grant with the same id and the same asks is answered again and charged once.
+    /// Idempotency key. A repeated order with the same id and asks gets the same grant and is charged once.
     pub request_id: Option<&'a [u8]>,
-    /// Whether the charge will be settled.
+    /// Whether the charge is an estimate to settle later.
     pub hold: Hold,
-    /// How long a lease lasts, if the asker says.
+    /// The lease TTL, if the caller chooses one.
     pub ttl: Option<Duration>,
-    /// How long the asker would wait for it to fit.
+    /// How long the caller waits for the order to fit.
     pub max_wait: Duration,
 }
 
 impl<'a> Order<'a> {
-    /// Take these, now or not at all.
+    /// An order that charges these asks now, without waiting.
     pub const fn acquire(asks: &'a [Ask<'a>]) -> Order<'a> {
         Order {
             intent: Intent::Acquire,
@@ -83,28 +83,28 @@ impl<'a> Order<'a> {
         }
     }
 
-    /// Look whether these would fit.
+    /// An order that checks these asks and changes nothing.
     pub const fn peek(asks: &'a [Ask<'a>]) -> Order<'a> {
         Order { intent: Intent::Peek, ..Order::acquire(asks) }
     }
 }
 
-/// What one row is asked for by a whole order: repeated asks add up.
+/// What one order asks of one row. Repeated asks add up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct AskTotals {
     /// The sum of the counts.
     pub count: Amount,
-    /// How many asks with a count above zero.
+    /// The number of asks with a count above zero.
     pub asks: Amount,
 }
 
 impl AskTotals {
-    /// The load of one ask of this count.
+    /// The totals of one ask.
     pub const fn of(count: Amount) -> AskTotals {
         AskTotals { count, asks: if count > 0 { 1 } else { 0 } }
     }
 
-    /// This and another ask together.
+    /// Adds both totals; saturates.
     pub const fn plus(self, other: AskTotals) -> AskTotals {
         AskTotals {
             count: self.count.saturating_add(other.count),

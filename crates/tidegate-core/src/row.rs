@@ -1,8 +1,7 @@
-//! A row: what one limit remembers about all keys together, or about one key.
+//! A row: the state of one limit for all keys together, or for one key.
 //!
-//! One row per (limit, key) holds the states of all that limit's `per: key` items, and one row per limit those
-//! of its `per: all` items; document 004 calls it `CurrentData`. A row is aligned with the items of the version of
-//! the limit that wrote it.
+//! A limit has one row for its `per: all` items and one row for each key for its `per: key` items. The states of a row are
+//! in the order of the items, for the version of the limit that wrote the row.
 
 use std::ops::{Deref, DerefMut};
 
@@ -15,18 +14,18 @@ use crate::row_scope::RowScope;
 use crate::spec::Per;
 use crate::time::Timestamp;
 
-/// What an allocator takes for a block of memory beside the block itself, about.
-const A_BLOCK: usize = 16;
+/// The approximate overhead of one heap allocation, in bytes.
+const ALLOCATION_OVERHEAD: usize = 16;
 
-/// The states of one limit's items of one `per`, in the order of the items.
+/// The states of the items with one `per`, in the order of the items.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Row {
     pub(crate) states: States,
-    /// How many open holds may still refund something here. Such a row is not forgotten.
+    /// The number of open holds that can still refund this row. A row with holds is not evicted.
     pub(crate) holds: u32,
 }
 
-/// The states of a row. Most rows have one, and it lies in the row itself.
+/// The states of a row. Most rows have one state and store it inline.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum States {
     One(State),
@@ -44,7 +43,7 @@ impl FromIterator<State> for States {
         let mut states = states.into_iter();
         let (Some(first), second) = (states.next(), states.next()) else { return States::default() };
         let Some(second) = second else { return States::One(first) };
-        // Room for as many as there can be: a list that is cut to size leaves scraps that nobody can use.
+        // Reserves the full capacity: shrinking the vector would fragment the heap.
         let mut all: Vec<State> = Vec::with_capacity(states.size_hint().1.unwrap_or_default() + 2);
         all.extend([first, second]);
         all.extend(states);
@@ -78,12 +77,12 @@ impl Row {
         Row { states: items(limit, per).map(|item| State::blank(&item.rule().law)).collect(), holds: 0 }
     }
 
-    /// A row of one item.
+    /// A row with one state.
     pub fn of(state: State) -> Row {
         Row { states: States::One(state), holds: 0 }
     }
 
-    /// The state of a row that remembers one item, and nothing else.
+    /// The state of a row that has one item and no open holds.
     pub fn single_state(&self) -> Option<&State> {
         match &self.states {
             States::One(state) if self.holds == 0 => Some(state),
@@ -91,42 +90,42 @@ impl Row {
         }
     }
 
-    /// What a row of one sliding item has spent.
+    /// The log of a row with one sliding item.
     #[inline]
     pub fn sliding_log(&self) -> Option<&SlidingLog> {
         match &self.states {
-            States::One(State::SlidingWindow(runs)) => Some(runs),
+            States::One(State::SlidingWindow(log)) => Some(log),
             _ => None,
         }
     }
 
-    /// The same, for whoever has judged and charges.
+    /// The log of a row with one sliding item, mutable. The caller has checked the charge.
     #[inline]
     pub fn sliding_log_mut(&mut self) -> Option<&mut SlidingLog> {
         match &mut self.states {
-            States::One(State::SlidingWindow(runs)) => Some(runs),
+            States::One(State::SlidingWindow(log)) => Some(log),
             _ => None,
         }
     }
 
-    /// Makes a row of one sliding item remember this instead, the last of it charged at `last_time`, where it was remembered before.
+    /// Replaces the log of a row with one sliding item and reuses its allocation.
     pub fn replace_entries(
         &mut self,
         spent: impl Iterator<Item = (Timestamp, Amount)>,
         last_time: Timestamp,
     ) {
-        if let Some(runs) = self.sliding_log_mut() {
-            runs.replace_entries(spent, last_time);
+        if let Some(log) = self.sliding_log_mut() {
+            log.replace_entries(spent, last_time);
         }
     }
 
-    /// The latest instant at which something was charged here, as far as the laws keep it.
+    /// The time of the latest charge, as far as the laws store it.
     #[inline]
     pub fn last_charge_time(&self) -> Timestamp {
         let latest = |state: &State| match state {
-            State::LifetimeTotal(tally) => tally.last_time,
+            State::LifetimeTotal(total) => total.last_time,
             State::FixedWindow(count) => count.last_time,
-            State::SlidingWindow(runs) => runs.last_charge().unwrap_or_default(),
+            State::SlidingWindow(log) => log.last_charge().unwrap_or_default(),
             State::TokenBucket(_) | State::Concurrency(_) => Timestamp::EPOCH,
         };
         match &self.states {
@@ -135,55 +134,55 @@ impl Row {
         }
     }
 
-    /// What is remembered about an item.
+    /// The state of an item.
     pub fn state(&self, item: &Item) -> &State {
         &self.states[item.state_index()]
     }
 
-    /// Looks at the memory of the states, for whoever wants to have looked before it matters. The answer means nothing.
+    /// Reads the states to load them into the cache before they are needed. The result is meaningless.
     pub fn touch_states(&self) -> u64 {
         let look = |state: &State| match state {
-            State::SlidingWindow(runs) => runs.last_charge().map_or(0, Timestamp::ticks),
+            State::SlidingWindow(log) => log.last_charge().map_or(0, Timestamp::ticks),
             State::FixedWindow(count) => count.count,
-            State::TokenBucket(arrival) => arrival.tat.ticks(),
-            State::LifetimeTotal(tally) => tally.used,
+            State::TokenBucket(bucket) => bucket.tat.ticks(),
+            State::LifetimeTotal(total) => total.used,
             State::Concurrency(holders) => holders.iter().len() as u64,
         };
         self.states.iter().map(look).fold(0, |all, each| all ^ each)
     }
 
-    /// The same for the memory that states point to.
+    /// Reads the heap memory of the states to load it into the cache.
     pub fn touch_entries(&self) -> u64 {
         let look = |state: &State| match state {
-            State::SlidingWindow(runs) => runs.iter().next().map_or(0, |(at, _)| at.ticks()),
+            State::SlidingWindow(log) => log.iter().next().map_or(0, |(at, _)| at.ticks()),
             _ => 0,
         };
         self.states.iter().map(look).fold(0, |all, each| all ^ each)
     }
 
-    /// Whether forgetting this row would be invisible from `now` on.
-    pub fn is_evictable(&self, limit: &Limit, seat: RowScope<'_>, now: Timestamp) -> bool {
+    /// Whether dropping this row changes no decision from `now` on.
+    pub fn is_evictable(&self, limit: &Limit, scope: RowScope<'_>, now: Timestamp) -> bool {
         if limit.phase(now) == LimitPhase::After {
             return true;
         }
         self.holds == 0
-            && limit.items().iter().enumerate().filter(|(_, item)| item.per() == seat.per()).all(
+            && limit.items().iter().enumerate().filter(|(_, item)| item.per() == scope.per()).all(
                 |(index, item)| {
-                    let (rule, state) = seat.effective(index, item, self.state(item), now);
+                    let (rule, state) = scope.effective(index, item, self.state(item), now);
                     rule.is_evictable(&state, now)
                 },
             )
     }
 
-    /// When this row becomes fresh if nobody asks; `None` if time alone will not do it.
-    pub fn evictable_at(&self, limit: &Limit, seat: RowScope<'_>, now: Timestamp) -> Option<Timestamp> {
+    /// When this row becomes evictable without further charges. `None` if time alone does not suffice.
+    pub fn evictable_at(&self, limit: &Limit, scope: RowScope<'_>, now: Timestamp) -> Option<Timestamp> {
         let mut latest = (self.holds == 0).then_some(now);
-        for (index, item) in limit.items().iter().enumerate().filter(|(_, item)| item.per() == seat.per()) {
-            let (rule, state) = seat.effective(index, item, self.state(item), now);
+        for (index, item) in limit.items().iter().enumerate().filter(|(_, item)| item.per() == scope.per()) {
+            let (rule, state) = scope.effective(index, item, self.state(item), now);
             let empties = match &*state {
                 state if rule.is_evictable(state, now) => Some(now),
                 State::Concurrency(holders) => holders.last_expiry(),
-                _ => seat.empty_at(index, item, self.state(item), now),
+                _ => scope.empty_at(index, item, self.state(item), now),
             };
             latest = latest.max(empties).filter(|_| latest.is_some() && empties.is_some());
         }
@@ -193,50 +192,50 @@ impl Row {
         }
     }
 
-    /// Notes that a hold was opened on this row.
+    /// Counts a hold that was opened on this row.
     pub fn add_hold(&mut self) {
         self.holds = self.holds.saturating_add(1);
     }
 
-    /// Notes that a hold was settled, released or lapsed.
+    /// Counts a hold that was settled, released or expired.
     pub fn remove_hold(&mut self) {
         self.holds = self.holds.saturating_sub(1);
     }
 
-    /// Notes that a lease holds this much of the item at `index` of its limit: it was written down, and the row was not.
-    pub fn restore_lease(&mut self, limit: &Limit, index: usize, tenure: LeaseTerm, amount: Amount) {
+    /// Restores the units of a lease that was stored separately from the row.
+    pub fn restore_lease(&mut self, limit: &Limit, index: usize, term: LeaseTerm, amount: Amount) {
         let state = limit.items().get(index).and_then(|item| self.states.get_mut(item.state_index()));
         if let Some(State::Concurrency(holders)) = state {
-            holders.insert(tenure, amount);
+            holders.insert(term, amount);
         }
     }
 
-    /// Removes a lease's units; whether there were any that had not lapsed.
-    pub fn release(&mut self, tenure: &LeaseTerm, now: Timestamp) -> bool {
+    /// Removes the units of a lease. Returns whether it had units and was not expired.
+    pub fn release(&mut self, term: &LeaseTerm, now: Timestamp) -> bool {
         let mut released = false;
         for state in self.states.iter_mut() {
             if let State::Concurrency(holders) = state {
-                released |= holders.remove(tenure).is_some() && now < tenure.expires_at;
+                released |= holders.remove(term).is_some() && now < term.expires_at;
             }
         }
         released
     }
 
-    /// Moves the end of a lease that has not lapsed.
-    pub fn renew(&mut self, tenure: &LeaseTerm, expires_at: Timestamp, now: Timestamp) {
-        if tenure.expires_at <= now {
+    /// Changes the expiry of a lease that has not expired.
+    pub fn renew(&mut self, term: &LeaseTerm, expires_at: Timestamp, now: Timestamp) {
+        if term.expires_at <= now {
             return;
         }
         for state in self.states.iter_mut() {
             if let State::Concurrency(holders) = state
-                && let Some(amount) = holders.remove(tenure)
+                && let Some(amount) = holders.remove(term)
             {
-                holders.insert(LeaseTerm { expires_at, ..*tenure }, amount);
+                holders.insert(LeaseTerm { expires_at, ..*term }, amount);
             }
         }
     }
 
-    /// Zeroes everything that is counted. Leases go on: a reset gives nothing back that somebody holds.
+    /// Sets all counts to zero. Leases continue: a reset does not release held units.
     pub fn reset(&mut self, limit: &Limit, per: Per) {
         for item in items(limit, per) {
             let state = &mut self.states[item.state_index()];
@@ -246,67 +245,65 @@ impl Row {
         }
     }
 
-    /// The same use under the next version of the limit, as of the instant of the edit. Items that are gone take
-    /// their state with them; new ones begin at zero.
+    /// Carries usage to the next version of the limit at the time of the edit. Removed items lose their state, and new items
+    /// start at zero.
     pub fn migrate(
         &self,
-        former: (&Limit, RowScope<'_>),
+        previous: (&Limit, RowScope<'_>),
         next: (&Limit, RowScope<'_>),
         at: Timestamp,
     ) -> Row {
-        let ((former, old_seat), (next, new_seat)) = (former, next);
-        let mut row = Row::blank(next, new_seat.per());
+        let ((previous, previous_scope), (next, next_scope)) = (previous, next);
+        let mut row = Row::blank(next, next_scope.per());
         row.holds = self.holds;
-        if former.phase(at) == LimitPhase::After {
+        if previous.phase(at) == LimitPhase::After {
             return row;
         }
         for (new_index, item) in
-            next.items().iter().enumerate().filter(|(_, item)| item.per() == new_seat.per())
+            next.items().iter().enumerate().filter(|(_, item)| item.per() == next_scope.per())
         {
-            let Some((old_index, old)) = former.item_named(item.name()) else { continue };
+            let Some((old_index, old)) = previous.item_named(item.name()) else { continue };
             if old.per() != item.per() {
                 continue;
             }
-            let (old_rule, state) = old_seat.effective(old_index, old, self.state(old), at);
-            let new_rule = new_seat.rule(new_index, item, at);
+            let (old_rule, state) = previous_scope.effective(old_index, old, self.state(old), at);
+            let new_rule = next_scope.rule(new_index, item, at);
             row.states[item.state_index()] = new_rule.migrate(old_rule, state.into_owned(), at);
         }
         row
     }
 
-    /// How many bytes this row takes in memory, about.
+    /// The approximate memory of this row, in bytes.
     #[inline]
     pub fn memory_bytes(&self) -> usize {
         let more = |state: &State| match state {
-            State::SlidingWindow(runs) => runs.len() * 16 + A_BLOCK,
+            State::SlidingWindow(log) => log.len() * 16 + ALLOCATION_OVERHEAD,
             State::Concurrency(holders) => holders.iter().len() * 48,
             _ => 0,
         };
         let beside = match &self.states {
             States::One(state) => more(state),
             States::Many(states) => {
-                size_of_val::<[State]>(states) + A_BLOCK + states.iter().map(more).sum::<usize>()
+                size_of_val::<[State]>(states) + ALLOCATION_OVERHEAD + states.iter().map(more).sum::<usize>()
             }
         };
         size_of::<Row>() + beside
     }
 
-    /// The leases that hold something here and have not lapsed, first to lapse first.
+    /// The leases that hold units at `now`, in order of expiry.
     pub fn live_leases(&self, now: Timestamp) -> Vec<LeaseTerm> {
         let mut holders: Vec<LeaseTerm> = Vec::new();
         for state in self.states.iter() {
             if let State::Concurrency(entries) = state {
-                holders.extend(
-                    entries.iter().map(|(tenure, _)| tenure).filter(|tenure| now < tenure.expires_at),
-                );
+                holders.extend(entries.iter().map(|(term, _)| term).filter(|term| now < term.expires_at));
             }
         }
-        holders.sort_unstable_by_key(|tenure| (tenure.expires_at, tenure.lease));
+        holders.sort_unstable_by_key(|term| (term.expires_at, term.lease));
         holders.dedup();
         holders
     }
 
-    /// Units of every item that live leases hold in this row.
+    /// The units that live leases hold in all items of this row.
     pub fn held_units(&self, now: Timestamp) -> Amount {
         let held = |state: &State| match state {
             State::Concurrency(holders) => crate::law::concurrency::used(holders, now),
@@ -315,7 +312,7 @@ impl Row {
         self.states.iter().map(held).fold(0, Amount::saturating_add)
     }
 
-    /// Whether somebody holds something here that they could give back.
+    /// Whether this row has units that a release or settlement can give back.
     #[inline]
     pub fn is_held(&self, now: Timestamp) -> bool {
         self.holds > 0
@@ -327,7 +324,7 @@ fn items(limit: &Limit, per: Per) -> impl Iterator<Item = &Item> {
     limit.items().iter().filter(move |item| item.per() == per)
 }
 
-/// The overrides of a key, as a seat.
+/// The scope of a key with these overrides.
 impl<'a> From<&'a [Override]> for RowScope<'a> {
     fn from(overrides: &'a [Override]) -> RowScope<'a> {
         RowScope::Key { overrides }

@@ -1,7 +1,7 @@
-//! A seat at a limit: all keys together, or one key with its exceptions.
+//! The scope of a row: all keys together, or one key with its overrides.
 //!
-//! Which rule an item follows depends on who asks and when: an override applies to one key and may end. This is
-//! the only place that knows, so nothing else has to ask.
+//! The rule of an item depends on the key and the time, because an override applies to one key and can end. Only this
+//! module resolves overrides.
 
 use std::borrow::Cow;
 
@@ -12,20 +12,20 @@ use crate::spec::Per;
 use crate::time::Timestamp;
 use crate::verdict::{Verdict, Wait};
 
-/// Who is asking.
+/// The keys that a row counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RowScope<'a> {
     /// All keys together.
     All,
     /// One key.
     Key {
-        /// What is different for it.
+        /// The overrides of the key.
         overrides: &'a [Override],
     },
 }
 
 impl<'a> RowScope<'a> {
-    /// Which items this seat is asked by.
+    /// Which items of the limit belong to this scope.
     pub const fn per(&self) -> Per {
         match self {
             RowScope::All => Per::All,
@@ -40,7 +40,7 @@ impl<'a> RowScope<'a> {
         }
     }
 
-    /// Whether something becomes stricter here by itself as time passes, so that a wait must be looked at twice.
+    /// Whether a rule can become stricter as time passes. A promised instant then needs a second check.
     pub fn can_tighten(&self) -> bool {
         matches!(self, RowScope::Key { overrides } if overrides.iter().any(|other| other.until().is_some()))
     }
@@ -51,14 +51,15 @@ impl<'a> RowScope<'a> {
         'a: 'r,
     {
         match self.override_for(index) {
-            Some(exception) if exception.is_active(now) => exception.rule(),
+            Some(key_override) if key_override.is_active(now) => key_override.rule(),
             _ => item.rule(),
         }
     }
 
-    /// The rule that item `index` follows at `now`, and the state as that rule sees it. They differ from what is
-    /// stored only for a bucket whose override has ended: its backlog has been coming back at the item's own
-    /// rate since then.
+    /// The rule of item `index` at `now`, and the state under that rule.
+    ///
+    /// The state differs from the stored one only for a bucket whose override has ended: its backlog drains at the item's
+    /// own rate since then.
     pub fn effective<'r, 's>(
         &self,
         index: usize,
@@ -71,40 +72,40 @@ impl<'a> RowScope<'a> {
     {
         match self.override_for(index) {
             None => (item.rule(), Cow::Borrowed(state)),
-            Some(exception) if exception.is_active(now) => (exception.rule(), Cow::Borrowed(state)),
-            Some(exception) => {
-                let caught_up = since_end(exception, item.rule(), state).map(Cow::Owned);
+            Some(key_override) if key_override.is_active(now) => (key_override.rule(), Cow::Borrowed(state)),
+            Some(key_override) => {
+                let caught_up = after_override(key_override, item.rule(), state).map(Cow::Owned);
                 (item.rule(), caught_up.unwrap_or(Cow::Borrowed(state)))
             }
         }
     }
 
-    /// Makes the state what [`RowScope::regard`] sees, and returns the rule it follows now.
+    /// Updates the state to [`RowScope::effective`] and returns the rule at `now`.
     pub fn catch_up<'r>(&self, index: usize, item: &'r Item, state: &mut State, now: Timestamp) -> &'r Rule
     where
         'a: 'r,
     {
-        let (rule, seen) = self.effective(index, item, state, now);
-        if let Cow::Owned(seen) = seen {
-            *state = seen;
+        let (rule, effective) = self.effective(index, item, state, now);
+        if let Cow::Owned(effective) = effective {
+            *state = effective;
         }
         rule
     }
 
-    /// When item `index` has nothing in use any more if nobody asks, the end of an override included.
+    /// When the usage of item `index` becomes zero without further charges. Accounts for the end of an override.
     pub fn empty_at(&self, index: usize, item: &Item, state: &State, now: Timestamp) -> Option<Timestamp> {
-        let (rule, seen) = self.effective(index, item, state, now);
-        let empties = rule.empty_at(&seen, now)?;
+        let (rule, effective) = self.effective(index, item, state, now);
+        let empty_at = rule.empty_at(&effective, now)?;
         match self.override_for(index).and_then(Override::until) {
-            Some(until) if now < until && until < empties => {
+            Some(until) if now < until && until < empty_at => {
                 self.empty_at(index, item, state, until).or(Some(until))
             }
-            _ => Some(empties),
+            _ => Some(empty_at),
         }
     }
 
-    /// Whether `cost` more of item `index` fits at `now`, and if not, when it will, the end of an override
-    /// included, unless the limit is over by then.
+    /// Whether `cost` more units of item `index` fit at `now`, and if not, when they will. Accounts for the end of an
+    /// override, unless the limit ends (`ends_at`) before it.
     pub fn check(
         &self,
         index: usize,
@@ -112,16 +113,16 @@ impl<'a> RowScope<'a> {
         state: &State,
         cost: Amount,
         now: Timestamp,
-        over: Option<Timestamp>,
+        ends_at: Option<Timestamp>,
     ) -> Verdict {
-        let Some(exception) = self.override_for(index) else { return item.rule().check(state, cost, now) };
-        let (rule, seen) = self.effective(index, item, state, now);
-        let verdict = rule.check(&seen, cost, now);
+        let Some(key_override) = self.override_for(index) else { return item.rule().check(state, cost, now) };
+        let (rule, effective) = self.effective(index, item, state, now);
+        let verdict = rule.check(&effective, cost, now);
         let Verdict::Denied(wait) = verdict else { return Verdict::Granted };
-        match exception.until().filter(|&until| now < until && over.is_none_or(|over| until < over)) {
-            // Who waits for a holder is not made to wait for the override: a release or a lapse may come first.
+        match key_override.until().filter(|&until| now < until && ends_at.is_none_or(|end| until < end)) {
+            // A wait for a release stays one: a release or an expiry may come before the override ends.
             Some(until) if wait >= Wait::Until(until) && wait != Wait::OnRelease => {
-                match self.check(index, item, state, cost, until, over) {
+                match self.check(index, item, state, cost, until, ends_at) {
                     Verdict::Granted => Verdict::Denied(Wait::Until(until)),
                     denied => denied,
                 }
@@ -131,12 +132,12 @@ impl<'a> RowScope<'a> {
     }
 }
 
-/// A bucket's state since its override ended, if that is not what is stored.
-fn since_end(exception: &Override, rule: &Rule, state: &State) -> Option<State> {
-    let ended = exception.until()?;
+/// The state of a bucket whose override has ended, if it differs from the stored one.
+fn after_override(key_override: &Override, rule: &Rule, state: &State) -> Option<State> {
+    let ended = key_override.until()?;
     match (&rule.law, state) {
-        (Law::TokenBucket(law), State::TokenBucket(arrival)) if law.step() != arrival.step => {
-            Some(State::TokenBucket(law.migrate(*arrival, ended)))
+        (Law::TokenBucket(law), State::TokenBucket(bucket)) if law.step() != bucket.step => {
+            Some(State::TokenBucket(law.migrate(*bucket, ended)))
         }
         _ => None,
     }

@@ -1,7 +1,7 @@
-//! A limit as somebody wrote it: typed, but not yet known to make sense.
+//! The specification of a limit: typed, and not yet validated.
 //!
-//! Every door reads its own format into these plain structs; [`crate::Limit::new`] then checks them as a whole
-//! and compiles them for a store's tick, or answers with every [`SpecError`] at once.
+//! Limits files, the HTTP API and the library all produce these plain structs. [`crate::Limit::new`] validates and
+//! compiles them, or returns every [`SpecError`] at once.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,39 +12,39 @@ use crate::calendar::{Unit, WeekStart, Zone};
 /// The default time to live of a lease.
 pub const DEFAULT_TTL: Duration = Duration::from_secs(60);
 
-/// A limit as written.
+/// The specification of a limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LimitSpec {
-    /// Names the activity: 1 to 256 bytes of `A-Z a-z 0-9 . _ : / -`.
+    /// The id: 1 to 256 bytes of `A-Z a-z 0-9 . _ : / -`.
     pub id: String,
-    /// For people.
+    /// Free text for operators.
     pub description: Option<String>,
-    /// Where the calendar items live.
+    /// The time zone of calendar items.
     pub time_zone: Zone,
     /// The first day of the week.
     pub week_start: WeekStart,
-    /// Everything is refused before this instant, given as time since the epoch.
+    /// Everything is refused before this time since the epoch.
     pub starts_at: Option<Duration>,
-    /// Everything is refused from this instant on, and the state is dropped.
+    /// Everything is refused from this time on, and the state is dropped.
     pub ends_at: Option<Duration>,
-    /// Whether refusals are real.
+    /// Whether refusals are enforced.
     pub mode: Mode,
-    /// What to answer when the store cannot.
+    /// The answer while the store is unavailable.
     pub on_outage: OnOutage,
-    /// How a local store keeps its state safe.
+    /// What a local store syncs to disk before it answers.
     pub durability: Durability,
     /// How nodes share one limit.
     pub fleet: Fleet,
-    /// The most keys the limit may remember at once.
+    /// The most keys that the limit may store at once.
     pub max_keys: Option<u64>,
-    /// What is limited; at least one.
+    /// The items, at least one.
     pub items: Vec<ItemSpec>,
-    /// Exceptions for single keys.
+    /// Different limits for single keys.
     pub overrides: Vec<OverrideSpec>,
 }
 
 impl LimitSpec {
-    /// A limit of this name with nothing but defaults.
+    /// A specification with this id, defaults and no items.
     pub fn named(id: impl Into<String>) -> LimitSpec {
         LimitSpec {
             id: id.into(),
@@ -63,53 +63,53 @@ impl LimitSpec {
         }
     }
 
-    /// The same limit with one item more.
+    /// Adds an item.
     pub fn with(mut self, item: ItemSpec) -> LimitSpec {
         self.items.push(item);
         self
     }
 }
 
-/// One thing that is limited.
+/// The specification of an item.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ItemSpec {
-    /// The item's identity; by default made from `per`, the policy and its window.
+    /// The name. The default consists of `per`, the policy and its window.
     pub name: Option<String>,
     /// How spent capacity comes back.
     pub policy: Policy,
-    /// Whose spending is counted together.
+    /// Whether all keys share the count or each key has its own.
     pub per: Per,
-    /// How much there is.
+    /// The limit.
     pub limit: Capacity,
-    /// What an ask costs; by default 1 for concurrency, its count for the rest.
+    /// How an ask is charged. The default is [`Charge::Ask`] for concurrency and [`Charge::Count`] otherwise.
     pub charge: Option<Charge>,
 }
 
 impl ItemSpec {
-    /// At most `limit` by this policy, all keys together.
+    /// An item with at most `limit` units for all keys together.
     pub const fn of(policy: Policy, limit: Amount) -> ItemSpec {
         ItemSpec { name: None, policy, per: Per::All, limit: Capacity::AtMost(limit), charge: None }
     }
 
-    /// The same, for each key alone.
+    /// The same item, counted for each key separately.
     pub const fn per_key(mut self) -> ItemSpec {
         self.per = Per::Key;
         self
     }
 
-    /// The name it goes by: the one given, or `PER/POLICY[-WINDOW]`.
+    /// The given name, or `PER/POLICY[-WINDOW]`.
     pub fn effective_name(&self) -> String {
         self.name.clone().unwrap_or_else(|| match self.policy.window() {
-            Some(window) => format!("{}/{}-{}", self.per.word(), self.policy.word(), Window(window)),
+            Some(window) => format!("{}/{}-{}", self.per.word(), self.policy.word(), WindowSuffix(window)),
             None => format!("{}/{}", self.per.word(), self.policy.word()),
         })
     }
 }
 
-/// Writes a window in whole seconds if it has them, else in milliseconds.
-struct Window(Duration);
+/// Formats a window in seconds, or in milliseconds if it has a fraction.
+struct WindowSuffix(Duration);
 
-impl fmt::Display for Window {
+impl fmt::Display for WindowSuffix {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.subsec_nanos() == 0 {
             write!(f, "{}s", self.0.as_secs())
@@ -119,14 +119,14 @@ impl fmt::Display for Window {
     }
 }
 
-/// How spent capacity comes back, as people say it.
+/// How spent capacity comes back, as limits files name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Policy {
     /// Never.
     Total,
     /// At the end of a calendar unit.
     Calendar(Unit),
-    /// At the end of a window that the first hit opens.
+    /// At the end of a window that starts with the first charge.
     Interval {
         /// Its length.
         window: Duration,
@@ -135,19 +135,19 @@ pub enum Policy {
     Sliding {
         /// Its length.
         window: Duration,
-        /// How finely spending is remembered.
+        /// The precision of the log.
         precision: Precision,
     },
     /// Continuously, `limit` per window.
     Bucket {
         /// The time in which `limit` units come back.
         window: Duration,
-        /// How much may be spent at once; by default the limit.
+        /// The most units in use at once. The default is the limit.
         burst: Option<Amount>,
     },
-    /// When it is released, or its lease lapses.
+    /// When the lease is released or expires.
     Concurrency {
-        /// How long a lease lasts.
+        /// The default lease TTL.
         ttl: Duration,
     },
 }
@@ -165,7 +165,7 @@ impl Policy {
         }
     }
 
-    /// The window, where the policy has one of its own.
+    /// The window length, if the policy has one.
     pub const fn window(&self) -> Option<Duration> {
         match *self {
             Policy::Interval { window } | Policy::Sliding { window, .. } | Policy::Bucket { window, .. } => {
@@ -176,16 +176,16 @@ impl Policy {
     }
 }
 
-/// An exception for one key.
+/// A different limit for one key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OverrideSpec {
     /// The key.
     pub key: Vec<u8>,
     /// The name of a `per: key` item.
     pub item: String,
-    /// What it has instead.
+    /// The limit of this key.
     pub limit: Capacity,
-    /// Until when, as time since the epoch; forever if absent.
+    /// The end, as time since the epoch. Without it the override has no end.
     pub until: Option<Duration>,
 }
 
@@ -196,7 +196,7 @@ macro_rules! words {
         pub enum $name { $($(#[$variant_doc])* $variant),+ }
 
         impl $name {
-            /// Every choice, in the order to list them.
+            /// Every value, in the order that messages list them.
             pub const ALL: &'static [$name] = &[$($name::$variant),+];
 
             /// The word used in limits files.
@@ -208,53 +208,53 @@ macro_rules! words {
 }
 
 words! {
-    /// Whose spending is counted together.
+    /// Whether all keys share a count or each key has its own.
     Per {
-        /// All keys.
+        /// All keys share one count.
         #[default]
         All = "all",
-        /// Each key alone.
+        /// Each key has its own count.
         Key = "key",
     }
 }
 
 words! {
-    /// What an ask costs an item.
+    /// How an ask is charged to an item.
     Charge {
-        /// Its count.
+        /// The count of the ask.
         #[default]
         Count = "count",
-        /// One, however large its count.
+        /// One unit for each ask with a count above zero.
         Ask = "ask",
     }
 }
 
 words! {
-    /// How finely a sliding window remembers spending.
+    /// The precision of a sliding window.
     Precision {
         /// To the tick.
         #[default]
         Exact = "exact",
-        /// In 64 sub-windows; never more than the limit.
+        /// 64 sub-windows. Usage is rounded up, so the limit is never exceeded.
         Bucketed = "bucketed",
     }
 }
 
 words! {
-    /// Whether refusals are real.
+    /// Whether refusals are enforced.
     Mode {
-        /// They are.
+        /// Refusals are enforced.
         #[default]
         Enforce = "enforce",
-        /// What would be refused is granted, not charged, and counted.
+        /// Orders that would be refused are granted, not charged, and counted in metrics.
         Shadow = "shadow",
-        /// The limit is not asked at all.
+        /// The limit is ignored.
         Off = "off",
     }
 }
 
 words! {
-    /// What to answer when the store cannot.
+    /// The answer while the store is unavailable.
     OnOutage {
         /// Refuse.
         #[default]
@@ -265,14 +265,14 @@ words! {
 }
 
 words! {
-    /// How a local store keeps a limit's state safe from a crash.
+    /// What a local store syncs to disk, so that a crash never loses usage.
     Durability {
-        /// A bound above the use is on disk before it is passed.
+        /// An upper bound of the usage, synced before usage exceeds the previous bound.
         #[default]
         Ceiling = "ceiling",
-        /// Every charge is on disk before it is answered.
+        /// Every charge, synced before its answer is sent.
         Sync = "sync",
-        /// Nothing is.
+        /// Nothing. A crash loses the usage.
         Volatile = "volatile",
     }
 }
@@ -280,25 +280,25 @@ words! {
 words! {
     /// How the nodes of a fleet share a limit.
     Fleet {
-        /// Every decision is made in the shared store.
+        /// Every decision uses the shared store.
         #[default]
         Exact = "exact",
-        /// Nodes decide from slices charged ahead.
+        /// Each node decides from a slice that it charged in advance.
         Sliced = "sliced",
     }
 }
 
-/// Something that cannot be meant: where, and what would be right.
+/// An error in a specification.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SpecError {
     /// The field, as a path inside the limit: `items[2].burst`.
     pub field: String,
-    /// What is wrong with it and what is allowed.
+    /// What is wrong and what is allowed.
     pub message: String,
 }
 
 impl SpecError {
-    /// A flaw of this field.
+    /// An error in this field.
     pub fn new(field: impl Into<String>, message: impl Into<String>) -> SpecError {
         SpecError { field: field.into(), message: message.into() }
     }

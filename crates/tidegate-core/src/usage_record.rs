@@ -1,16 +1,17 @@
-//! Traces: what a log keeps of a state.
+//! Usage records: what a write-ahead log stores of a state.
 //!
-//! A log need not know a state to the tick. It is enough that what it remembers is never *less* than what was used: then what is
-//! recovered from it can refuse too much, and never sell too much. A trace is the part of a state that says how much; it may be
-//! written higher than it was, and any number of traces of one row can be merged in any order, with none of them counted twice.
+//! A log may overstate usage but never understate it. Recovery then refuses too much at worst, and never grants too much. A
+//! record may therefore be written with a higher amount than the state has. Records of one row can be merged in any order
+//! and any number of times:
 //!
 //! ```text
-//!   windows, total     count, in the window that ends at `until`      the later window, the higher count in the same
-//!   buckets            the arrival time, and the credits given        the later of each
-//!   sliding            what was spent at one mark of the ruler        the higher at each mark
+//!   law                record                                            merge
+//!   windows, total     count of the window that ends at `until`          later window; in the same window the higher count
+//!   buckets            arrival time and credits                          the later and the higher
+//!   sliding            units at one instant of the log                   the higher at each instant
 //! ```
 //!
-//! What leases hold has no trace: leases are written down one by one.
+//! Concurrency has no usage record, because the log stores each lease.
 
 use crate::amount::Amount;
 use crate::law::{
@@ -21,48 +22,48 @@ use crate::row::Row;
 use crate::spec::Per;
 use crate::time::{Span, Timestamp};
 
-/// The end of a window that never ends.
+/// The window end of a `total`, which has none.
 pub const NO_END: Timestamp = Timestamp::from_ticks(u64::MAX);
 
-/// How much is remembered of one item of a row, or of a part of it.
+/// The usage of one item, or a part of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UsageRecord {
-    /// This much was spent in a window, or ever.
+    /// Units spent in a window, or in total.
     Count {
-        /// How much.
+        /// The units.
         count: Amount,
-        /// The first charge of an interval, the latest of everything else.
+        /// The first charge of an interval, the latest charge otherwise.
         last_time: Timestamp,
         /// The first instant after the window; [`NO_END`] for `total`.
         until: Timestamp,
     },
-    /// A bucket is full again at this instant.
+    /// The state of a bucket.
     Bucket {
         /// The theoretical arrival time.
         tat: Timestamp,
-        /// The step it was reckoned with.
+        /// The step that `tat` was computed with.
         step: Span,
-        /// All credits ever given.
+        /// The sum of all credits.
         credits: Span,
     },
-    /// This much was spent at one mark of a sliding window.
+    /// Units at one instant of a sliding log.
     Sliding {
-        /// The mark.
+        /// The instant.
         at: Timestamp,
-        /// How much.
+        /// The units.
         count: Amount,
-        /// When something was last spent.
+        /// The time of the last charge.
         last_time: Timestamp,
     },
 }
 
 impl UsageRecord {
-    /// The trace of the latest charge: merged with what was written down before, it is all that the state remembers. `None` if nothing
-    /// was charged, or if only leases say what is used.
+    /// The record of the latest charge. Merged with all earlier records it covers the whole state. `None` if nothing was charged,
+    /// or for concurrency.
     pub fn latest(rule: &Rule, state: &State) -> Option<UsageRecord> {
         match (&rule.law, state) {
-            (_, State::LifetimeTotal(tally)) if tally.used > 0 => {
-                Some(UsageRecord::Count { count: tally.used, last_time: tally.last_time, until: NO_END })
+            (_, State::LifetimeTotal(total)) if total.used > 0 => {
+                Some(UsageRecord::Count { count: total.used, last_time: total.last_time, until: NO_END })
             }
             (Law::FixedWindow(law), State::FixedWindow(count)) if count.count > 0 => {
                 Some(UsageRecord::Count {
@@ -71,21 +72,21 @@ impl UsageRecord {
                     until: law.end(count),
                 })
             }
-            (_, State::TokenBucket(arrival)) if *arrival != blank_arrival(rule) => Some(of_arrival(arrival)),
-            (_, State::SlidingWindow(runs)) => runs.latest().map(|run| of_run(runs, run)),
+            (_, State::TokenBucket(bucket)) if *bucket != blank_bucket(rule) => Some(bucket_record(bucket)),
+            (_, State::SlidingWindow(log)) => log.latest().map(|entry| entry_record(log, entry)),
             _ => None,
         }
     }
 
-    /// All that a state remembers.
-    pub fn for_each(rule: &Rule, state: &State, mut tell: impl FnMut(UsageRecord)) {
+    /// Calls `visit` with every record of a state.
+    pub fn for_each(rule: &Rule, state: &State, mut visit: impl FnMut(UsageRecord)) {
         match state {
-            State::SlidingWindow(runs) => runs.iter().for_each(|run| tell(of_run(runs, run))),
-            state => UsageRecord::latest(rule, state).into_iter().for_each(tell),
+            State::SlidingWindow(log) => log.iter().for_each(|entry| visit(entry_record(log, entry))),
+            state => UsageRecord::latest(rule, state).into_iter().for_each(visit),
         }
     }
 
-    /// The least state that this is a trace of; `None` if it is of another law.
+    /// The smallest state with this usage; `None` if the record belongs to another law.
     fn state(self, law: &Law) -> Option<State> {
         Some(match (self, law) {
             (UsageRecord::Count { count, last_time, .. }, Law::LifetimeTotal) => {
@@ -105,25 +106,25 @@ impl UsageRecord {
     }
 }
 
-fn blank_arrival(rule: &Rule) -> token_bucket::BucketState {
+fn blank_bucket(rule: &Rule) -> token_bucket::BucketState {
     let step = if let Law::TokenBucket(law) = &rule.law { law.step() } else { Span::ZERO };
     token_bucket::BucketState { tat: Timestamp::EPOCH, step, credits: Span::ZERO }
 }
 
-fn of_arrival(arrival: &token_bucket::BucketState) -> UsageRecord {
-    UsageRecord::Bucket { tat: arrival.tat, step: arrival.step, credits: arrival.credits }
+fn bucket_record(bucket: &token_bucket::BucketState) -> UsageRecord {
+    UsageRecord::Bucket { tat: bucket.tat, step: bucket.step, credits: bucket.credits }
 }
 
-fn of_run(runs: &sliding_window::SlidingLog, (at, count): (Timestamp, Amount)) -> UsageRecord {
-    UsageRecord::Sliding { at, count, last_time: runs.last_charge().unwrap_or(at) }
+fn entry_record(log: &sliding_window::SlidingLog, (at, count): (Timestamp, Amount)) -> UsageRecord {
+    UsageRecord::Sliding { at, count, last_time: log.last_charge().unwrap_or(at) }
 }
 
 impl Row {
-    /// Remembers a trace of the item at `index` of its limit, if it did not already. `false` if that is no trace of this item.
-    pub fn merge_usage(&mut self, limit: &Limit, index: usize, trace: UsageRecord) -> bool {
+    /// Merges a record of the item at `index` into the row. Returns `false` if the record belongs to another law.
+    pub fn merge_usage(&mut self, limit: &Limit, index: usize, record: UsageRecord) -> bool {
         let Some(item) = limit.items().get(index) else { return false };
         let (Some(state), Some(own)) =
-            (trace.state(&item.rule().law), self.states.get_mut(item.state_index()))
+            (record.state(&item.rule().law), self.states.get_mut(item.state_index()))
         else {
             return false;
         };
@@ -131,18 +132,18 @@ impl Row {
         true
     }
 
-    /// Forgets what has left sliding windows by now; nobody can tell.
+    /// Removes log entries that have left their sliding window. This changes no decision.
     pub fn drop_expired(&mut self, limit: &Limit, per: Per, now: Timestamp) {
         for item in limit.items().iter().filter(|item| item.per() == per) {
-            if let (Law::SlidingWindow(law), Some(State::SlidingWindow(runs))) =
+            if let (Law::SlidingWindow(law), Some(State::SlidingWindow(log))) =
                 (&item.rule().law, self.states.get_mut(item.state_index()))
             {
-                law.drop_expired(runs, now);
+                law.drop_expired(log, now);
             }
         }
     }
 
-    /// Remembers what another row of the same version of the same limit does, wherever that is more. What leases hold is not merged.
+    /// Merges another row of the same limit version. The higher usage of each item wins. Leases are not merged.
     pub fn merge(&mut self, other: &Row, limit: &Limit, per: Per) {
         for item in limit.items().iter().filter(|item| item.per() == per) {
             let (own, state) =
@@ -154,7 +155,7 @@ impl Row {
     }
 }
 
-/// The least that remembers at least as much as both.
+/// The smallest state that covers both states.
 fn merge(law: &Law, own: &mut State, other: State) {
     match (law, own, other) {
         (_, State::LifetimeTotal(own), State::LifetimeTotal(other)) => {
@@ -164,7 +165,7 @@ fn merge(law: &Law, own: &mut State, other: State) {
         (Law::FixedWindow(law), State::FixedWindow(own), State::FixedWindow(other)) => {
             *own = law.merge(*own, other)
         }
-        (_, State::TokenBucket(own), State::TokenBucket(other)) => merge_arrivals(own, other),
+        (_, State::TokenBucket(own), State::TokenBucket(other)) => merge_buckets(own, other),
         (Law::SlidingWindow(_), State::SlidingWindow(own), State::SlidingWindow(other)) => {
             SlidingWindow::merge(own, &other)
         }
@@ -172,9 +173,9 @@ fn merge(law: &Law, own: &mut State, other: State) {
     }
 }
 
-/// The later arrival, reckoned with the shorter step: so there are as many units in it as in either. An exception may have charged one of
-/// them at another rate.
-fn merge_arrivals(own: &mut token_bucket::BucketState, other: token_bucket::BucketState) {
+/// Takes the later arrival time and the shorter step, so the result covers the units of both. The steps differ if an
+/// override charged one of them.
+fn merge_buckets(own: &mut token_bucket::BucketState, other: token_bucket::BucketState) {
     if own.tat == Timestamp::EPOCH && own.credits == Span::ZERO {
         *own = other;
     } else if other.tat > Timestamp::EPOCH || other.credits > Span::ZERO {
@@ -185,7 +186,7 @@ fn merge_arrivals(own: &mut token_bucket::BucketState, other: token_bucket::Buck
 }
 
 impl FixedWindow {
-    /// The later window; of the same one, the higher count.
+    /// The later window; in the same window the higher count.
     fn merge(
         &self,
         one: fixed_window::WindowCount,
@@ -207,25 +208,26 @@ impl FixedWindow {
 }
 
 impl SlidingWindow {
-    /// The higher amount at each mark.
+    /// The higher amount at each instant.
     fn merge(own: &mut sliding_window::SlidingLog, other: &sliding_window::SlidingLog) {
         let last_time = own.last_charge().unwrap_or_default().max(other.last_charge().unwrap_or_default());
-        // Most of what is read from a log comes after what was read before.
+        // Log records usually arrive in time order.
         if other.iter().len() == 1 && own.append(other, last_time) {
             return;
         }
-        let former = std::mem::take(own);
-        let mut all: Vec<(Timestamp, Amount)> = Vec::with_capacity(former.iter().len() + other.iter().len());
-        let (mut ours, mut theirs) = (former.iter().peekable(), other.iter().peekable());
+        let previous = std::mem::take(own);
+        let mut all: Vec<(Timestamp, Amount)> =
+            Vec::with_capacity(previous.iter().len() + other.iter().len());
+        let (mut ours, mut theirs) = (previous.iter().peekable(), other.iter().peekable());
         loop {
             let next = match (ours.peek().copied(), theirs.peek().copied()) {
                 (None, None) => break,
-                (Some(run), None) | (None, Some(run)) => run,
+                (Some(entry), None) | (None, Some(entry)) => entry,
                 (Some(one), Some(two)) if one.0 == two.0 => (one.0, one.1.max(two.1)),
                 (Some(one), Some(two)) => one.min(two),
             };
-            ours.next_if(|run| run.0 == next.0);
-            theirs.next_if(|run| run.0 == next.0);
+            ours.next_if(|entry| entry.0 == next.0);
+            theirs.next_if(|entry| entry.0 == next.0);
             all.push(next);
         }
         *own = sliding_window::SlidingLog::from_sorted(all, last_time);

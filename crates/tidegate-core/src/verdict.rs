@@ -1,33 +1,33 @@
-//! The answer of one law to one ask, and how answers combine.
+//! The result of one law for one ask, and how results combine.
 //!
-//! Verdicts are totally ordered, from the kindest to the harshest, and the answer to several questions at
-//! once is the harshest of them. That makes [`Verdict::and`] a maximum: associative, commutative and
-//! idempotent, with [`Verdict::Granted`] as its neutral element.
+//! Verdicts are totally ordered from the most permissive to the strictest. The result of several checks is the strictest
+//! one. So [`Verdict::and`] is a maximum: associative, commutative and idempotent, with [`Verdict::Granted`] as its
+//! identity.
 
 use crate::time::Timestamp;
 
-/// When asking again could help.
+/// When a retry can succeed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Wait {
-    /// At this instant the same ask fits, if nobody else asks meanwhile; one tick earlier it does not.
+    /// The same ask fits at this instant, and not one tick earlier, unless other charges come in between.
     Until(Timestamp),
-    /// When somebody gives back what they hold, or their lease lapses.
+    /// When a holder releases its units or a lease expires.
     OnRelease,
-    /// No time passing will make it fit.
+    /// Never by the passing of time.
     Never,
 }
 
-/// What a law says to an ask.
+/// The result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Verdict {
-    /// It fits.
+    /// The ask fits.
     Granted,
-    /// It does not fit, and this is when asking again could help.
+    /// The ask does not fit; the wait says when to retry.
     Denied(Wait),
 }
 
 impl Verdict {
-    /// Both: the harsher of the two.
+    /// The stricter of both verdicts.
     pub fn and(self, other: Verdict) -> Verdict {
         self.max(other)
     }

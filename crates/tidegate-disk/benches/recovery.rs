@@ -20,7 +20,7 @@ use tidegate::clock::SystemClock;
 use tidegate::{
     Amount, Ask, Catalog, Detail, ExpectedVersion, ItemSpec, LimitSpec, Order, Policy, Replies, Store,
 };
-use tidegate_disk::{DiskStore, Keeper, Options, Recovery};
+use tidegate_disk::{DiskOptions, DiskStore, Maintenance, RecoveryReport};
 
 /// What went wrong, in words for the person who ran it.
 type Failure = Box<dyn std::error::Error>;
@@ -38,11 +38,11 @@ const SAMPLE: usize = 97;
 const BARS: [(usize, Duration); 2] =
     [(1_000_000, Duration::from_secs(1)), (10_000_000, Duration::from_secs(10))];
 
-const OPTIONS: Options = Options {
+const OPTIONS: DiskOptions = DiskOptions {
     capacity_bytes: 4 << 30,
-    segment_bytes: tidegate_disk::log::SEGMENT_BYTES,
+    segment_bytes: tidegate_disk::wal::SEGMENT_BYTES,
     snapshot_after: u64::MAX,
-    keeper: Keeper::Caller,
+    maintenance: Maintenance::Manual,
 };
 
 fn main() -> ExitCode {
@@ -115,7 +115,7 @@ fn measure(folder: &Path, keys: usize) -> Result<(), Failure> {
     Ok(())
 }
 
-fn open(folder: &Path) -> Result<(DiskStore, Recovery), Failure> {
+fn open(folder: &Path) -> Result<(DiskStore, RecoveryReport), Failure> {
     Ok(DiskStore::open(folder, Arc::new(SystemClock::new()), OPTIONS, &mut |_, _| {})?)
 }
 

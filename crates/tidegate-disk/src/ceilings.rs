@@ -1,22 +1,23 @@
-//! Ceilings: how much of each row the log has already allowed for.
+//! Ceilings: upper bounds of usage that the log already holds.
 //!
-//! Writing every charge down would make the log as busy as the limits. Instead the log says of a row that *at most* so much of it has been
-//! used; as long as that is true, charges need no record. A charge that would pass the ceiling raises it, by a slice, and waits until
-//! that is durable. After a crash everything up to the ceiling counts as used: up to a slice is lost, and nothing is sold twice.
+//! A record for every charge would make the log as busy as the limits. Instead the log states that *at most*
+//! a certain amount of a row is used. Charges below this ceiling need no record. A charge above it raises the
+//! ceiling by a slice and waits until the new ceiling is durable. After a crash everything up to the ceiling
+//! counts as used: up to one slice is lost, and no unit is granted twice.
 //!
 //! ```text
-//!   limit 10,000      used ───────▶│            │ceiling            slice: what is used in about a second,
+//!   limit 10,000      used ───────▶│            │ceiling            slice: the usage of about one second,
 //!                                  5,120        5,159              at most 1/256 of the limit: 39
-//!                                        5,140 ▲ half a slice left: raised early, nobody waits
+//!                                        5,140 ▲ half a slice left: raised early, so that no charge waits
 //! ```
 //!
-//! Three kinds of charges are different:
-//! - limits below 256, and those that say `sync`: every charge is written down, and nothing is lost;
-//! - exact sliding windows: the next charge has an instant of its own, so every one is written down;
-//! - the first 1/256 of a key's window or bucket: not written down at all, because most keys never use more. After a crash every key is
-//!   taken to have used that much ([`allowance`]).
+//! Three kinds of charges differ:
+//! - Limits below 256 and limits with `durability: sync`: every charge gets a record and nothing is lost.
+//! - Exact sliding windows: each charge has its own instant, so every charge gets a record.
+//! - The first 1/256 of a key's window or bucket: no record, because most keys never use more. After a crash
+//!   every key is assumed to have used that much ([`allowance`]).
 //!
-//! This table is a cache. What it has forgotten is written down again, one record too many; so it is bounded, and forgets without asking.
+//! The table is a bounded cache. An evicted ceiling costs one additional record.
 
 use std::hash::BuildHasher;
 use std::sync::{Mutex, PoisonError};
@@ -26,21 +27,21 @@ use tidegate::store::memory::journal::{Charge, Tag};
 use tidegate_core::usage_record::NO_END;
 use tidegate_core::{Amount, Capacity, Law, Limit, Span, Timestamp, UsageRecord};
 
-/// The part of a limit that a crash may lose.
+/// A crash may lose one part in this many of a limit.
 pub const SLICES: u64 = 256;
 
-/// How many rows' ceilings are remembered, at most.
-pub const MOST_CEILINGS: usize = 1 << 18;
+/// The maximum number of cached ceilings.
+pub const MAX_CEILINGS: usize = 1 << 18;
 
-/// In how many parts, so that threads do not wait for each other.
+/// The number of shards, to reduce lock contention.
 const SHARDS: usize = 64;
 
-/// A ceiling that lasts less than this was raised by too little,
+/// A ceiling that lasts less than this doubles its slice,
 const SHORT: Span = Span::from_ticks(500_000_000);
-/// and one that lasts longer than this by too much.
+/// and one that lasts longer than this halves it.
 const LONG: Span = Span::from_ticks(2_000_000_000);
 
-/// What may be used of an item of this capacity before anything of it is written down.
+/// The usage of an item with this capacity that needs no record.
 pub fn allowance(capacity: Capacity) -> Amount {
     match capacity {
         Capacity::Unlimited => 0,
@@ -48,7 +49,7 @@ pub fn allowance(capacity: Capacity) -> Amount {
     }
 }
 
-/// What keys of a limit may use of each item before it is written down: nothing of `total`s, of sliding windows and of what leases hold.
+/// The usage of each item that needs no record. It is zero for `total` items, sliding windows and leases.
 pub fn allowances(limit: &Limit) -> Vec<Amount> {
     let of_item = |item: &tidegate_core::Item| match (&item.rule().law, item.per()) {
         (Law::FixedWindow(_) | Law::TokenBucket(_), tidegate_core::Per::Key) => {
@@ -59,8 +60,8 @@ pub fn allowances(limit: &Limit) -> Vec<Amount> {
     limit.items().iter().map(of_item).collect()
 }
 
-/// What every key is taken to have used at `at`, if this much of each item was not written down.
-pub fn ghost(limit: &Limit, allowances: &[Amount], at: Timestamp) -> Vec<(usize, UsageRecord)> {
+/// The usage that every key is assumed to have at `at`, given the usage without records.
+pub fn assumed_usage(limit: &Limit, allowances: &[Amount], at: Timestamp) -> Vec<(usize, UsageRecord)> {
     let mut traces = Vec::new();
     for (index, (item, units)) in
         limit.items().iter().zip(allowances).enumerate().filter(|(_, (_, units))| **units > 0)
@@ -79,50 +80,50 @@ pub fn ghost(limit: &Limit, allowances: &[Amount], at: Timestamp) -> Vec<(usize,
     traces
 }
 
-/// Which row of which limit, and which item of it.
+/// Identifies one item of one row of one limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-struct Place {
+struct CeilingKey {
     generation: u64,
     item: usize,
     key: Option<Tag>,
 }
 
-/// What has been allowed for.
+/// A ceiling.
 #[derive(Debug, Clone, Copy)]
 struct Ceiling {
     version: u32,
-    /// How often the limit's counts had been zeroed.
+    /// The number of resets of the limit at the time.
     epoch: u64,
-    /// Which window or mark it is of.
+    /// The window or mark to which the ceiling applies.
     span: Timestamp,
-    /// So much of it may be used. Of a bucket, the latest arrival time.
+    /// The ceiling in units. For a bucket, the latest arrival time.
     most: u64,
-    /// By how much it was raised.
+    /// The amount of the last raise.
     slice: u64,
     raised_at: Timestamp,
-    /// Where in the log that stands.
+    /// The log position of the record.
     lsn: u64,
 }
 
-/// What a charge needs before it is spoken of.
+/// What must be durable before a charge is reported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Need {
+pub enum LogNeed {
     /// Nothing.
     Nothing,
-    /// The log up to here.
+    /// The log up to this position.
     Wait(u64),
-    /// A record of its own.
+    /// A record of the charge itself.
     Record,
 }
 
 /// The ceilings of all rows.
 pub struct Ceilings {
     hasher: DefaultHashBuilder,
-    shards: Vec<Mutex<HashMap<Place, Ceiling>>>,
+    shards: Vec<Mutex<HashMap<CeilingKey, Ceiling>>>,
 }
 
-/// A trace as a number that only rises within a span.
-fn level(trace: &UsageRecord) -> (Timestamp, u64) {
+/// Maps a usage record to a span and to a number that only increases within the span.
+fn usage_level(trace: &UsageRecord) -> (Timestamp, u64) {
     match *trace {
         UsageRecord::Count { count, until, .. } => (until, count),
         UsageRecord::Bucket { tat, .. } => (NO_END, tat.ticks()),
@@ -130,8 +131,8 @@ fn level(trace: &UsageRecord) -> (Timestamp, u64) {
     }
 }
 
-/// The same trace at a higher level.
-fn lift(trace: UsageRecord, to: u64) -> UsageRecord {
+/// Raises a usage record to a level.
+fn raise_usage(trace: UsageRecord, to: u64) -> UsageRecord {
     match trace {
         UsageRecord::Count { count, last_time, until } => {
             UsageRecord::Count { count: count.max(to), last_time, until }
@@ -145,14 +146,15 @@ fn lift(trace: UsageRecord, to: u64) -> UsageRecord {
     }
 }
 
-/// The most that a ceiling may be above what is used; nothing if every charge is to be written down.
-fn widest(charge: &Charge) -> u64 {
+/// The maximum distance of a ceiling from the usage. Zero means that every charge gets a record.
+fn max_slice(charge: &Charge) -> u64 {
     if charge.is_alone {
         return 0;
     }
     let units = match (charge.capacity, &charge.trace) {
         (Capacity::AtMost(limit), _) => limit / SLICES,
-        // Nothing is refused, so nothing can be sold too often; a count that is off by this much after a crash is good enough.
+        // Nothing is refused, so no unit can be granted twice. An error of this size after a crash is
+        // acceptable.
         (Capacity::Unlimited, UsageRecord::Count { count, .. } | UsageRecord::Sliding { count, .. }) => {
             count / SLICES + 1
         }
@@ -164,18 +166,19 @@ fn widest(charge: &Charge) -> u64 {
     }
 }
 
-/// Whether the second of two charges says all that the first does: of the same row and item, in the same span.
+/// Whether `later` makes a record of `earlier` redundant: same row, item and span, and at least the same
+/// level.
 pub fn covers(later: &Charge, earlier: &Charge) -> bool {
     !earlier.is_alone
         && later.generation == earlier.generation
         && later.key == earlier.key
         && later.item == earlier.item
         && later.version == earlier.version
-        && level(&later.trace).0 == level(&earlier.trace).0
-        && level(&later.trace).1 >= level(&earlier.trace).1
+        && usage_level(&later.trace).0 == usage_level(&earlier.trace).0
+        && usage_level(&later.trace).1 >= usage_level(&earlier.trace).1
 }
 
-/// Whether a charge is within what is not written down.
+/// Whether a charge is within the usage that needs no record.
 pub fn is_allowed(charge: &Charge, allowance: Amount) -> bool {
     if charge.key.is_none() || allowance == 0 {
         return false;
@@ -190,7 +193,6 @@ pub fn is_allowed(charge: &Charge, allowance: Amount) -> bool {
 }
 
 impl Default for Ceilings {
-    /// No ceilings.
     fn default() -> Ceilings {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
         Ceilings { hasher: DefaultHashBuilder::default(), shards }
@@ -198,53 +200,54 @@ impl Default for Ceilings {
 }
 
 impl Ceilings {
-    fn shard(&self, place: &Place) -> &Mutex<HashMap<Place, Ceiling>> {
+    fn shard(&self, place: &CeilingKey) -> &Mutex<HashMap<CeilingKey, Ceiling>> {
         let hash = self.hasher.hash_one(place);
         &self.shards[usize::try_from(hash >> 32).unwrap_or_default() % SHARDS]
     }
 
-    /// What a charge needs. If its ceiling must be raised, `write` writes the higher trace down and says where; that is waited for if the
-    /// charge is above the ceiling that was.
-    pub fn need<E>(
+    /// Returns what must be durable before a charge is reported. To raise the ceiling, `write` logs the
+    /// raised usage and returns its position. The caller waits for it only if the charge exceeds the previous
+    /// ceiling.
+    pub fn log_need<E>(
         &self,
         charge: &Charge,
         epoch: u64,
         write: impl FnOnce(UsageRecord) -> Result<u64, E>,
-    ) -> Result<Need, E> {
-        let widest = widest(charge);
+    ) -> Result<LogNeed, E> {
+        let max_slice = max_slice(charge);
         let has_credits = matches!(charge.trace, UsageRecord::Bucket { credits, .. } if credits > Span::ZERO);
-        if widest == 0 || has_credits {
-            return Ok(Need::Record);
+        if max_slice == 0 || has_credits {
+            return Ok(LogNeed::Record);
         }
         let Charge { generation, item, key, version, at, .. } = *charge;
-        let place = Place { generation, item, key };
-        let (span, used) = level(&charge.trace);
+        let place = CeilingKey { generation, item, key };
+        let (span, used) = usage_level(&charge.trace);
         let mut shard = self.shard(&place).lock().unwrap_or_else(PoisonError::into_inner);
         let known = shard.get(&place).copied();
         let valid = known
             .filter(|ceiling| ceiling.version == version && ceiling.epoch == epoch && ceiling.span == span);
         if let Some(ceiling) = valid.filter(|ceiling| used.saturating_add(ceiling.slice / 2) <= ceiling.most)
         {
-            return Ok(Need::Wait(ceiling.lsn));
+            return Ok(LogNeed::Wait(ceiling.lsn));
         }
         let slice = match known {
             Some(ceiling) if at.since(ceiling.raised_at) < SHORT => ceiling.slice.saturating_mul(2),
             Some(ceiling) if at.since(ceiling.raised_at) > LONG => ceiling.slice / 2,
             Some(ceiling) => ceiling.slice,
-            None => widest / 16,
+            None => max_slice / 16,
         };
-        let slice = slice.clamp(1, widest);
+        let slice = slice.clamp(1, max_slice);
         let most = used.saturating_add(slice);
-        let lsn = write(lift(charge.trace, most))?;
-        if known.is_none() && shard.len() >= MOST_CEILINGS / SHARDS {
+        let lsn = write(raise_usage(charge.trace, most))?;
+        if known.is_none() && shard.len() >= MAX_CEILINGS / SHARDS {
             shard.clear();
         }
         shard.insert(place, Ceiling { version, epoch, span, most, slice, raised_at: at, lsn });
-        // Below the ceiling that was, nobody need wait for the new one.
-        Ok(Need::Wait(valid.filter(|ceiling| used <= ceiling.most).map_or(lsn, |ceiling| ceiling.lsn)))
+        // A charge below the previous ceiling does not wait for the new one.
+        Ok(LogNeed::Wait(valid.filter(|ceiling| used <= ceiling.most).map_or(lsn, |ceiling| ceiling.lsn)))
     }
 
-    /// A trace of a row as high as the log has allowed for it.
+    /// Raises the usage of a row to its ceiling in the log.
     pub fn raised(
         &self,
         generation: u64,
@@ -254,18 +257,18 @@ impl Ceilings {
         trace: UsageRecord,
         epoch: u64,
     ) -> UsageRecord {
-        let place = Place { generation, item, key };
-        let (span, _) = level(&trace);
+        let place = CeilingKey { generation, item, key };
+        let (span, _) = usage_level(&trace);
         let shard = self.shard(&place).lock().unwrap_or_else(PoisonError::into_inner);
         match shard.get(&place) {
             Some(ceiling) if ceiling.version == version && ceiling.epoch == epoch && ceiling.span == span => {
-                lift(trace, ceiling.most)
+                raise_usage(trace, ceiling.most)
             }
             _ => trace,
         }
     }
 
-    /// A limit is gone; nobody will ask for its ceilings.
+    /// Removes the ceilings of a removed limit.
     pub fn forget(&self, generation: u64) {
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,27 +1,28 @@
 //! The durable store of Tidegate.
 //!
-//! Three layers, each of which knows only the one below:
+//! The crate has three layers. Each layer uses only the one below it:
 //!
 //! ```text
-//!   store   what records mean: ceilings, leases, limits, recovery of rows
-//!   log     opaque bytes in order, durable when it says so; snapshots; what is torn and what is damaged
-//!   files   a directory, and nothing else that touches the disk
+//!   store       what records mean: ceilings, leases, limits, recovery of rows
+//!   wal         a write-ahead log of opaque bytes: group commit, snapshots, torn tails and damage
+//!   directory   one directory of files, and the only access to the disk
 //! ```
 //!
-//! The log does not know a single record, and the store does not know a single file. Everything that reaches the disk goes through
-//! [`Files`], so that a test can fail any call of it and look at every state in which a crash might have left the directory.
+//! The log does not interpret records, and the store does not open files. All access to the disk goes through
+//! [`Directory`]. A test can therefore fail any call, and can open every state in which a crash may leave the
+//! files.
 //!
-//! The bytes are drawn in `docs/formats.md`.
+//! `docs/reference/file-formats.md` describes the bytes.
 
 pub mod ceilings;
-pub mod files;
-mod ledgers;
-pub mod log;
+pub mod directory;
+mod limit_records;
 pub mod record;
 mod recovery;
 mod store;
+pub mod wal;
 
-pub use files::Files;
-pub use log::Log;
-pub use recovery::Recovery;
-pub use store::{DiskStore, Keeper, Options, SNAPSHOT_AFTER, StopError};
+pub use directory::Directory;
+pub use recovery::RecoveryReport;
+pub use store::{DiskOptions, DiskStore, Maintenance, SNAPSHOT_AFTER, StopError};
+pub use wal::WriteAheadLog;

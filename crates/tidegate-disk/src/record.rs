@@ -1,36 +1,39 @@
-//! Records: what the log and its snapshots say, in bytes.
+//! The binary encoding of records in the log and in snapshots.
 //!
 //! ```text
 //!   ┌──────┬─────────┬──────────────────────────┐
-//!   │ kind │ length  │ body                     │      numbers are base-128 varints, least significant first;
-//!   │  u8  │ varint  │ as long as it says       │      times are u64 ticks, little-endian
+//!   │ kind │ length  │ body                     │      numbers are base-128 varints, least significant group first;
+//!   │  u8  │ varint  │ `length` bytes           │      times are u64 ticks, little-endian
 //!   └──────┴─────────┴──────────────────────────┘
 //!
-//!   1 counters     generations  highest-fence  leases  deeds
-//!   2 put          generation  version  at:8  fence  origin  items ( reshaped  step+1  unwritten )…  limit (see `tidegate::store::written::limit`)
-//!   3 remove       generation  parting  until:8
-//!   4 reset        generation  at:8  of-key  ( key  tag:12 )
-//!   5 row          generation  version  whose ( tag:12 )  traces ( item  trace )…
-//!   6 ghost        generation  version  traces ( item  trace )…
-//!   7 granted      serial  id:16  lease (see `tidegate::store::written::held`)  fences ( generation  fence )…
-//!   8 renewed      serial  id:16  expires:8
-//!   9 released     serial  id:16
-//!  10 settled      serial  id:16  until:8
-//!  11 remembered   serial  request-id  grant (see `tidegate::store::written::held`)
-//!  12 leaf         generation  low:8  bits  pages
+//!   1 counters       generations  highest-fence  leases  lease-notes
+//!   2 put            generation  version  at:8  fence  origin  items ( reshaped  step+1  unwritten )…  limit
+//!   3 remove         generation  mode  until:8
+//!   4 reset          generation  at:8  has-key  ( key  tag:12 )
+//!   5 row            generation  version  has-key ( tag:12 )  usage ( item  usage-record )…
+//!   6 assumed usage  generation  version  usage ( item  usage-record )…
+//!   7 granted        serial  id:16  lease  fences ( generation  fence )…
+//!   8 renewed        serial  id:16  expires:8
+//!   9 released       serial  id:16
+//!  10 settled        serial  id:16  until:8
+//!  11 remembered     serial  request-id  grant
+//!  12 leaf           generation  low:8  bits  pages
 //!
-//!   trace    0 count      count  last-time:8
-//!            1 arrival    tat:8  step  credits
-//!            2 run        at:8  count  last-time:8
+//!   usage-record   0 count      count  last-time:8
+//!                  1 bucket     tat:8  step  credits
+//!                  2 run        at:8  count  last-time:8
 //! ```
 //!
-//! Rows say how much is remembered *at least*; reading one twice, or an old one after a new one, changes nothing. What a reset or a
-//! removal makes void is what stands before it.
+//! The codec of `tidegate::store` encodes `limit`, `lease` and `grant`.
 //!
-//! A leaf says how the rows behind it lay, so that there can be room for all of them at once. It may be ignored.
+//! A row record states a lower bound of the usage. Reading it twice, or an old one after a newer one, changes
+//! nothing. A reset or a removal voids the records before it.
 //!
-//! Decided: every record says its length, so that one that is not understood can be shown and refused by name. Nothing is skipped: a
-//! store that does not understand a record does not know how much was sold.
+//! A leaf record describes the layout of the rows after it, so that the table can allocate all of them at
+//! once. A reader may ignore it.
+//!
+//! Every record has a length, so that `store dump` can show records of unknown kinds. Recovery never skips
+//! one: a store that does not understand a record does not know how many units were granted.
 
 use tidegate::catalog::RemovalMode;
 use tidegate::store::memory::journal::{LeaseNote, Origin, Tag, Text, What};
@@ -42,86 +45,86 @@ use tidegate::store::written::bytes::{Reader, Writer};
 pub use tidegate::store::written::{CodecError, LimitOf};
 use tidegate::store::written::{held, limit as spec};
 
-/// What was written down.
+/// A record of the log.
 #[derive(Debug)]
-pub enum Record<'a> {
-    /// What must never be used twice.
+pub enum LogRecord<'a> {
+    /// Counters whose values must never be reused.
     Counters(Counters),
-    /// A text of a limit.
+    /// A version of a limit.
     Put {
-        /// The text.
+        /// The definition of the limit and its version.
         text: Box<StoredLimit>,
-        /// What keys may have used of each item without a record.
+        /// For each item, the usage that keys may have without a record.
         unwritten: Vec<Amount>,
     },
-    /// A limit goes.
+    /// The removal of a limit.
     Remove {
-        /// Which incarnation.
+        /// The generation of the limit.
         generation: u64,
-        /// For how long.
-        parting: RemovalMode,
-        /// When one that retires is forgotten.
+        /// Whether the limit is forgotten or retired.
+        mode: RemovalMode,
+        /// When a retired limit is forgotten.
         until: Timestamp,
     },
-    /// Counts are zeroed.
+    /// A reset of counts to zero.
     Reset {
-        /// Of which incarnation.
+        /// The generation of the limit.
         generation: u64,
-        /// When.
+        /// The time of the reset.
         at: Timestamp,
-        /// Of one key only.
+        /// The key, if only one key is reset.
         key: Option<(&'a [u8], Tag)>,
     },
-    /// A row remembers at least this.
+    /// A lower bound of a row's usage.
     Row {
-        /// Which incarnation of the limit.
+        /// The generation of the limit.
         generation: u64,
-        /// Which version of it.
+        /// The version of the limit.
         version: u32,
-        /// Whose row; `None` for the row of all keys.
+        /// The key's tag, or `None` for the row shared by all keys.
         key: Option<Tag>,
-        /// What, by item.
-        traces: Traces<'a>,
+        /// The usage of each item.
+        usage: RowUsage<'a>,
     },
-    /// Keys without a row remember at least this.
-    Ghost {
-        /// Which incarnation of the limit.
+    /// A lower bound of the usage of keys without a row.
+    AssumedUsage {
+        /// The generation of the limit.
         generation: u64,
-        /// Which version of it.
+        /// The version of the limit.
         version: u32,
-        /// What, by item.
-        traces: Traces<'a>,
+        /// The usage of each item.
+        usage: RowUsage<'a>,
     },
-    /// How the rows that follow lay.
+    /// The layout of the rows that follow.
     Leaf {
-        /// Which incarnation of the limit.
+        /// The generation of the limit.
         generation: u64,
-        /// How.
+        /// The layout.
         spread: Spread,
     },
-    /// A lease or a request id. Grants are told with the limits that are known by their ids.
+    /// A change of a lease or of a remembered request id. Limits of grants are resolved by id.
     LeaseNote(Box<LeaseNote>),
 }
 
-impl Record<'_> {
-    /// Tells a store that is being made again what was written down.
-    pub fn tell(self, restoring: &mut Restore) -> Result<(), RestoreError> {
+impl LogRecord<'_> {
+    /// Applies the record to a store that is being restored.
+    pub fn restore_into(self, restoring: &mut Restore) -> Result<(), RestoreError> {
         match self {
-            Record::Counters(counters) => restoring.counters(&counters),
-            Record::Put { text, .. } => return restoring.put(*text),
-            Record::Remove { generation, parting, until } => {
-                return restoring.remove(generation, parting, until);
+            LogRecord::Counters(counters) => restoring.counters(&counters),
+            LogRecord::Put { text, .. } => return restoring.put(*text),
+            LogRecord::Remove { generation, mode, until } => {
+                return restoring.remove(generation, mode, until);
             }
-            Record::Reset { generation, at, key } => return restoring.reset(generation, key, at),
-            Record::Row { generation, version, key, traces } => {
-                return restoring.row(generation, version, key, traces);
+            LogRecord::Reset { generation, at, key } => return restoring.reset(generation, key, at),
+            LogRecord::Row { generation, version, key, usage } => {
+                return restoring.row(generation, version, key, usage);
             }
-            Record::Ghost { generation, version, traces } => {
+            LogRecord::AssumedUsage { generation, version, usage } => {
                 let now = restoring.now();
-                return restoring.haunt(generation, version, traces, now);
+                return restoring.haunt(generation, version, usage, now);
             }
-            Record::Leaf { generation, spread } => restoring.leaf(generation, spread),
-            Record::LeaseNote(deed) => restoring.deed(*deed),
+            LogRecord::Leaf { generation, spread } => restoring.leaf(generation, spread),
+            LogRecord::LeaseNote(note) => restoring.deed(*note),
         }
         Ok(())
     }
@@ -132,7 +135,7 @@ const PUT: u8 = 2;
 const REMOVE: u8 = 3;
 const RESET: u8 = 4;
 const ROW: u8 = 5;
-const GHOST: u8 = 6;
+const ASSUMED_USAGE: u8 = 6;
 const GRANTED: u8 = 7;
 const RENEWED: u8 = 8;
 const RELEASED: u8 = 9;
@@ -142,29 +145,29 @@ const LEAF: u8 = 12;
 
 /// Appends records to a buffer.
 #[derive(Debug, Default)]
-pub struct Pen {
+pub struct RecordWriter {
     bytes: Vec<u8>,
 }
 
-impl Pen {
-    /// What was written.
+impl RecordWriter {
+    /// The encoded records.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Whether nothing was.
+    /// Whether the buffer is empty.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// Forgets it.
+    /// Clears the buffer and keeps its memory.
     pub fn clear(&mut self) {
         self.bytes.clear();
     }
 
     fn record(&mut self, kind: u8, write: impl FnOnce(&mut Writer<'_>)) {
         self.bytes.push(kind);
-        // Most bodies are short, and their length is one byte.
+        // Most bodies are short, and their length takes one byte.
         let place = self.bytes.len();
         self.bytes.push(0);
         write(&mut Writer(&mut self.bytes));
@@ -179,7 +182,7 @@ impl Pen {
         self.bytes.extend_from_slice(&body);
     }
 
-    /// What must never be used twice.
+    /// Appends a counters record.
     pub fn counters(&mut self, counters: &Counters) {
         let Counters { generations, highest_fence, granted_leases, deeds } = *counters;
         self.record(COUNTERS, |out| {
@@ -189,7 +192,7 @@ impl Pen {
         });
     }
 
-    /// A text of a limit.
+    /// Appends a version of a limit.
     pub fn put(&mut self, text: &Text<'_>, unwritten: &[Amount]) {
         self.record(PUT, |out| {
             out.number(text.generation);
@@ -211,11 +214,11 @@ impl Pen {
         });
     }
 
-    /// A limit goes.
-    pub fn remove(&mut self, generation: u64, parting: RemovalMode, until: Timestamp) {
+    /// Appends the removal of a limit.
+    pub fn remove(&mut self, generation: u64, mode: RemovalMode, until: Timestamp) {
         self.record(REMOVE, |out| {
             out.number(generation);
-            out.byte(match parting {
+            out.byte(match mode {
                 RemovalMode::Forget => 0,
                 RemovalMode::Retire => 1,
             });
@@ -223,7 +226,7 @@ impl Pen {
         });
     }
 
-    /// Counts are zeroed.
+    /// Appends a reset.
     pub fn reset(&mut self, generation: u64, key: Option<(&[u8], Tag)>, at: Timestamp) {
         self.record(RESET, |out| {
             out.number(generation);
@@ -236,19 +239,19 @@ impl Pen {
         });
     }
 
-    /// A row remembers at least this.
-    pub fn row(&mut self, generation: u64, version: u32, key: Option<Tag>, traces: &[(usize, UsageRecord)]) {
-        if let (Some(tag), [(item, UsageRecord::Count { count, last_time, .. })]) = (key, traces)
+    /// Appends a row.
+    pub fn row(&mut self, generation: u64, version: u32, key: Option<Tag>, usage: &[(usize, UsageRecord)]) {
+        if let (Some(tag), [(item, UsageRecord::Count { count, last_time, .. })]) = (key, usage)
             && let Some(short) =
                 short_row([generation, u64::from(version), *item as u64, *count], tag, *last_time)
         {
             self.bytes.extend_from_slice(&short);
             return;
         }
-        self.long_row(generation, version, key, traces);
+        self.long_row(generation, version, key, usage);
     }
 
-    fn long_row(&mut self, generation: u64, version: u32, key: Option<Tag>, traces: &[(usize, UsageRecord)]) {
+    fn long_row(&mut self, generation: u64, version: u32, key: Option<Tag>, usage: &[(usize, UsageRecord)]) {
         self.record(ROW, |out| {
             out.number(generation);
             out.number(u64::from(version));
@@ -256,20 +259,20 @@ impl Pen {
             if let Some(tag) = key {
                 out.tag(tag);
             }
-            write_traces(out, traces);
+            write_usage(out, usage);
         });
     }
 
-    /// Keys without a row remember at least this.
-    pub fn ghost(&mut self, generation: u64, version: u32, traces: &[(usize, UsageRecord)]) {
-        self.record(GHOST, |out| {
+    /// Appends the assumed usage of keys without a row.
+    pub fn assumed_usage(&mut self, generation: u64, version: u32, usage: &[(usize, UsageRecord)]) {
+        self.record(ASSUMED_USAGE, |out| {
             out.number(generation);
             out.number(u64::from(version));
-            write_traces(out, traces);
+            write_usage(out, usage);
         });
     }
 
-    /// How the rows that follow lay.
+    /// Appends the layout of the rows that follow.
     pub fn leaf(&mut self, generation: u64, spread: Spread) {
         self.record(LEAF, |out| {
             out.number(generation);
@@ -279,14 +282,14 @@ impl Pen {
         });
     }
 
-    /// A lease or a request id.
-    pub fn deed(&mut self, deed: &LeaseNote) {
-        let serial = deed.serial;
+    /// Appends a change of a lease or of a request id.
+    pub fn lease_note(&mut self, note: &LeaseNote) {
+        let serial = note.serial;
         let begin = |out: &mut Writer<'_>, id: LeaseId| {
             out.number(serial);
             out.lease_id(id);
         };
-        match &deed.what {
+        match &note.what {
             What::Granted { id, lease, fences } => self.record(GRANTED, |out| {
                 begin(out, *id);
                 held::write_lease(out, lease);
@@ -314,18 +317,18 @@ impl Pen {
     }
 }
 
-/// How long most rows are.
-const SHORT_ROW: usize = 29;
+/// The length of the most common row record.
+const SHORT_ROW_BYTES: usize = 29;
 
-/// A row as most are, in one piece: one count of one key, and generation, version, item and count are all below 128. These are the bytes that it
-/// would have if they were written one by one.
-fn short_row(numbers: [u64; 4], tag: Tag, last_time: Timestamp) -> Option<[u8; SHORT_ROW]> {
+/// Encodes the most common row in one step: one count of one key, where generation, version, item and count
+/// are below 128. The bytes equal those of the general encoding.
+fn short_row(numbers: [u64; 4], tag: Tag, last_time: Timestamp) -> Option<[u8; SHORT_ROW_BYTES]> {
     if numbers.iter().any(|number| *number >= 0x80) {
         return None;
     }
     let [generation, version, item, count] = numbers.map(|number| number.to_le_bytes()[0]);
-    let mut row = [0; SHORT_ROW];
-    row[..5].copy_from_slice(&[ROW, SHORT_ROW.to_le_bytes()[0] - 2, generation, version, 1]);
+    let mut row = [0; SHORT_ROW_BYTES];
+    row[..5].copy_from_slice(&[ROW, SHORT_ROW_BYTES.to_le_bytes()[0] - 2, generation, version, 1]);
     row[5..13].copy_from_slice(&tag.low.to_le_bytes());
     row[13..17].copy_from_slice(&tag.high.to_le_bytes());
     row[17..21].copy_from_slice(&[1, item, 0, count]);
@@ -333,11 +336,11 @@ fn short_row(numbers: [u64; 4], tag: Tag, last_time: Timestamp) -> Option<[u8; S
     Some(row)
 }
 
-fn write_traces(out: &mut Writer<'_>, traces: &[(usize, UsageRecord)]) {
-    out.number(traces.len() as u64);
-    for (item, trace) in traces {
+fn write_usage(out: &mut Writer<'_>, usage: &[(usize, UsageRecord)]) {
+    out.number(usage.len() as u64);
+    for (item, usage_record) in usage {
         out.number(*item as u64);
-        match *trace {
+        match *usage_record {
             UsageRecord::Count { count, last_time, .. } => {
                 out.byte(0);
                 out.number(count);
@@ -359,25 +362,25 @@ fn write_traces(out: &mut Writer<'_>, traces: &[(usize, UsageRecord)]) {
     }
 }
 
-/// Traces that are read one by one.
+/// Decodes the usage records of a row one by one.
 #[derive(Debug, Clone)]
-pub struct Traces<'a> {
+pub struct RowUsage<'a> {
     reader: Reader<'a>,
     left: usize,
 }
 
-impl Iterator for Traces<'_> {
+impl Iterator for RowUsage<'_> {
     type Item = (usize, UsageRecord);
 
     fn next(&mut self) -> Option<(usize, UsageRecord)> {
         self.left = self.left.checked_sub(1)?;
-        read_trace(&mut self.reader).ok()
+        read_usage_record(&mut self.reader).ok()
     }
 }
 
-fn read_trace(reader: &mut Reader<'_>) -> Result<(usize, UsageRecord), CodecError> {
+fn read_usage_record(reader: &mut Reader<'_>) -> Result<(usize, UsageRecord), CodecError> {
     let item = reader.size()?;
-    let trace = match reader.byte()? {
+    let usage_record = match reader.byte()? {
         0 => UsageRecord::Count { count: reader.number()?, last_time: reader.time()?, until: NO_END },
         1 => UsageRecord::Bucket {
             tat: reader.time()?,
@@ -385,35 +388,35 @@ fn read_trace(reader: &mut Reader<'_>) -> Result<(usize, UsageRecord), CodecErro
             credits: Span::from_ticks(reader.number()?),
         },
         2 => UsageRecord::Sliding { at: reader.time()?, count: reader.number()?, last_time: reader.time()? },
-        _ => return Err(reader.illegible("a trace of an unknown kind")),
+        _ => return Err(reader.illegible("a usage record of an unknown kind")),
     };
-    Ok((item, trace))
+    Ok((item, usage_record))
 }
 
-/// Checks all traces, and leaves them to be read again.
-fn read_traces<'a>(reader: &mut Reader<'a>) -> Result<Traces<'a>, CodecError> {
+/// Validates all usage records and returns an iterator that reads them again.
+fn read_usage<'a>(reader: &mut Reader<'a>) -> Result<RowUsage<'a>, CodecError> {
     let left = reader.length(10)?;
-    let traces = Traces { reader: reader.clone(), left };
+    let usage = RowUsage { reader: reader.clone(), left };
     for _ in 0..left {
-        read_trace(reader)?;
+        read_usage_record(reader)?;
     }
-    Ok(traces)
+    Ok(usage)
 }
 
-/// Reads records one after the other.
+/// Decodes records one by one.
 #[derive(Debug)]
-pub struct Records<'a> {
+pub struct RecordReader<'a> {
     reader: Reader<'a>,
 }
 
-impl<'a> Records<'a> {
-    /// All records of these bytes.
-    pub fn new(bytes: &'a [u8]) -> Records<'a> {
-        Records { reader: Reader::new(bytes) }
+impl<'a> RecordReader<'a> {
+    /// Creates a reader of these bytes.
+    pub fn new(bytes: &'a [u8]) -> RecordReader<'a> {
+        RecordReader { reader: Reader::new(bytes) }
     }
 
-    /// The next one, if there is one.
-    pub fn next(&mut self, limit_of: LimitOf<'_>) -> Result<Option<Record<'a>>, CodecError> {
+    /// Decodes the next record, if there is one.
+    pub fn next(&mut self, limit_of: LimitOf<'_>) -> Result<Option<LogRecord<'a>>, CodecError> {
         if self.reader.is_at_end() {
             return Ok(None);
         }
@@ -421,48 +424,48 @@ impl<'a> Records<'a> {
         let mut body = self.reader.part()?;
         let record = read(kind, &mut body, limit_of)?;
         if !body.is_at_end() {
-            return Err(body.illegible("more than the record has"));
+            return Err(body.illegible("bytes after the end of the record"));
         }
         Ok(Some(record))
     }
 }
 
-fn read<'a>(kind: u8, body: &mut Reader<'a>, limit_of: LimitOf<'_>) -> Result<Record<'a>, CodecError> {
-    let deed = |serial, what| Record::LeaseNote(Box::new(LeaseNote { serial, what }));
+fn read<'a>(kind: u8, body: &mut Reader<'a>, limit_of: LimitOf<'_>) -> Result<LogRecord<'a>, CodecError> {
+    let lease_note = |serial, what| LogRecord::LeaseNote(Box::new(LeaseNote { serial, what }));
     Ok(match kind {
-        COUNTERS => Record::Counters(Counters {
+        COUNTERS => LogRecord::Counters(Counters {
             generations: body.number()?,
             highest_fence: body.number()?,
             granted_leases: body.number()?,
             deeds: body.number()?,
         }),
         PUT => read_put(body)?,
-        REMOVE => Record::Remove {
+        REMOVE => LogRecord::Remove {
             generation: body.number()?,
-            parting: match body.byte()? {
+            mode: match body.byte()? {
                 0 => RemovalMode::Forget,
                 1 => RemovalMode::Retire,
-                _ => return Err(body.illegible("an unknown way to part")),
+                _ => return Err(body.illegible("an unknown removal mode")),
             },
             until: body.time()?,
         },
-        RESET => Record::Reset {
+        RESET => LogRecord::Reset {
             generation: body.number()?,
             at: body.time()?,
             key: if body.flag()? { Some((body.text()?, body.tag()?)) } else { None },
         },
-        ROW => Record::Row {
+        ROW => LogRecord::Row {
             generation: body.number()?,
             version: body.number32()?,
             key: if body.flag()? { Some(body.tag()?) } else { None },
-            traces: read_traces(body)?,
+            usage: read_usage(body)?,
         },
-        GHOST => Record::Ghost {
+        ASSUMED_USAGE => LogRecord::AssumedUsage {
             generation: body.number()?,
             version: body.number32()?,
-            traces: read_traces(body)?,
+            usage: read_usage(body)?,
         },
-        LEAF => Record::Leaf {
+        LEAF => LogRecord::Leaf {
             generation: body.number()?,
             spread: Spread { low: body.time()?.ticks(), bits: body.number32()?, pages: body.size()? },
         },
@@ -472,20 +475,22 @@ fn read<'a>(kind: u8, body: &mut Reader<'a>, limit_of: LimitOf<'_>) -> Result<Re
             let fences = body.length(2)?;
             let fences =
                 (0..fences).map(|_| Ok((body.number()?, body.number()?))).collect::<Result<_, _>>()?;
-            deed(serial, What::Granted { id, lease, fences })
+            lease_note(serial, What::Granted { id, lease, fences })
         }
-        RENEWED => deed(body.number()?, What::Renewed { id: body.lease_id()?, expires_at: body.time()? }),
-        RELEASED => deed(body.number()?, What::Released { id: body.lease_id()? }),
-        SETTLED => deed(body.number()?, What::Settled { id: body.lease_id()?, until: body.time()? }),
+        RENEWED => {
+            lease_note(body.number()?, What::Renewed { id: body.lease_id()?, expires_at: body.time()? })
+        }
+        RELEASED => lease_note(body.number()?, What::Released { id: body.lease_id()? }),
+        SETTLED => lease_note(body.number()?, What::Settled { id: body.lease_id()?, until: body.time()? }),
         REMEMBERED => {
             let (serial, id) = (body.number()?, body.text()?.into());
-            deed(serial, What::Remembered { id, grant: held::read_grant(body, limit_of)? })
+            lease_note(serial, What::Remembered { id, grant: held::read_grant(body, limit_of)? })
         }
         _ => return Err(body.illegible("a record of a kind that this version does not know")),
     })
 }
 
-fn read_put<'a>(body: &mut Reader<'a>) -> Result<Record<'a>, CodecError> {
+fn read_put<'a>(body: &mut Reader<'a>) -> Result<LogRecord<'a>, CodecError> {
     let (generation, version) = (body.number()?, body.number32()?);
     let (at, fence) = (body.time()?, body.number()?);
     let origin = if body.flag()? { Origin::Applied } else { Origin::Put };
@@ -499,7 +504,7 @@ fn read_put<'a>(body: &mut Reader<'a>) -> Result<Record<'a>, CodecError> {
     }
     let spec = spec::read(body)?;
     let text = Box::new(StoredLimit { generation, version, spec, descent, at, fence, origin });
-    Ok(Record::Put { text, unwritten })
+    Ok(LogRecord::Put { text, unwritten })
 }
 
 #[cfg(test)]
@@ -507,17 +512,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_in_one_piece_has_the_bytes_that_it_has_one_by_one() {
+    fn short_row_encoding_equals_general_encoding() {
         let tag = Tag { low: 0x0102_0304_0506_0708, high: 0x090a_0b0c };
         let last_time = Timestamp::from_ticks(1_700_000_000_123_456_789);
         for generation in [0, 1, 127, 128, 1 << 40] {
             for (version, item) in [(1, 0), (127, 1), (128, 127), (1, 128), (u32::MAX, 3)] {
                 for count in [0, 1, 99, 127, 128, u64::MAX] {
-                    let traces = [(item, UsageRecord::Count { count, last_time, until: NO_END })];
-                    let (mut quick, mut slow) = (Pen::default(), Pen::default());
-                    quick.row(generation, version, Some(tag), &traces);
-                    slow.long_row(generation, version, Some(tag), &traces);
-                    assert_eq!(quick.bytes(), slow.bytes(), "{generation} {version} {item} {count}");
+                    let usage = [(item, UsageRecord::Count { count, last_time, until: NO_END })];
+                    let (mut short, mut long) = (RecordWriter::default(), RecordWriter::default());
+                    short.row(generation, version, Some(tag), &usage);
+                    long.long_row(generation, version, Some(tag), &usage);
+                    assert_eq!(short.bytes(), long.bytes(), "{generation} {version} {item} {count}");
                 }
             }
         }

@@ -1,8 +1,8 @@
-//! Recovery: what the log says, made a store again.
+//! Recovery: restores the memory store from the log.
 //!
-//! Records are told to the memory store in the order in which they stand in the log. Rows are merged, so that it does not matter that a
-//! snapshot and the log behind it say some things twice. After a crash every key of a limit with an allowance is taken to have used that
-//! much, as of now: what was not written down cannot be known.
+//! Records are applied in log order. Rows are merged, so the overlap of a snapshot with the log after it does
+//! no harm. After a crash, every key of a limit with an allowance is assumed to have used the allowance now,
+//! because that usage has no record.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,130 +16,136 @@ use tidegate::{Memory, MemoryStore};
 use tidegate_core::{Amount, Timestamp};
 
 use crate::ceilings;
-use crate::files::Files;
-use crate::ledgers::{Ledger, Ledgers};
-use crate::log::{self, Before, Entry, Log, OpenError};
-use crate::record::{Record, Records};
-use crate::store::Options;
+use crate::directory::Directory;
+use crate::limit_records::{LimitRecord, LimitRecords};
+use crate::record::{LogRecord, RecordReader};
+use crate::store::DiskOptions;
+use crate::wal::{self, OpenError, PreviousRun, ReplayEntry, WriteAheadLog};
 
-/// Why nothing can be read by a program that was built so.
-const OTHER_PRINTS: &str = "this program was built for processors with AES instructions only (as with `-C target-cpu=native`), and makes \
+/// The error of a build whose fingerprints differ from those in the store.
+const INCOMPATIBLE_FINGERPRINTS: &str = "this program was built for processors with AES instructions only (as with `-C target-cpu=native`), and makes \
                             other fingerprints of keys than a store on disk has; build it without";
 
-/// What was found when a store was opened.
+/// The result of opening a store.
 #[derive(Debug, Clone)]
-pub struct Recovery {
-    /// How it was left.
-    pub before: Before,
-    /// How many bytes of log and snapshot were read.
+pub struct RecoveryReport {
+    /// How the previous process left the store.
+    pub previous_run: PreviousRun,
+    /// The bytes of log and snapshot that were read.
     pub read_bytes: u64,
-    /// How many bytes of a torn tail were cut off.
+    /// The length of the torn tail that was cut off.
     pub cut_bytes: u64,
-    /// How many records were read.
+    /// The number of records.
     pub records: u64,
-    /// How long it took.
+    /// The duration of the recovery.
     pub took: Duration,
 }
 
-pub(crate) struct Recovered {
+pub(crate) struct RecoveredStore {
     pub(crate) memory: MemoryStore,
-    pub(crate) log: Arc<Log>,
-    pub(crate) ledgers: Arc<Ledgers>,
-    pub(crate) recovery: Recovery,
+    pub(crate) log: Arc<WriteAheadLog>,
+    pub(crate) limit_records: Arc<LimitRecords>,
+    pub(crate) recovery: RecoveryReport,
 }
 
-/// What is read so far.
-struct Reading {
+/// The state of the replay.
+struct RecordReplay {
     restoring: Option<Restore>,
-    /// What keys may have used of each item without a record, by limit.
+    /// For each limit, the usage per item that keys may have without a record.
     unwritten: HashMap<u64, Vec<Amount>>,
     records: u64,
-    /// Why there was no room for a row, if there was none.
-    crowded: Option<String>,
+    /// The reason, if the rows exceed the memory budget.
+    out_of_memory: Option<String>,
 }
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "how long a recovery takes is told to people, and decides nothing"
+    reason = "how long a recovery takes is restored to people, and decides nothing"
 )]
 pub(crate) fn open(
-    files: Arc<dyn Files>,
+    directory: Arc<dyn Directory>,
     clock: &Arc<dyn Clock>,
-    options: &Options,
+    options: &DiskOptions,
     progress: &mut dyn FnMut(u64, u64),
-) -> Result<Recovered, OpenError> {
-    let began = Instant::now();
-    let place = files.place();
+) -> Result<RecoveredStore, OpenError> {
+    let started = Instant::now();
+    let location = directory.location();
     if !Restore::knows_fingerprints() {
-        // Every key would begin anew, and what was sold be sold again.
-        return Err(OpenError::Rejected { file: place, offset: 0, reason: OTHER_PRINTS.to_owned() });
+        // Every key would start with zero usage, and its units would be granted again.
+        return Err(OpenError::Rejected {
+            file: location,
+            offset: 0,
+            reason: INCOMPATIBLE_FINGERPRINTS.to_owned(),
+        });
     }
-    let mut reading = Reading { restoring: None, unwritten: HashMap::new(), records: 0, crowded: None };
-    let log_options = log::Options { segment_bytes: options.segment_bytes };
-    let opening = Log::open(files, log_options, &mut |entry| match entry {
-        Entry::Identity { secret } => {
+    let mut replay =
+        RecordReplay { restoring: None, unwritten: HashMap::new(), records: 0, out_of_memory: None };
+    let log_options = wal::LogOptions { segment_bytes: options.segment_bytes };
+    let opening = WriteAheadLog::open(directory, log_options, &mut |entry| match entry {
+        ReplayEntry::Identity { secret } => {
             let memory = Memory { capacity_bytes: options.capacity_bytes, secret: halves(secret) };
-            reading.restoring = Some(Restore::new(Arc::clone(clock), memory));
+            replay.restoring = Some(Restore::new(Arc::clone(clock), memory));
             Ok(())
         }
-        Entry::Snapshot(payload) | Entry::Block { payload, .. } => reading.read(payload),
-        Entry::Progress { read, total } => {
+        ReplayEntry::Snapshot(payload) | ReplayEntry::Block { payload, .. } => replay.read(payload),
+        ReplayEntry::Progress { read, total } => {
             progress(read, total);
             Ok(())
         }
     });
-    let (log, opened) = opening.map_err(|error| match reading.crowded.take() {
+    let (log, opened) = opening.map_err(|error| match replay.out_of_memory.take() {
         Some(reason) => OpenError::Crowded { reason },
         None => error,
     })?;
     let log = Arc::new(log);
-    catch_up_with(&**clock, Timestamp::from_ticks(opened.time));
-    let rejected = |why: &str| OpenError::Rejected { file: place.clone(), offset: 0, reason: why.to_owned() };
-    let unrestorable = |why: RestoreError| match why {
+    advance_clock(&**clock, Timestamp::from_ticks(opened.time));
+    let rejected =
+        |why: &str| OpenError::Rejected { file: location.clone(), offset: 0, reason: why.to_owned() };
+    let restore_error = |why: RestoreError| match why {
         RestoreError::Crowded { .. } => OpenError::Crowded { reason: why.to_string() },
         why => rejected(&why.to_string()),
     };
-    let Reading { restoring, unwritten, records, .. } = reading;
+    let RecordReplay { restoring, unwritten, records, .. } = replay;
     let mut restoring = restoring.ok_or_else(|| rejected("it has no identity"))?;
     restoring.saw(Timestamp::from_ticks(opened.time));
-    if opened.before == Before::Crashed {
-        haunt(&mut restoring, &unwritten).map_err(unrestorable)?;
+    if opened.previous_run == PreviousRun::Crashed {
+        assume_unwritten_usage(&mut restoring, &unwritten).map_err(restore_error)?;
     }
     let mut known = HashMap::new();
     for (generation, limit) in restoring.limits() {
-        // What keys may have used before is in their rows, or in their limit's ghost.
-        known.insert(generation, Arc::new(Ledger::new(&limit, None, Lsn(0))));
+        // Earlier usage without records is in the rows or in the limit's assumed usage.
+        known.insert(generation, Arc::new(LimitRecord::new(&limit, None, Lsn(0))));
     }
-    let ledgers = Arc::new(Ledgers::new(Arc::clone(&log), known));
-    let journal: Arc<dyn Journal> = Arc::<Ledgers>::clone(&ledgers);
-    let memory = restoring.finish(journal).map_err(unrestorable)?;
-    let recovery = Recovery {
-        before: opened.before,
+    let limit_records = Arc::new(LimitRecords::new(Arc::clone(&log), known));
+    let journal: Arc<dyn Journal> = Arc::<LimitRecords>::clone(&limit_records);
+    let memory = restoring.finish(journal).map_err(restore_error)?;
+    let recovery = RecoveryReport {
+        previous_run: opened.previous_run,
         read_bytes: opened.read_bytes,
         cut_bytes: opened.cut_bytes,
         records,
-        took: began.elapsed(),
+        took: started.elapsed(),
     };
-    Ok(Recovered { memory, log, ledgers, recovery })
+    Ok(RecoveredStore { memory, log, limit_records, recovery })
 }
 
-impl Reading {
+impl RecordReplay {
     fn read(&mut self, payload: &[u8]) -> Result<(), String> {
         let restoring = self.restoring.as_mut().ok_or("records before an identity")?;
-        let mut records = Records::new(payload);
+        let mut records = RecordReader::new(payload);
         loop {
             let record =
                 records.next(&|id| restoring.limit(id)).map_err(|illegible| illegible.to_string())?;
             let Some(record) = record else { return Ok(()) };
             self.records += 1;
-            if let Record::Put { text, unwritten } = &record {
+            if let LogRecord::Put { text, unwritten } = &record {
                 self.unwritten.insert(text.generation, unwritten.clone());
             }
-            let told = record.tell(restoring);
-            told.map_err(|why| {
+            let restored = record.restore_into(restoring);
+            restored.map_err(|why| {
                 let reason = why.to_string();
                 if let RestoreError::Crowded { .. } = why {
-                    self.crowded = Some(reason.clone());
+                    self.out_of_memory = Some(reason.clone());
                 }
                 reason
             })?;
@@ -147,26 +153,29 @@ impl Reading {
     }
 }
 
-/// Takes every key to have used what was not written down.
-fn haunt(restoring: &mut Restore, unwritten: &HashMap<u64, Vec<Amount>>) -> Result<(), RestoreError> {
+/// Assumes that every key has used what needs no record.
+fn assume_unwritten_usage(
+    restoring: &mut Restore,
+    unwritten: &HashMap<u64, Vec<Amount>>,
+) -> Result<(), RestoreError> {
     let now = restoring.now();
     let limits: Vec<_> = restoring.limits().collect();
     for (generation, limit) in limits {
         let allowances = unwritten.get(&generation).map_or(&[][..], |allowances| allowances);
-        let ghost = ceilings::ghost(&limit, allowances, now);
-        if !ghost.is_empty() {
-            restoring.haunt(generation, limit.version(), ghost, now)?;
+        let assumed = ceilings::assumed_usage(&limit, allowances, now);
+        if !assumed.is_empty() {
+            restoring.haunt(generation, limit.version(), assumed, now)?;
         }
     }
     Ok(())
 }
 
-/// Sees to it that the clock is not behind what was seen before.
+/// Ensures that the clock is not behind the latest time in the log.
 #[expect(
     clippy::disallowed_methods,
     reason = "a clock that was set back says so within a millisecond, and tells nobody"
 )]
-fn catch_up_with(clock: &dyn Clock, seen: Timestamp) {
+fn advance_clock(clock: &dyn Clock, seen: Timestamp) {
     const TRIES: u32 = 100;
     clock.raise(seen);
     for _ in 0..TRIES {

@@ -1,18 +1,20 @@
-//! The durable store: the memory store, and a log that is never behind what was said.
+//! The durable store: a memory store with a write-ahead log. The log is never behind a reported decision.
 //!
 //! ```text
-//!   orders ──▶ memory: decides at once ──▶ notes ──▶ ceilings: is it allowed for? ──no──▶ log ──durable──▶ spoken
-//!                                                                └──────────yes──────────────────────────▶ spoken
+//!   orders ──▶ memory: decides at once ──▶ notes ──▶ below the ceiling? ──no──▶ log ──durable──▶ reply
+//!                                                            └──────────yes────────────────────▶ reply
 //! ```
 //!
-//! Decisions are made in memory and never wait. What may have to wait is the reply: until the log says that at least as much was used as
-//! the reply gives away. So a crash can lose what was allowed for and not used, and never sells anything twice.
+//! Decisions run in memory and never wait. Only the reply may wait, until the log covers at least the usage
+//! that the reply reports. A crash can therefore lose units that were covered and not used, and never grants
+//! a unit twice.
 //!
-//! A thread of its own, the *keeper*, looks once in a while whether the log has grown long, and writes a snapshot then: a walk through
-//! memory, while everybody goes on deciding. A clean stop ends with a snapshot of the true counts.
+//! A background thread checks once per second whether the log has grown long, and then writes a snapshot. The
+//! snapshot walks through memory while decisions continue. A clean stop ends with a snapshot of the exact
+//! counts.
 
-mod bidding;
-mod keeper;
+mod background;
+mod compact;
 
 use std::cell::RefCell;
 use std::fmt;
@@ -39,159 +41,163 @@ use tidegate_core::{
     UsageRecord,
 };
 
-use crate::ceilings::{self, Need};
-use crate::files::{Files, Real};
-use crate::ledgers::{Ledger, Ledgers};
-use crate::log::{Log, OpenError, SnapshotError};
-use crate::record::Pen;
-use crate::recovery::{self, Recovery};
+use background::BackgroundThread;
 
-/// How long the log may be before a snapshot takes its place, unless said otherwise.
+use crate::ceilings::{self, LogNeed};
+use crate::directory::{Directory, RealDirectory};
+use crate::limit_records::{LimitRecord, LimitRecords};
+use crate::record::RecordWriter;
+use crate::recovery::{self, RecoveryReport};
+use crate::wal::{OpenError, SnapshotError, WriteAheadLog};
+
+/// The default log length after which a snapshot is written.
 pub const SNAPSHOT_AFTER: u64 = 64 << 20;
 
-/// How a disk store is made.
+/// Options of a disk store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Options {
-    /// The most bytes that rows may take in memory.
+pub struct DiskOptions {
+    /// The maximum memory for rows in bytes.
     pub capacity_bytes: usize,
-    /// How long the segments of the log are.
+    /// The length of a log segment in bytes.
     pub segment_bytes: u64,
-    /// The shortest log that a snapshot takes the place of. It also is at least twice as long as the snapshot before.
+    /// The minimum log length for a snapshot in bytes. A snapshot also requires a log of twice the length of
+    /// the previous snapshot.
     pub snapshot_after: u64,
-    /// Whether somebody takes snapshots without being asked.
-    pub keeper: Keeper,
+    /// Whether a background thread takes snapshots.
+    pub maintenance: Maintenance,
 }
 
-/// Who takes snapshots.
+/// How snapshots are triggered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Keeper {
-    /// A thread of the store's, as the log grows.
-    Thread,
-    /// Whoever calls [`DiskStore::snapshot`].
-    Caller,
+pub enum Maintenance {
+    /// By a background thread, as the log grows.
+    Background,
+    /// Only by calls of [`DiskStore::snapshot`] or [`DiskStore::run_maintenance`].
+    Manual,
 }
 
-impl Default for Options {
-    fn default() -> Options {
-        Options {
+impl Default for DiskOptions {
+    fn default() -> DiskOptions {
+        DiskOptions {
             capacity_bytes: tidegate::store::memory::DEFAULT_CAPACITY,
-            segment_bytes: crate::log::SEGMENT_BYTES,
+            segment_bytes: crate::wal::SEGMENT_BYTES,
             snapshot_after: SNAPSHOT_AFTER,
-            keeper: Keeper::Thread,
+            maintenance: Maintenance::Background,
         }
     }
 }
 
-/// Limits and rows that survive a crash. Copies are the same store.
+/// A store whose limits and rows survive a crash. Clones share the same store.
 #[derive(Clone)]
 pub struct DiskStore {
-    inner: Arc<Inner>,
+    core: Arc<StoreCore>,
 }
 
-struct Inner {
+struct StoreCore {
     memory: MemoryStore,
-    log: Arc<Log>,
-    ledgers: Arc<Ledgers>,
-    options: Options,
-    /// How long the last snapshot was.
+    log: Arc<WriteAheadLog>,
+    limit_records: Arc<LimitRecords>,
+    options: DiskOptions,
+    /// The length of the last snapshot.
     snapshot_bytes: AtomicU64,
-    /// Whether something was decided since the keeper looked last.
-    decided: AtomicBool,
-    /// The instant of the latest decision.
-    latest: AtomicU64,
-    /// Whether the true counts are being written down. Nothing that is charged from then on may go without a record of its own.
+    /// Whether there was a decision since the last maintenance run.
+    has_decided: AtomicBool,
+    /// The time of the latest decision.
+    latest_decision: AtomicU64,
+    /// Whether the final snapshot is being written. From then on every charge gets a record of its own.
     stopping: AtomicBool,
-    keeper: keeper::Handle,
+    background: BackgroundThread,
 }
 
 impl DiskStore {
-    /// Opens the store in this directory, or makes a new one if there is nothing.
+    /// Opens the store in a directory, or creates it if the directory is empty.
     pub fn open(
         folder: &Path,
         clock: Arc<dyn Clock>,
-        options: Options,
+        options: DiskOptions,
         progress: &mut dyn FnMut(u64, u64),
-    ) -> Result<(DiskStore, Recovery), OpenError> {
-        let files =
-            Real::create(folder).map_err(|error| OpenError::of_disk(&folder.display().to_string(), error))?;
-        DiskStore::open_files(Arc::new(files), clock, options, progress)
+    ) -> Result<(DiskStore, RecoveryReport), OpenError> {
+        let directory = RealDirectory::create(folder)
+            .map_err(|error| OpenError::of_disk(&folder.display().to_string(), error))?;
+        DiskStore::open_files(Arc::new(directory), clock, options, progress)
     }
 
-    /// The same for any files.
+    /// Opens a store in any implementation of [`Directory`].
     #[expect(clippy::needless_pass_by_value, reason = "the store keeps its clock")]
     pub fn open_files(
-        files: Arc<dyn Files>,
+        directory: Arc<dyn Directory>,
         clock: Arc<dyn Clock>,
-        options: Options,
+        options: DiskOptions,
         progress: &mut dyn FnMut(u64, u64),
-    ) -> Result<(DiskStore, Recovery), OpenError> {
-        let recovered = recovery::open(files, &clock, &options, progress)?;
-        let recovery::Recovered { memory, log, ledgers, recovery } = recovered;
-        let inner = Arc::new(Inner {
+    ) -> Result<(DiskStore, RecoveryReport), OpenError> {
+        let recovered = recovery::open(directory, &clock, &options, progress)?;
+        let recovery::RecoveredStore { memory, log, limit_records, recovery } = recovered;
+        let core = Arc::new(StoreCore {
             memory,
             log,
-            ledgers,
+            limit_records,
             options,
             snapshot_bytes: AtomicU64::new(0),
-            decided: AtomicBool::new(false),
-            latest: AtomicU64::new(0),
+            has_decided: AtomicBool::new(false),
+            latest_decision: AtomicU64::new(0),
             stopping: AtomicBool::new(false),
-            keeper: keeper::Handle::default(),
+            background: BackgroundThread::default(),
         });
-        if options.keeper == Keeper::Thread {
-            inner.keeper.start(Arc::downgrade(&inner));
+        if options.maintenance == Maintenance::Background {
+            core.background.start(Arc::downgrade(&core));
         }
-        Ok((DiskStore { inner }, recovery))
+        Ok((DiskStore { core }, recovery))
     }
 
-    /// Writes everything that is remembered into a snapshot, which takes the place of the log before it.
+    /// Writes a snapshot of the whole state. It replaces the log before it.
     pub fn snapshot(&self) -> Result<(), SnapshotError> {
-        self.inner.snapshot(Counts::Ceilings)
+        self.core.snapshot(SnapshotCounts::Ceilings)
     }
 
-    /// Writes the true counts down and ends. Nothing can be decided afterwards; what others are told meanwhile counts.
+    /// Writes the exact counts and stops the store. Replies that are reported during the call are covered.
     pub fn stop(&self) -> Result<(), StopError> {
-        self.inner.keeper.end();
-        self.inner.stopping.store(true, Ordering::Relaxed);
-        // Who charged a row before and did not see this is seen by the walk; who charges one later sees this.
+        self.core.background.stop();
+        self.core.stopping.store(true, Ordering::Relaxed);
+        // A charge that did not see `stopping` precedes this fence, so the walk sees it. Later charges see
+        // `stopping`.
         fence(Ordering::SeqCst);
-        self.inner.snapshot(Counts::Truth).map_err(StopError::Snapshot)?;
-        self.inner.log.stop().map_err(StopError::Log)
+        self.core.snapshot(SnapshotCounts::Exact).map_err(StopError::Snapshot)?;
+        self.core.log.stop().map_err(StopError::Log)
     }
 
-    /// What the keeper does about once a second: writes down how late it is, if something was decided, and a snapshot if the log has grown
-    /// long. For those who are the keeper themselves.
-    pub fn look_after(&self) {
-        self.inner.look_after();
+    /// Runs the periodic maintenance: logs the time of the latest decision, and takes a snapshot if the log
+    /// has grown long. To be called about once per second with [`Maintenance::Manual`].
+    pub fn run_maintenance(&self) {
+        self.core.run_maintenance();
     }
 
-    /// How many bytes of log would be read on top of the newest snapshot.
+    /// The number of log bytes to read on top of the newest snapshot.
     pub fn log_bytes(&self) -> u64 {
-        self.inner.log.bytes_since_snapshot()
+        self.core.log.bytes_since_snapshot()
     }
 
-    /// How many files the log is in, on top of the newest snapshot.
+    /// The number of log segments on top of the newest snapshot.
     pub fn log_segments(&self) -> u64 {
-        self.inner.log.segments()
+        self.core.log.segments()
     }
 
-    /// The place up to which the log is durable.
+    /// The position up to which the log is durable.
     pub fn durable(&self) -> Lsn {
-        self.inner.log.durable()
+        self.core.log.durable()
     }
 
-    /// Waits until everything up to this place is durable. For those who have no task to wait in.
+    /// Blocks until everything up to a position is durable.
     pub fn wait_durable(&self, lsn: Lsn) -> Result<(), Unavailable> {
         tidegate::store::wait_durable(self, lsn)
     }
 }
 
-/// Why a store did not stop cleanly. What was said before is safe nevertheless: the next start recovers it as after a crash.
+/// Why a store did not stop cleanly. Reported decisions are safe: the next start recovers as after a crash.
 #[derive(Debug)]
 pub enum StopError {
-    /// The true counts could not be written.
+    /// The exact counts could not be written.
     Snapshot(SnapshotError),
-    /// The log could not be ended.
+    /// The log could not be stopped.
     Log(Unavailable),
 }
 
@@ -206,171 +212,176 @@ impl fmt::Display for StopError {
 
 impl std::error::Error for StopError {}
 
-/// What a snapshot says of rows.
+/// The counts that a snapshot contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Counts {
-    /// What the log has allowed for: others go on deciding.
+enum SnapshotCounts {
+    /// The ceilings in the log. Decisions continue during the snapshot.
     Ceilings,
-    /// What was used: nobody does.
-    Truth,
+    /// The exact usage. No decisions are made without a record of their own.
+    Exact,
 }
 
-/// How many bytes of records are put into a snapshot at a time.
+/// The size of a snapshot chunk in bytes.
 const CHUNK: usize = 256 << 10;
 
 thread_local! {
-    /// What this thread writes down, kept so that it need not be allocated again.
-    static PEN: RefCell<Pen> = RefCell::default();
+    /// Reused per thread to avoid allocations.
+    static RECORD_WRITER: RefCell<RecordWriter> = RefCell::default();
 }
 
-impl Inner {
-    /// Why nothing can be decided at present.
+impl StoreCore {
+    /// The reason why the store cannot decide at present, or `None`.
     fn trouble(&self) -> Option<Unavailable> {
-        self.ledgers.trouble().or_else(|| self.log.refusal())
+        self.limit_records.failure().or_else(|| self.log.refusal())
     }
 
-    /// Whether none of these orders leaves anything to be written down: looks, and charges of what is `volatile`. They go on while the log
-    /// cannot be written, as long as the limits in memory are those of the log.
+    /// Whether none of these orders needs a record: peeks, and charges of `volatile` limits. They continue
+    /// while the log is unavailable, as long as the limits in memory equal those in the log.
     fn needs_no_log(&self, orders: &[Order<'_>]) -> bool {
         let is_volatile = |ask: &Ask<'_>| {
             self.memory.get(ask.limit_id).is_some_and(|limit| {
-                // A lease would be written down, whatever it is of.
+                // A lease is always logged.
                 let leases = |item: &Item| matches!(item.rule().law, Law::Concurrency(_));
                 limit.spec().durability == Durability::Volatile && !limit.items().iter().any(leases)
             })
         };
-        self.ledgers.trouble().is_none()
+        self.limit_records.failure().is_none()
             && orders.iter().all(|order| {
                 let leaves_nothing = order.request_id.is_none() && order.hold == Hold::No;
                 order.intent == Intent::Peek || leaves_nothing && order.asks.iter().all(is_volatile)
             })
     }
 
-    /// Edits the limits in memory, of which the log is told meanwhile.
-    fn edited<T>(&self, edit: impl FnOnce(&MemoryStore) -> Result<T, ApplyError>) -> Result<T, ApplyError> {
+    /// Edits limits in memory. The journal logs each change meanwhile.
+    fn edit_limits<T>(
+        &self,
+        edit: impl FnOnce(&MemoryStore) -> Result<T, ApplyError>,
+    ) -> Result<T, ApplyError> {
         let refuse =
             |why: Unavailable| ApplyError { refused: vec![(String::new(), PutError::Unavailable(why))] };
         self.trouble().map_or(Ok(()), |why| Err(refuse(why)))?;
         let edited = edit(&self.memory)?;
-        self.ledgers.trouble().map_or(Ok(edited), |why| Err(refuse(why)))
+        self.limit_records.failure().map_or(Ok(edited), |why| Err(refuse(why)))
     }
 
-    /// Writes down what a batch changed. The place up to which the log must be durable before that is spoken of, if there is one.
-    fn write_down(&self, notes: &Notes) -> Result<Option<Lsn>, Unavailable> {
+    /// Logs the changes of a batch. Returns the position that must be durable before the batch is reported,
+    /// if any.
+    fn log_notes(&self, notes: &Notes) -> Result<Option<Lsn>, Unavailable> {
         if notes.is_empty() {
             return Ok(None);
         }
-        // What was charged is seen by whoever stops the store, or that they do is seen here.
+        // Pairs with the fence in `stop`: either the walk sees the charge, or this thread sees `stopping`.
         fence(Ordering::SeqCst);
-        PEN.with_borrow_mut(|pen| {
-            pen.clear();
+        RECORD_WRITER.with_borrow_mut(|records| {
+            records.clear();
             let mut at = Timestamp::EPOCH;
-            let mut until = self.write_charges(&notes.charges, pen, &mut at)?;
-            notes.deeds.iter().for_each(|deed| pen.deed(deed));
-            if !pen.is_empty() {
-                until = until.max(Some(self.log.append(pen.bytes(), at.ticks())?));
+            let mut until = self.log_charges(&notes.charges, records, &mut at)?;
+            notes.deeds.iter().for_each(|note| records.lease_note(note));
+            if !records.is_empty() {
+                until = until.max(Some(self.log.append(records.bytes(), at.ticks())?));
             }
             if at > Timestamp::EPOCH {
-                self.latest.fetch_max(at.ticks(), Ordering::Relaxed);
-                self.decided.store(true, Ordering::Relaxed);
+                self.latest_decision.fetch_max(at.ticks(), Ordering::Relaxed);
+                self.has_decided.store(true, Ordering::Relaxed);
             }
             Ok(until)
         })
     }
 
-    fn write_charges(
+    fn log_charges(
         &self,
         charges: &[Charge],
-        pen: &mut Pen,
+        records: &mut RecordWriter,
         at: &mut Timestamp,
     ) -> Result<Option<Lsn>, Unavailable> {
         let mut until = None;
-        let mut last: Option<(u64, Option<Arc<Ledger>>)> = None;
+        let mut last: Option<(u64, Option<Arc<LimitRecord>>)> = None;
         for (index, charge) in charges.iter().enumerate() {
             *at = charge.at.max(*at);
-            // Of a row that is charged again and again only the last need be written down.
+            // For consecutive charges of one row, only the last one is logged.
             if charges.get(index + 1).is_some_and(|later| ceilings::covers(later, charge)) {
                 continue;
             }
             let known = last.as_ref().is_some_and(|(generation, _)| *generation == charge.generation);
             if !known {
-                last = Some((charge.generation, self.ledgers.get(charge.generation)));
+                last = Some((charge.generation, self.limit_records.get(charge.generation)));
             }
-            // A limit that is gone by now sells nothing.
-            let Some((_, Some(ledger))) = &last else { continue };
-            if let Some(lsn) = self.write_charge(charge, ledger, pen)? {
+            // A limit that was removed meanwhile needs no record.
+            let Some((_, Some(record))) = &last else { continue };
+            if let Some(lsn) = self.log_charge(charge, record, records)? {
                 until = until.max(Some(lsn));
             }
         }
         Ok(until)
     }
 
-    fn write_charge(
+    fn log_charge(
         &self,
         charge: &Charge,
-        ledger: &Ledger,
-        pen: &mut Pen,
+        record: &LimitRecord,
+        records: &mut RecordWriter,
     ) -> Result<Option<Lsn>, Unavailable> {
-        let is_own = ledger.limit.version() == charge.version;
-        let allowance = ledger.allowances.get(charge.item).copied().filter(|_| is_own).unwrap_or_default();
-        let need = match ledger.durability() {
-            Durability::Volatile => Need::Nothing,
-            Durability::Sync => Need::Record,
-            Durability::Ceiling if self.stopping.load(Ordering::Relaxed) => Need::Record,
-            Durability::Ceiling if ceilings::is_allowed(charge, allowance) => Need::Nothing,
-            Durability::Ceiling => self.ledgers.ceilings.need(charge, ledger.epoch(), |trace| {
-                ledger.raises();
-                let mut pen = Pen::default();
-                pen.row(charge.generation, charge.version, charge.key, &[(charge.item, trace)]);
-                self.log.append(pen.bytes(), charge.at.ticks()).map(|lsn| lsn.0)
+        let is_own = record.limit.version() == charge.version;
+        let allowance = record.allowances.get(charge.item).copied().filter(|_| is_own).unwrap_or_default();
+        let need = match record.durability() {
+            Durability::Volatile => LogNeed::Nothing,
+            Durability::Sync => LogNeed::Record,
+            Durability::Ceiling if self.stopping.load(Ordering::Relaxed) => LogNeed::Record,
+            Durability::Ceiling if ceilings::is_allowed(charge, allowance) => LogNeed::Nothing,
+            Durability::Ceiling => self.limit_records.ceilings.log_need(charge, record.epoch(), |trace| {
+                record.mark_ceilings();
+                let mut records = RecordWriter::default();
+                records.row(charge.generation, charge.version, charge.key, &[(charge.item, trace)]);
+                self.log.append(records.bytes(), charge.at.ticks()).map(|lsn| lsn.0)
             })?,
         };
         Ok(match need {
-            Need::Nothing => Some(ledger.lsn),
-            Need::Wait(lsn) => Some(Lsn(lsn).max(ledger.lsn)),
-            Need::Record => {
-                pen.row(charge.generation, charge.version, charge.key, &[(charge.item, charge.trace)]);
+            LogNeed::Nothing => Some(record.lsn),
+            LogNeed::Wait(lsn) => Some(Lsn(lsn).max(record.lsn)),
+            LogNeed::Record => {
+                records.row(charge.generation, charge.version, charge.key, &[(charge.item, charge.trace)]);
                 None
             }
         })
     }
 
-    /// A reply that waits for the log, if it must.
-    fn spoken<T>(&self, reply: T, until: Option<Lsn>) -> StoreReply<T> {
+    /// Wraps a reply so that it waits for the log if necessary.
+    fn reply_when_durable<T>(&self, reply: T, until: Option<Lsn>) -> StoreReply<T> {
         match until {
             Some(lsn) if lsn > self.log.durable() => StoreReply::Durable(reply, lsn),
             _ => StoreReply::Now(reply),
         }
     }
 
-    /// Does something that leaves notes, and says what came of it when they are durable.
-    fn noted<T: Send + 'static>(&self, act: impl FnOnce(&mut Notes) -> T) -> StoreReply<T> {
+    /// Runs an operation that produces notes, and replies when they are durable.
+    fn reply_with_notes<T: Send + 'static>(&self, act: impl FnOnce(&mut Notes) -> T) -> StoreReply<T> {
         if let Some(why) = self.trouble() {
             return unavailable(why);
         }
         let mut notes = Notes::default();
         let reply = act(&mut notes);
-        match self.write_down(&notes) {
-            Ok(until) => self.spoken(reply, until),
+        match self.log_notes(&notes) {
+            Ok(until) => self.reply_when_durable(reply, until),
             Err(why) => unavailable(why),
         }
     }
 
-    fn snapshot(&self, counts: Counts) -> Result<(), SnapshotError> {
-        // Changes of limits are written down before they are made: one that is not made yet must not stand before the snapshot.
+    fn snapshot(&self, counts: SnapshotCounts) -> Result<(), SnapshotError> {
+        // A limit change is logged before it is applied. A change between the two steps must not precede the
+        // snapshot.
         let hold = || self.memory.unchanging();
-        let written = self.log.snapshot_while(hold, |snapshot| {
-            let (mut pen, mut last) = (Pen::default(), None);
+        let written = self.log.snapshot_holding(hold, |snapshot| {
+            let (mut records, mut last) = (RecordWriter::default(), None);
             self.memory.walk::<SnapshotError>(&mut |sight| {
-                self.show(sight, counts, &mut pen, &mut last);
-                if pen.bytes().len() >= CHUNK {
-                    snapshot.put(pen.bytes())?;
-                    pen.clear();
+                self.encode_walked(sight, counts, &mut records, &mut last);
+                if records.bytes().len() >= CHUNK {
+                    snapshot.put(records.bytes())?;
+                    records.clear();
                 }
                 Ok(())
             })?;
-            if !pen.is_empty() {
-                snapshot.put(pen.bytes())?;
+            if !records.is_empty() {
+                snapshot.put(records.bytes())?;
             }
             Ok(())
         })?;
@@ -378,65 +389,74 @@ impl Inner {
         Ok(())
     }
 
-    /// Writes down what was seen. `last` is the ledger of the row before: the rows of a limit are seen one after the other.
-    fn show(&self, sight: Sight<'_>, counts: Counts, pen: &mut Pen, last: &mut Option<(u64, Arc<Ledger>)>) {
+    /// Encodes a walked item. `last` caches the record of the previous limit: rows are grouped by limit.
+    fn encode_walked(
+        &self,
+        sight: Sight<'_>,
+        counts: SnapshotCounts,
+        records: &mut RecordWriter,
+        last: &mut Option<(u64, Arc<LimitRecord>)>,
+    ) {
         match sight {
-            Sight::Counters(counters) => pen.counters(&counters),
+            Sight::Counters(counters) => records.counters(&counters),
             Sight::Limit { text, retired_until } => {
-                let ledger = self.ledgers.get(text.generation);
-                // When the truth is written, all of it is.
-                let unwritten = ledger.as_ref().map_or(&[][..], |ledger| match counts {
-                    Counts::Ceilings => &ledger.unwritten,
-                    Counts::Truth => &ledger.allowances,
+                let record = self.limit_records.get(text.generation);
+                // The exact counts include the usage of the present version that has no record.
+                let unwritten = record.as_ref().map_or(&[][..], |record| match counts {
+                    SnapshotCounts::Ceilings => &record.unwritten,
+                    SnapshotCounts::Exact => &record.allowances,
                 });
-                pen.put(&text, unwritten);
+                records.put(&text, unwritten);
                 if let Some(until) = retired_until {
-                    pen.remove(text.generation, RemovalMode::Retire, until);
+                    records.remove(text.generation, RemovalMode::Retire, until);
                 }
             }
-            Sight::Ghost { generation, version, traces } => pen.ghost(generation, version, traces),
+            Sight::Ghost { generation, version, traces } => {
+                records.assumed_usage(generation, version, traces)
+            }
             Sight::Row { generation, limit, key, traces } => {
                 if last.as_ref().is_none_or(|(of, _)| *of != generation) {
-                    *last = self.ledgers.get(generation).map(|ledger| (generation, ledger));
+                    *last = self.limit_records.get(generation).map(|record| (generation, record));
                 }
-                let Some((_, ledger)) = last else { return };
+                let Some((_, record)) = last else { return };
                 if limit.spec().durability == Durability::Volatile {
                     return;
                 }
-                if counts == Counts::Truth || !ledger.has_ceilings() {
-                    pen.row(generation, limit.version(), key, traces);
+                if counts == SnapshotCounts::Exact || !record.has_ceilings() {
+                    records.row(generation, limit.version(), key, traces);
                     return;
                 }
                 let raised: Vec<(usize, UsageRecord)> = traces
                     .iter()
                     .map(|&(item, trace)| {
-                        let epoch = ledger.epoch();
-                        let ceilings = &self.ledgers.ceilings;
+                        let epoch = record.epoch();
+                        let ceilings = &self.limit_records.ceilings;
                         (item, ceilings.raised(generation, limit.version(), key, item, trace, epoch))
                     })
                     .collect();
-                pen.row(generation, limit.version(), key, &raised);
+                records.row(generation, limit.version(), key, &raised);
             }
-            Sight::Leaf { generation, spread } => pen.leaf(generation, spread),
-            Sight::LeaseNote(deed) => pen.deed(deed),
+            Sight::Leaf { generation, spread } => records.leaf(generation, spread),
+            Sight::LeaseNote(note) => records.lease_note(note),
         }
     }
 
-    /// One round of the keeper's.
-    fn look_after(&self) {
-        if self.decided.swap(false, Ordering::Relaxed) && self.trouble().is_none() {
-            // An empty record: what counts is its time. If it cannot be written, the next charge says why.
-            let _no_matter = self.log.append(&[], self.latest.load(Ordering::Relaxed));
+    /// Runs one round of maintenance.
+    fn run_maintenance(&self) {
+        if self.has_decided.swap(false, Ordering::Relaxed) && self.trouble().is_none() {
+            // An empty payload that carries only the time. If it cannot be written, the next charge reports
+            // why.
+            let _no_matter = self.log.append(&[], self.latest_decision.load(Ordering::Relaxed));
         }
         let long = self.options.snapshot_after.max(2 * self.snapshot_bytes.load(Ordering::Relaxed));
         if self.log.bytes_since_snapshot() >= long && self.trouble().is_none() {
-            // What is not written now is written in the next round; the log is longer until then.
-            let _next_time = self.snapshot(Counts::Ceilings);
+            // A failed snapshot is retried in the next round. The log is longer until then.
+            let _next_time = self.snapshot(SnapshotCounts::Ceilings);
         }
     }
 }
 
-/// A reply that nobody can give.
+/// A reply that reports the store as unavailable.
 fn unavailable<T: Send + 'static>(why: Unavailable) -> StoreReply<T> {
     StoreReply::Later(Box::pin(std::future::ready(Err(why))))
 }
@@ -447,36 +467,36 @@ impl Store for DiskStore {
             survival: Survival::Durable,
             reach: Reach::Process,
             atomicity: Atomicity::AllRows,
-            tick: self.inner.memory.capabilities().tick,
+            tick: self.core.memory.capabilities().tick,
         }
     }
 
     fn submit(&self, orders: &[Order<'_>], mut buffer: Replies) -> StoreReply<Replies> {
-        if let Some(why) = self.inner.trouble()
-            && !self.inner.needs_no_log(orders)
+        if let Some(why) = self.core.trouble()
+            && !self.core.needs_no_log(orders)
         {
             return unavailable(why);
         }
         buffer.keep_notes();
-        let mut answers = self.inner.memory.submit(orders, buffer).now();
+        let mut answers = self.core.memory.submit(orders, buffer).now();
         let Some(notes) = answers.notes() else { return StoreReply::Now(answers) };
-        let mut until = match self.inner.write_down(notes) {
+        let mut until = match self.core.log_notes(notes) {
             Ok(until) => until,
             Err(why) => return unavailable(why),
         };
-        // A grant that is told again may be on its way to the disk for somebody else.
+        // A repeated grant may still be on its way to the disk for another caller.
         if orders.iter().any(|order| order.request_id.is_some() && order.intent == Intent::Acquire) {
-            until = until.max(Some(self.inner.log.tip()));
+            until = until.max(Some(self.core.log.tip()));
         }
-        self.inner.spoken(answers, until)
+        self.core.reply_when_durable(answers, until)
     }
 
     fn bid(&self, bids: &CompactBatch<'_>, gists: &mut CompactReplies) -> Result<Option<Lsn>, Unavailable> {
-        self.inner.bid(bids, gists)
+        self.core.bid(bids, gists)
     }
 
     fn release(&self, lease: LeaseId) -> StoreReply<bool> {
-        self.inner.noted(|notes| self.inner.memory.release_noting(lease, notes))
+        self.core.reply_with_notes(|notes| self.core.memory.release_noting(lease, notes))
     }
 
     fn renew(
@@ -484,58 +504,58 @@ impl Store for DiskStore {
         lease: LeaseId,
         ttl: Option<Duration>,
     ) -> StoreReply<Result<Option<Timestamp>, OrderError>> {
-        self.inner.noted(|notes| self.inner.memory.renew_noting(lease, ttl, notes))
+        self.core.reply_with_notes(|notes| self.core.memory.renew_noting(lease, ttl, notes))
     }
 
     fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> StoreReply<Result<Settlement, OrderError>> {
-        self.inner.noted(|notes| self.inner.memory.settle_noting(lease, actual, notes))
+        self.core.reply_with_notes(|notes| self.core.memory.settle_noting(lease, actual, notes))
     }
 
     fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<(), OrderError>> {
-        if let Some(why) = self.inner.trouble() {
+        if let Some(why) = self.core.trouble() {
             return unavailable(why);
         }
-        let reset = self.inner.memory.reset(limit_id, key).now();
-        if let Some(why) = self.inner.ledgers.trouble() {
+        let reset = self.core.memory.reset(limit_id, key).now();
+        if let Some(why) = self.core.limit_records.failure() {
             return unavailable(why);
         }
-        let until = reset.is_ok().then(|| self.inner.log.tip());
-        self.inner.spoken(reset, until)
+        let until = reset.is_ok().then(|| self.core.log.tip());
+        self.core.reply_when_durable(reset, until)
     }
 
     fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<Usage, OrderError>> {
-        self.inner.memory.usage(limit_id, key)
+        self.core.memory.usage(limit_id, key)
     }
 
     fn holders(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<Vec<LeaseTerm>, OrderError>> {
-        self.inner.memory.holders(limit_id, key)
+        self.core.memory.holders(limit_id, key)
     }
 
     fn held_until(&self, leases: &[LeaseId]) -> StoreReply<Vec<Option<Timestamp>>> {
-        self.inner.memory.held_until(leases)
+        self.core.memory.held_until(leases)
     }
 
     fn poll_durable(&self, lsn: Lsn, context: &mut Context<'_>) -> Poll<Result<(), Unavailable>> {
-        if let Some(why) = self.inner.ledgers.trouble() {
+        if let Some(why) = self.core.limit_records.failure() {
             return Poll::Ready(Err(why));
         }
-        self.inner.log.poll_durable(lsn, context)
+        self.core.log.poll_durable(lsn, context)
     }
 
     fn tip(&self) -> Option<Lsn> {
-        Some(self.inner.log.tip())
+        Some(self.core.log.tip())
     }
 
     fn trouble(&self) -> Option<Unavailable> {
-        self.inner.trouble()
+        self.core.trouble()
     }
 
     fn observe(&self, limit_id: &str) -> Option<LimitStats> {
-        self.inner.memory.observe(limit_id)
+        self.core.memory.observe(limit_id)
     }
 
     fn extent(&self) -> Option<StoreSize> {
-        self.inner.memory.extent()
+        self.core.memory.extent()
     }
 
     fn log_extent(&self) -> Option<LogSize> {
@@ -545,43 +565,43 @@ impl Store for DiskStore {
 
 impl Catalog for DiskStore {
     fn get(&self, id: &str) -> Option<Arc<Limit>> {
-        self.inner.memory.get(id)
+        self.core.memory.get(id)
     }
 
     fn list(&self) -> Vec<Arc<Limit>> {
-        self.inner.memory.list()
+        self.core.memory.list()
     }
 
     fn put(&self, spec: LimitSpec, expect: ExpectedVersion) -> Result<Arc<Limit>, PutError> {
-        self.inner.trouble().map_or(Ok(()), |why| Err(PutError::Unavailable(why)))?;
-        let limit = self.inner.memory.put(spec, expect)?;
-        self.inner.ledgers.trouble().map_or(Ok(limit), |why| Err(PutError::Unavailable(why)))
+        self.core.trouble().map_or(Ok(()), |why| Err(PutError::Unavailable(why)))?;
+        let limit = self.core.memory.put(spec, expect)?;
+        self.core.limit_records.failure().map_or(Ok(limit), |why| Err(PutError::Unavailable(why)))
     }
 
-    fn remove(&self, id: &str, parting: RemovalMode) -> bool {
-        self.inner.memory.remove(id, parting)
+    fn remove(&self, id: &str, mode: RemovalMode) -> bool {
+        self.core.memory.remove(id, mode)
     }
 
     fn apply(&self, edits: Vec<Edit>) -> Result<Vec<EditOutcome>, ApplyError> {
-        self.inner.edited(|memory| memory.apply(edits))
+        self.core.edit_limits(|memory| memory.apply(edits))
     }
 
     fn edit(&self, edits: Vec<Edit>, origin: Origin) -> StoreReply<Result<Vec<EditOutcome>, ApplyError>> {
-        // The memory store speaks at once.
-        StoreReply::Now(self.inner.edited(|memory| memory.edit(edits, origin).decided()))
+        // The memory store replies at once.
+        StoreReply::Now(self.core.edit_limits(|memory| memory.edit(edits, origin).decided()))
     }
 
     fn watch(&self, watcher: Watcher) {
-        self.inner.memory.watch(watcher);
+        self.core.memory.watch(watcher);
     }
 
     fn applied(&self) -> Vec<String> {
-        self.inner.memory.applied()
+        self.core.memory.applied()
     }
 }
 
 impl fmt::Debug for DiskStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DiskStore").field("log", &self.inner.log).finish_non_exhaustive()
+        f.debug_struct("DiskStore").field("log", &self.core.log).finish_non_exhaustive()
     }
 }

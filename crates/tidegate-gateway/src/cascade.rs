@@ -1,12 +1,12 @@
-//! Whose rule holds for a client: route, else backend, else server.
+//! Selects the rule for a client: the route's, else the backend's, else the server's.
 //!
-//! A level that says nothing, `-1` or `inherit` leaves the answer to the next; `0` and `unlimited` are answers. Each of the two fields
-//! for clients cascades by itself; `maxQps` and `maxConnections` do not cascade at all, they hold at their own level.
+//! A level with no value, `-1` or `inherit` defers to the next level; `0` and `unlimited` are values. The two per-client
+//! fields cascade independently. `maxQps` and `maxConnections` do not cascade: each applies at its own level.
 
 use tidegate::Capacity;
 use tidegate::file::gateway::Allowance;
 
-/// Where a client's rule is written.
+/// The level at which a client's rule is configured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Scope {
     /// Under `server`.
@@ -18,8 +18,8 @@ pub enum Scope {
 }
 
 impl Scope {
-    /// The word for logs and metrics.
-    pub const fn word(self) -> &'static str {
+    /// The name in logs and metrics.
+    pub const fn as_str(self) -> &'static str {
         match self {
             Scope::Server => "server",
             Scope::Backend => "backend",
@@ -28,27 +28,27 @@ impl Scope {
     }
 }
 
-/// The rule that holds for a client.
+/// The rule that applies to a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Applied {
-    /// Where it is written; what nobody limits belongs to the server.
+pub struct EffectiveLimit {
+    /// Where the rule is configured. A client without any rule belongs to the server scope.
     pub scope: Scope,
-    /// What it says.
+    /// The limit.
     pub capacity: Capacity,
 }
 
-/// The rule that holds where these three are written.
-pub const fn cascade(route: Allowance, backend: Allowance, server: Allowance) -> Applied {
+/// Selects the rule from the values at the three levels.
+pub const fn cascade(route: Allowance, backend: Allowance, server: Allowance) -> EffectiveLimit {
     match (route, backend) {
         (Allowance::Inherit, Allowance::Inherit) => {
-            Applied { scope: Scope::Server, capacity: server.capacity() }
+            EffectiveLimit { scope: Scope::Server, capacity: server.capacity() }
         }
-        (Allowance::Inherit, _) => Applied { scope: Scope::Backend, capacity: backend.capacity() },
-        _ => Applied { scope: Scope::Route, capacity: route.capacity() },
+        (Allowance::Inherit, _) => EffectiveLimit { scope: Scope::Backend, capacity: backend.capacity() },
+        _ => EffectiveLimit { scope: Scope::Route, capacity: route.capacity() },
     }
 }
 
-/// The larger of two; nothing is larger than no limit.
+/// The larger of two capacities.
 pub(crate) fn larger(one: Capacity, other: Capacity) -> Capacity {
     match (one, other) {
         (Capacity::AtMost(one), Capacity::AtMost(other)) => Capacity::AtMost(one.max(other)),

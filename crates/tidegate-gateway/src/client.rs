@@ -1,37 +1,36 @@
-//! Who a client is: the peer, or whoever a trusted proxy says.
+//! Identifies the client of a request: the peer address, or the address that a trusted proxy reports.
 //!
 //! ```text
 //!   X-Forwarded-For: 6.6.6.6, 203.0.113.9, 10.0.0.7      peer 10.0.0.1       trusted: 10.0.0.0/8
-//!                    anybody  ▲ the client  trusted ◀──── trusted
-//!                    can say
+//!                    forgeable ▲ the client  trusted ◀── trusted
 //! ```
 //!
-//! What a trusted proxy appended is believed, and nothing to the left of the first address that is not trusted. IPv4 inside IPv6 is
-//! IPv4; IPv6 clients are their /64, because one household has as many addresses as it likes.
+//! Addresses are read from the right. Nothing to the left of the first untrusted address is used, because any client can
+//! forge it. IPv4-mapped IPv6 addresses count as IPv4. An IPv6 client is its /64, because one household controls a whole /64.
 
-mod proxy;
+mod proxy_header;
 
 use std::net::IpAddr;
 
 use arrayvec::ArrayVec;
 use tidegate::file::gateway::{GatewayServer, Network};
 
-pub use proxy::{Header, HeaderError, LONGEST_V1, LONGEST_V2, parse_proxy_header};
+pub use proxy_header::{MAX_V1_BYTES, MAX_V2_BYTES, ProxyHeader, ProxyHeaderError, parse_proxy_header};
 
-/// The longest value of a header that is a client; who sends a longer one is known by the address.
-pub const LONGEST_NAME: usize = 128;
+/// The maximum length of a client name. A request with a longer name is identified by its address.
+pub const MAX_NAME_BYTES: usize = 128;
 
-/// What stands before the bytes of each kind of client, so that no kind can be taken for another.
+/// The first byte of a key tells its kind, so that keys of different kinds never collide.
 pub(crate) const V4: u8 = b'4';
 pub(crate) const V6: u8 = b'6';
 pub(crate) const NAMED: u8 = b'n';
 
-/// The bytes a client is counted under.
+/// The key under which a client is counted.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct ClientKey(ArrayVec<u8, { LONGEST_NAME + 1 }>);
+pub struct ClientKey(ArrayVec<u8, { MAX_NAME_BYTES + 1 }>);
 
 impl ClientKey {
-    /// The client at an address.
+    /// The key of an address.
     pub fn of_address(address: IpAddr) -> ClientKey {
         let mut key = ArrayVec::new();
         let network: &[u8] = match address.to_canonical() {
@@ -48,21 +47,21 @@ impl ClientKey {
         ClientKey(key)
     }
 
-    /// The client of this name; `None` if it is empty or longer than [`LONGEST_NAME`].
+    /// The key of a name. `None` if the name is empty or longer than [`MAX_NAME_BYTES`].
     pub fn of_name(name: &[u8]) -> Option<ClientKey> {
         let name = name.trim_ascii();
-        if name.is_empty() || name.len() > LONGEST_NAME {
+        if name.is_empty() || name.len() > MAX_NAME_BYTES {
             return None;
         }
         Some(ClientKey(std::iter::once(NAMED).chain(name.iter().copied()).collect()))
     }
 
-    /// The name, if it is a name's.
+    /// The name, if the key is one of a name.
     pub fn name(&self) -> Option<&[u8]> {
         self.0.strip_prefix(&[NAMED])
     }
 
-    /// The bytes.
+    /// The bytes of the key.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
@@ -74,26 +73,26 @@ impl AsRef<[u8]> for ClientKey {
     }
 }
 
-/// How clients are told apart.
+/// Resolves client addresses with the list of trusted proxies.
 #[derive(Debug, Clone, Default)]
-pub struct Clients {
+pub struct ClientResolver {
     trusted: Vec<Network>,
 }
 
-impl Clients {
-    /// As a gateway's file says.
-    pub fn new(server: &GatewayServer) -> Clients {
-        Clients { trusted: server.trusted_proxies.clone() }
+impl ClientResolver {
+    /// Creates a resolver for the configured trusted proxies.
+    pub fn new(server: &GatewayServer) -> ClientResolver {
+        ClientResolver { trusted: server.trusted_proxies.clone() }
     }
 
-    /// Whether the word of whoever is at this address is believed.
+    /// Whether this address belongs to a trusted proxy.
     pub fn trusts(&self, address: IpAddr) -> bool {
         self.trusted.iter().any(|network| network.contains(address))
     }
 
-    /// The address of the client behind a peer. `forwarded` are the values of `X-Forwarded-For`, in the order they were sent.
+    /// The address of the client behind a peer. `forwarded` holds the values of `X-Forwarded-For` in the order they were sent.
     ///
-    /// If what a trusted proxy says cannot be read, the proxy itself is the client: nobody gets away by confusing it.
+    /// If an entry from a trusted proxy cannot be parsed, that proxy is the client. A malformed header does not hide a client.
     pub fn address<'h>(&self, peer: IpAddr, forwarded: impl DoubleEndedIterator<Item = &'h [u8]>) -> IpAddr {
         let mut client = peer.to_canonical();
         if !self.trusts(client) {
@@ -104,7 +103,7 @@ impl Clients {
             if hop.is_empty() {
                 continue;
             }
-            match hop_address(hop) {
+            match parse_hop_address(hop) {
                 Some(address) => client = address,
                 None => return client,
             }
@@ -116,8 +115,8 @@ impl Clients {
     }
 }
 
-/// An address as proxies write it: alone, with a port, in brackets.
-fn hop_address(hop: &[u8]) -> Option<IpAddr> {
+/// Parses an address as proxies write it: plain, with a port, or in brackets.
+fn parse_hop_address(hop: &[u8]) -> Option<IpAddr> {
     let text = std::str::from_utf8(hop).ok()?;
     if let Ok(address) = text.parse::<IpAddr>() {
         return Some(address.to_canonical());

@@ -1,17 +1,17 @@
-//! The backends at run time: where each is, who of it is well, and who is next.
+//! Runtime state of backends: the health of endpoints, and which endpoint is next.
 //!
 //! ```text
-//!   priority 1:  a  b            well, not resting: one of them by the backend's balance
-//!   priority 2:  c               if there is nobody left above
-//!   resting:     whoever could not be connected to within the last second: only if everybody else is tried or unwell
-//!   unwell:      whoever probes say so of: never
+//!   priority 1:  a  b            healthy and not cooling down: chosen by the backend's balance
+//!   priority 2:  c               if priority 1 has none left
+//!   cooling down: a connect failed within the last second: used only if no other healthy endpoint is left
+//!   unhealthy:    failed its probes: never used
 //! ```
 //!
-//! Decided: what is known of an endpoint outlives reloads. An endpoint that a new file names again, by host and port, under the same
-//! backend, is the same one: its health, its connections and its counts stay.
+//! The state of an endpoint survives reloads. An endpoint with the same host, port and backend name keeps its health, its
+//! connections and its counts.
 //!
-//! Decided: endpoints that nobody has probed yet are well, so that a gateway serves from its first moment; what is not there shows at
-//! once, because it cannot be connected to, and rests.
+//! Endpoints that were never probed are healthy, so that a new gateway serves at once. A missing endpoint fails the first
+//! connect and cools down.
 //!
 //! Nothing here waits, locks or reads a clock.
 
@@ -22,51 +22,52 @@ use std::time::Duration;
 
 use tidegate::file::gateway::{self as file, Balance, Probe};
 
-/// How long an endpoint rests that could not be connected to.
-pub const REST: Duration = Duration::from_secs(1);
+/// How long an endpoint is avoided after a failed connect.
+pub const CONNECT_COOLDOWN: Duration = Duration::from_secs(1);
 
-/// A step through all numbers that comes to none of them twice: an odd number close to 2⁶⁴ divided by the golden ratio.
+/// The increment of a Weyl sequence: an odd number close to 2⁶⁴ divided by the golden ratio.
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// A service behind the gateway.
+/// A group of endpoints that serve the same routes.
 #[derive(Debug)]
-pub struct Backend {
-    /// What routes call it.
+pub struct UpstreamBackend {
+    /// The name that routes use.
     pub name: Arc<str>,
-    /// How long connecting may take.
+    /// The maximum time to connect.
     pub connect_timeout: Duration,
-    /// How long the head of a response may take.
+    /// The maximum time to the head of a response.
     pub response_timeout: Duration,
-    /// How long a connection is kept unused.
+    /// How long an unused connection stays in the pool.
     pub idle_timeout: Duration,
-    /// How endpoints are probed, if they are.
+    /// The health probe, if configured.
     pub probe: Option<Probe>,
     balance: Balance,
-    /// Those of the lowest number first.
-    endpoints: Box<[Arc<Endpoint>]>,
-    /// Where endpoints of another number begin, and the end.
+    /// Sorted by priority number.
+    endpoints: Box<[Arc<UpstreamEndpoint>]>,
+    /// The end index of each priority group.
     ends: Box<[usize]>,
-    /// Whose turn it is.
-    turn: AtomicU64,
+    /// The round-robin position, or the state of the random sequence.
+    next_turn: AtomicU64,
 }
 
-impl Backend {
-    /// As a file says. `before` is the backend of this name so far: whoever it had stays. If it was probed and is no longer, everybody is
-    /// well from now on, so this is to be called when the new file is about to be in force.
-    pub fn new(spec: &file::Backend, before: Option<&Backend>) -> Backend {
-        let mut numbered: Vec<(u64, Arc<Endpoint>)> = Vec::with_capacity(spec.endpoints.len());
+impl UpstreamBackend {
+    /// Builds a backend from the settings. Endpoints of `before`, the previous backend of this name, are
+    /// kept. Without a probe all endpoints become healthy again, so call this only when the new settings take
+    /// effect.
+    pub fn new(spec: &file::Backend, before: Option<&UpstreamBackend>) -> UpstreamBackend {
+        let mut numbered: Vec<(u64, Arc<UpstreamEndpoint>)> = Vec::with_capacity(spec.endpoints.len());
         for endpoint in &spec.endpoints {
             let known = before.and_then(|before| before.endpoint(&endpoint.host, endpoint.port));
-            let here =
-                known.map_or_else(|| Arc::new(Endpoint::new(&endpoint.host, endpoint.port)), Arc::clone);
-            numbered.push((endpoint.priority, here));
+            let load_of_endpoint = known
+                .map_or_else(|| Arc::new(UpstreamEndpoint::new(&endpoint.host, endpoint.port)), Arc::clone);
+            numbered.push((endpoint.priority, load_of_endpoint));
         }
         numbered.sort_by_key(|(priority, _)| *priority);
         let ends = numbered.chunk_by(|one, other| one.0 == other.0).scan(0, |end, same| {
             *end += same.len();
             Some(*end)
         });
-        let backend = Backend {
+        let backend = UpstreamBackend {
             name: spec.name.as_str().into(),
             connect_timeout: spec.connect_timeout,
             response_timeout: spec.response_timeout,
@@ -75,46 +76,51 @@ impl Backend {
             balance: spec.balance,
             ends: ends.collect(),
             endpoints: numbered.into_iter().map(|(_, endpoint)| endpoint).collect(),
-            turn: AtomicU64::new(
-                before.map_or_else(any_number, |before| before.turn.load(Ordering::Relaxed)),
+            next_turn: AtomicU64::new(
+                before.map_or_else(random_start, |before| before.next_turn.load(Ordering::Relaxed)),
             ),
         };
         if backend.probe.is_none() {
-            backend.endpoints.iter().for_each(|endpoint| endpoint.health.recover());
+            backend.endpoints.iter().for_each(|endpoint| endpoint.health.reset());
         }
         backend
     }
 
-    /// Everybody, those of the lowest priority number first.
-    pub fn endpoints(&self) -> &[Arc<Endpoint>] {
+    /// All endpoints, lowest priority number first.
+    pub fn endpoints(&self) -> &[Arc<UpstreamEndpoint>] {
         &self.endpoints
     }
 
-    /// The endpoint at this place.
-    pub fn endpoint(&self, host: &str, port: u16) -> Option<&Arc<Endpoint>> {
+    /// The endpoint with this address.
+    pub fn endpoint(&self, host: &str, port: u16) -> Option<&Arc<UpstreamEndpoint>> {
         self.endpoints.iter().find(|endpoint| &*endpoint.host == host && endpoint.port == port)
     }
 
-    /// Whether requests may go to an endpoint of this backend: what probes say, if there are any.
-    pub fn is_well(&self, endpoint: &Endpoint) -> bool {
-        self.probe.is_none() || endpoint.is_well()
+    /// Whether requests may go to this endpoint. True if the backend has no probe.
+    pub fn is_healthy(&self, endpoint: &UpstreamEndpoint) -> bool {
+        self.probe.is_none() || endpoint.is_healthy()
     }
 
-    /// Who is next, but nobody who was tried; `None` if nobody is left who is well. `now` is the time since the process began.
-    pub fn pick(&self, now: Duration, tried: &[Arc<Endpoint>]) -> Option<Arc<Endpoint>> {
-        let may = |endpoint: &&Arc<Endpoint>| {
-            self.is_well(endpoint) && !tried.iter().any(|other| Arc::ptr_eq(other, endpoint))
+    /// The next endpoint that is not in `tried`, or `None` if no healthy endpoint is left. `now` is the time
+    /// since the process started.
+    pub fn pick(&self, now: Duration, tried: &[Arc<UpstreamEndpoint>]) -> Option<Arc<UpstreamEndpoint>> {
+        let is_eligible = |endpoint: &&Arc<UpstreamEndpoint>| {
+            self.is_healthy(endpoint) && !tried.iter().any(|other| Arc::ptr_eq(other, endpoint))
         };
-        let awake = |endpoint: &&Arc<Endpoint>| may(endpoint) && !endpoint.rests(now);
-        let picked = self.first_of(awake).or_else(|| self.first_of(may));
+        let available =
+            |endpoint: &&Arc<UpstreamEndpoint>| is_eligible(endpoint) && !endpoint.is_cooling_down(now);
+        let picked = self.pick_by_priority(available).or_else(|| self.pick_by_priority(is_eligible));
         picked.map(Arc::clone)
     }
 
-    /// One of the first priority that has anybody who may.
-    fn first_of(&self, may: impl Fn(&&Arc<Endpoint>) -> bool) -> Option<&Arc<Endpoint>> {
+    /// Picks from the first priority group that has an eligible endpoint.
+    fn pick_by_priority(
+        &self,
+        is_eligible: impl Fn(&&Arc<UpstreamEndpoint>) -> bool,
+    ) -> Option<&Arc<UpstreamEndpoint>> {
         let mut begin = 0;
         for end in &self.ends {
-            let picked = self.one_of(self.endpoints[begin..*end].iter().filter(&may));
+            let picked = self.pick_by_balance(self.endpoints[begin..*end].iter().filter(&is_eligible));
             if picked.is_some() {
                 return picked;
             }
@@ -123,94 +129,94 @@ impl Backend {
         None
     }
 
-    /// One of these, by the balance.
-    fn one_of<'a>(
+    /// Picks one endpoint according to the balance.
+    fn pick_by_balance<'a>(
         &self,
-        eligible: impl Iterator<Item = &'a Arc<Endpoint>> + Clone,
-    ) -> Option<&'a Arc<Endpoint>> {
-        let burden = |endpoint: &Endpoint| match self.balance {
-            Balance::LeastConnection => endpoint.open(),
+        eligible: impl Iterator<Item = &'a Arc<UpstreamEndpoint>> + Clone,
+    ) -> Option<&'a Arc<UpstreamEndpoint>> {
+        let load = |endpoint: &UpstreamEndpoint| match self.balance {
+            Balance::LeastConnection => endpoint.in_flight(),
             Balance::RoundRobin | Balance::Random => 0,
         };
-        let mut best: Option<(usize, &Arc<Endpoint>, u64)> = None;
+        let mut best: Option<(usize, &Arc<UpstreamEndpoint>, u64)> = None;
         for endpoint in eligible.clone() {
-            let here = burden(endpoint);
+            let load_of_endpoint = load(endpoint);
             match &mut best {
-                Some((least, ..)) if here > *least => {}
-                Some((least, _, alike)) if here == *least => *alike += 1,
-                _ => best = Some((here, endpoint, 1)),
+                Some((least, ..)) if load_of_endpoint > *least => {}
+                Some((least, _, ties)) if load_of_endpoint == *least => *ties += 1,
+                _ => best = Some((load_of_endpoint, endpoint, 1)),
             }
         }
-        let (least, first, alike) = best?;
-        let place = usize::try_from(self.next_below(alike)).unwrap_or(0);
-        // Others may have taken or given back something since they were counted.
-        Some(eligible.filter(|endpoint| burden(endpoint) <= least).nth(place).unwrap_or(first))
+        let (least, first, ties) = best?;
+        let place = usize::try_from(self.next_below(ties)).unwrap_or(0);
+        // Loads may have changed since they were compared.
+        Some(eligible.filter(|endpoint| load(endpoint) <= least).nth(place).unwrap_or(first))
     }
 
-    /// A number below `many`: the one after the last, or any.
-    fn next_below(&self, many: u64) -> u64 {
-        if many <= 1 {
+    /// A number below `count`: the next in turn, or a random one.
+    fn next_below(&self, count: u64) -> u64 {
+        if count <= 1 {
             return 0;
         }
         match self.balance {
             Balance::RoundRobin | Balance::LeastConnection => {
-                self.turn.fetch_add(1, Ordering::Relaxed) % many
+                self.next_turn.fetch_add(1, Ordering::Relaxed) % count
             }
             Balance::Random => {
-                let mixed = mix(self.turn.fetch_add(STEP, Ordering::Relaxed));
-                let scaled = u128::from(mixed) * u128::from(many);
+                let mixed = mix(self.next_turn.fetch_add(STEP, Ordering::Relaxed));
+                let scaled = u128::from(mixed) * u128::from(count);
                 u64::try_from(scaled >> 64).unwrap_or(0)
             }
         }
     }
 }
 
-/// One place where a backend is.
+/// One endpoint of a backend.
 #[derive(Debug)]
-pub struct Endpoint {
+pub struct UpstreamEndpoint {
     id: u64,
     host: Box<str>,
     port: u16,
     authority: Box<str>,
-    health: Health,
-    open: AtomicUsize,
-    /// In nanoseconds since the process began; 0 is never.
-    rests_until: AtomicU64,
+    health: EndpointHealth,
+    in_flight: AtomicUsize,
+    /// In nanoseconds since the process started; 0 is never.
+    cooldown_until: AtomicU64,
     requests: AtomicU64,
     failures: AtomicU64,
     connects: AtomicU64,
 }
 
-impl Endpoint {
-    fn new(host: &str, port: u16) -> Endpoint {
+impl UpstreamEndpoint {
+    fn new(host: &str, port: u16) -> UpstreamEndpoint {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         let authority =
             if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-        Endpoint {
+        UpstreamEndpoint {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             host: host.into(),
             port,
             authority: authority.into(),
-            health: Health::default(),
-            open: AtomicUsize::new(0),
-            rests_until: AtomicU64::new(0),
+            health: EndpointHealth::default(),
+            in_flight: AtomicUsize::new(0),
+            cooldown_until: AtomicU64::new(0),
             requests: AtomicU64::new(0),
             failures: AtomicU64::new(0),
             connects: AtomicU64::new(0),
         }
     }
 
-    /// A number that no other endpoint of this process has or had.
+    /// Unique within this process, never reused.
     pub fn id(&self) -> u64 {
         self.id
     }
 
-    /// Its name or address; IPv6 without brackets.
+    /// The host name or address; IPv6 without brackets.
     pub fn host(&self) -> &str {
         &self.host
     }
 
-    /// Its port.
+    /// The port.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -220,112 +226,112 @@ impl Endpoint {
         &self.authority
     }
 
-    /// What probes say. Whom nobody has probed is well.
-    pub fn is_well(&self) -> bool {
-        self.health.is_well()
+    /// The result of the probes. Healthy if never probed.
+    pub fn is_healthy(&self) -> bool {
+        self.health.is_healthy()
     }
 
-    /// Whether a connection to it could not be made a moment ago.
-    pub fn rests(&self, now: Duration) -> bool {
-        nanos(now) < self.rests_until.load(Ordering::Relaxed)
+    /// Whether a recent connect failed.
+    pub fn is_cooling_down(&self, now: Duration) -> bool {
+        nanos(now) < self.cooldown_until.load(Ordering::Relaxed)
     }
 
-    /// How many requests and tunnels are at it.
-    pub fn open(&self) -> usize {
-        self.open.load(Ordering::Relaxed)
+    /// The number of active requests and tunnels.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::Relaxed)
     }
 
-    /// Counts a request or a tunnel until it is dropped.
-    pub fn hold(self: &Arc<Self>) -> Held {
-        self.open.fetch_add(1, Ordering::Relaxed);
+    /// Counts an active request or tunnel until the guard is dropped.
+    pub fn begin_request(self: &Arc<Self>) -> InFlightGuard {
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
         self.requests.fetch_add(1, Ordering::Relaxed);
-        Held { endpoint: Arc::clone(self) }
+        InFlightGuard { endpoint: Arc::clone(self) }
     }
 
-    /// A connection could not be made: it rests for [`REST`].
-    pub fn failed(&self, now: Duration) {
+    /// Records a failed connect. The endpoint cools down for [`CONNECT_COOLDOWN`].
+    pub fn record_connect_failure(&self, now: Duration) {
         self.failures.fetch_add(1, Ordering::Relaxed);
-        self.rests_until.store(nanos(now.saturating_add(REST)), Ordering::Relaxed);
+        self.cooldown_until.store(nanos(now.saturating_add(CONNECT_COOLDOWN)), Ordering::Relaxed);
     }
 
-    /// It answered: it need not rest.
-    pub fn succeeded(&self) {
-        // Most have nothing to say, and a line of memory that nobody writes can be everybody's.
-        if self.rests_until.load(Ordering::Relaxed) != 0 {
-            self.rests_until.store(0, Ordering::Relaxed);
+    /// Records a response. The cooldown ends.
+    pub fn record_success(&self) {
+        // Writes only if needed, so that the cache line stays shared between workers.
+        if self.cooldown_until.load(Ordering::Relaxed) != 0 {
+            self.cooldown_until.store(0, Ordering::Relaxed);
         }
     }
 
-    /// A connection was made.
-    pub fn connected(&self) {
+    /// Records a successful connect.
+    pub fn record_connect(&self) {
         self.connects.fetch_add(1, Ordering::Relaxed);
-        self.succeeded();
+        self.record_success();
     }
 
-    /// A probe ended well or not. Whether it is well from now on, if that is new.
-    pub fn probed(&self, well: bool, probe: &Probe) -> Option<bool> {
-        self.health.probed(well, probe)
+    /// Records a probe result. Returns the new health if it changed.
+    pub fn record_probe(&self, healthy: bool, probe: &Probe) -> Option<bool> {
+        self.health.record_probe(healthy, probe)
     }
 
-    /// How many requests and tunnels came to it so far.
+    /// The number of requests and tunnels so far.
     pub fn requests(&self) -> u64 {
         self.requests.load(Ordering::Relaxed)
     }
 
-    /// How often a connection could not be made.
+    /// The number of failed connects so far.
     pub fn failures(&self) -> u64 {
         self.failures.load(Ordering::Relaxed)
     }
 
-    /// How many connections were made.
+    /// The number of successful connects so far.
     pub fn connects(&self) -> u64 {
         self.connects.load(Ordering::Relaxed)
     }
 }
 
-/// A request or a tunnel at an endpoint, for as long as this is kept.
+/// Counts an active request or tunnel while it exists.
 #[derive(Debug)]
-pub struct Held {
-    endpoint: Arc<Endpoint>,
+pub struct InFlightGuard {
+    endpoint: Arc<UpstreamEndpoint>,
 }
 
-impl Held {
-    /// Where it is.
-    pub fn endpoint(&self) -> &Arc<Endpoint> {
+impl InFlightGuard {
+    /// The endpoint.
+    pub fn endpoint(&self) -> &Arc<UpstreamEndpoint> {
         &self.endpoint
     }
 }
 
-impl Drop for Held {
+impl Drop for InFlightGuard {
     fn drop(&mut self) {
-        self.endpoint.open.fetch_sub(1, Ordering::Relaxed);
+        self.endpoint.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// What probes say, in one word: whether it is unwell, and how many probes in a row said otherwise.
+/// One word: the top bit is set if unhealthy, the rest counts consecutive probes with the opposite result.
 #[derive(Debug, Default)]
-struct Health(AtomicU64);
+struct EndpointHealth(AtomicU64);
 
-impl Health {
-    const UNWELL: u64 = 1 << 63;
+impl EndpointHealth {
+    const UNHEALTHY: u64 = 1 << 63;
 
-    fn is_well(&self) -> bool {
-        self.0.load(Ordering::Relaxed) & Health::UNWELL == 0
+    fn is_healthy(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & EndpointHealth::UNHEALTHY == 0
     }
 
-    fn recover(&self) {
+    fn reset(&self) {
         self.0.store(0, Ordering::Relaxed);
     }
 
-    fn probed(&self, well: bool, probe: &Probe) -> Option<bool> {
+    fn record_probe(&self, healthy: bool, probe: &Probe) -> Option<bool> {
         let after = |word: u64| {
-            let (standing, contrary) = (word & Health::UNWELL, word & !Health::UNWELL);
-            let was_well = standing == 0;
-            let needed = if was_well { probe.failures } else { probe.successes };
-            match contrary + 1 {
-                _ if well == was_well => standing,
-                contrary if contrary >= needed => standing ^ Health::UNWELL,
-                contrary => standing | contrary,
+            let (health_bit, streak) = (word & EndpointHealth::UNHEALTHY, word & !EndpointHealth::UNHEALTHY);
+            let was_healthy = health_bit == 0;
+            let needed = if was_healthy { probe.failures } else { probe.successes };
+            match streak + 1 {
+                _ if healthy == was_healthy => health_bit,
+                streak if streak >= needed => health_bit ^ EndpointHealth::UNHEALTHY,
+                streak => health_bit | streak,
             }
         };
         let mut before = self.0.load(Ordering::Relaxed);
@@ -334,7 +340,7 @@ impl Health {
         {
             before = other;
         }
-        ((before ^ after(before)) & Health::UNWELL != 0).then_some(well)
+        ((before ^ after(before)) & EndpointHealth::UNHEALTHY != 0).then_some(healthy)
     }
 }
 
@@ -342,12 +348,12 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Different in every process, so that gateways beside each other do not begin with the same endpoint.
-fn any_number() -> u64 {
+/// Random per process, so that several gateways start at different endpoints.
+fn random_start() -> u64 {
     RandomState::new().hash_one(STEP)
 }
 
-/// A number that looks like any other, made of one of a sequence.
+/// The finalizer of SplitMix64.
 const fn mix(number: u64) -> u64 {
     let number = (number ^ (number >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let number = (number ^ (number >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);

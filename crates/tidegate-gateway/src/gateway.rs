@@ -1,4 +1,4 @@
-//! The gateway as a whole: it starts, takes new settings while it runs, and ends without dropping anybody.
+//! The gateway: start, reload, drain. A reload drops no connection, and a drain completes active requests.
 
 use std::fmt;
 use std::io;
@@ -13,63 +13,64 @@ use tidegate::Memory;
 use tidegate::catalog::ApplyError;
 use tidegate::clock::{Clock, SystemClock};
 use tidegate::file::GatewaySpec;
-use tidegate_net::{Ending, listen};
+use tidegate_net::{Shutdown, listen};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::limits::{MOST_CLIENTS, RateLimitManager, Reloaded};
-use crate::logbook::Logbook;
-use crate::numbers::Numbers;
+use crate::access_log::AccessLogWriter;
+use crate::config_snapshot::ConfigSnapshot;
+use crate::limits::{MAX_CLIENTS, RateLimitManager, ReloadSummary};
+use crate::metrics::GatewayMetrics;
 use crate::reload::{Environment, Reloader};
-use crate::site::Site;
 use crate::tls::{self, TlsError};
-use crate::worker::{self, Over};
+use crate::worker::{self, ConnectionEnd};
 
-/// The most connections that are told at the same time that there is no room. Others are closed without a word.
-const MOST_TURNED_AWAY: usize = 1024;
+/// The maximum number of connections that receive a rejection at the same time. Further ones are closed
+/// without a response.
+const MAX_REJECTING: usize = 1024;
 
-/// What may be chosen when a gateway starts.
+/// Options for starting a gateway.
 #[derive(Debug, Clone)]
-pub struct Means {
-    /// How many threads; at least one.
+pub struct GatewayOptions {
+    /// The number of worker threads; at least 1.
     pub workers: usize,
-    /// The most connections of clients, whatever the limits say: what the system can bear.
+    /// The maximum number of client connections that the system can handle, independent of the limits.
     pub connections: usize,
-    /// The memory for what is counted.
+    /// The memory budget of the counters.
     pub memory: Memory,
-    /// Where a line for every request goes, if anywhere.
-    pub logbook: Option<Logbook>,
+    /// Where access log lines go, if enabled.
+    pub access_log: Option<AccessLogWriter>,
 }
 
-impl Default for Means {
-    fn default() -> Means {
-        Means { workers: 1, connections: 100_000, memory: Memory::default(), logbook: None }
+impl Default for GatewayOptions {
+    fn default() -> GatewayOptions {
+        GatewayOptions { workers: 1, connections: 100_000, memory: Memory::default(), access_log: None }
     }
 }
 
-/// A gateway that runs.
+/// A running gateway.
 #[derive(Debug)]
 pub struct Gateway {
     address: SocketAddr,
-    house: Arc<House>,
+    state: Arc<GatewayState>,
     threads: Vec<JoinHandle<io::Result<()>>>,
 }
 
-/// Why a gateway does not start, or why new settings are not used.
+/// Why a gateway does not start, or why a reload fails.
 #[derive(Debug)]
 pub enum GatewayError {
-    /// It cannot listen at this address.
+    /// The listen address is not available.
     Address {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The cause.
         error: io::Error,
     },
-    /// It can have no threads.
+    /// A worker thread cannot be started.
     Thread(io::Error),
-    /// Its certificate cannot be used.
+    /// The certificate is not usable.
     Tls(TlsError),
-    /// Its limits cannot be put in force.
+    /// The limits cannot be applied.
     Limits(ApplyError),
 }
 
@@ -79,13 +80,13 @@ impl fmt::Display for GatewayError {
             GatewayError::Address { address, error } if error.kind() == io::ErrorKind::AddrInUse => {
                 write!(
                     f,
-                    "cannot listen at {address}: somebody else does; stop them or choose another address"
+                    "cannot listen at {address}: the address is in use; stop the other process or choose another address"
                 )
             }
             GatewayError::Address { address, error } => write!(f, "cannot listen at {address}: {error}"),
             GatewayError::Thread(error) => write!(f, "cannot start a thread: {error}"),
             GatewayError::Tls(error) => write!(f, "tls: {error}"),
-            GatewayError::Limits(error) => write!(f, "the limits cannot be put in force: {error}"),
+            GatewayError::Limits(error) => write!(f, "the limits cannot be applied: {error}"),
         }
     }
 }
@@ -93,225 +94,225 @@ impl fmt::Display for GatewayError {
 impl std::error::Error for GatewayError {}
 
 impl Gateway {
-    /// Starts to listen and to serve.
-    pub fn start(spec: GatewaySpec, means: Means) -> Result<Gateway, GatewayError> {
+    /// Starts the workers. The gateway serves when this returns.
+    pub fn start(spec: GatewaySpec, options: GatewayOptions) -> Result<Gateway, GatewayError> {
         let acceptor = spec.tls.as_ref().map(tls::acceptor).transpose().map_err(GatewayError::Tls)?;
-        let workers = means.workers.max(1);
+        let workers = options.workers.max(1);
         let address = spec.server.listen;
         let sockets = listen(address, workers).map_err(|error| GatewayError::Address { address, error })?;
         let address = sockets.first().and_then(|socket| socket.local_addr().ok()).unwrap_or(address);
-        let started_at = (spec.server.listen, spec.management);
-        let limits = RateLimitManager::new(SystemClock::new(), means.memory, MOST_CLIENTS);
+        let listen_addresses = (spec.server.listen, spec.management);
+        let limits = RateLimitManager::new(SystemClock::new(), options.memory, MAX_CLIENTS);
         limits.reload(&spec).map_err(GatewayError::Limits)?;
-        let numbers = Numbers::new(workers);
-        let site = Arc::new(Site::new(spec, acceptor, &limits, &numbers, None));
-        let house = Arc::new(House {
+        let metrics = GatewayMetrics::new(workers);
+        let config = Arc::new(ConfigSnapshot::new(spec, acceptor, &limits, &metrics, None));
+        let state = Arc::new(GatewayState {
             limits,
             clock: SystemClock::new(),
-            logbook: means.logbook,
-            numbers,
-            site: RwLock::new((1, site)),
+            access_log: options.access_log,
+            metrics,
+            config: RwLock::new((1, config)),
             generation: AtomicU64::new(1),
-            ending: Ending::default(),
-            cutting: Ending::default(),
-            cut: AtomicUsize::new(0),
-            started_at,
-            began: Instant::now(),
+            shutdown: Shutdown::default(),
+            abort: Shutdown::default(),
+            aborted: AtomicUsize::new(0),
+            listen_addresses,
+            started: Instant::now(),
             open: AtomicUsize::new(0),
-            most_open: means.connections.max(1),
-            turned_away: AtomicUsize::new(0),
-            left: Notify::new(),
+            max_open: options.connections.max(1),
+            rejecting: AtomicUsize::new(0),
+            slot_released: Notify::new(),
         });
-        let mut gateway = Gateway { address, house, threads: Vec::with_capacity(workers) };
+        let mut gateway = Gateway { address, state, threads: Vec::with_capacity(workers) };
         for (number, socket) in sockets.into_iter().enumerate() {
-            let house = Arc::clone(&gateway.house);
+            let state = Arc::clone(&gateway.state);
             let thread = std::thread::Builder::new().name(format!("gateway-{number}"));
-            match thread.spawn(move || worker::work(house, socket, number)) {
+            match thread.spawn(move || worker::run_worker(state, socket, number)) {
                 Ok(handle) => gateway.threads.push(handle),
-                // Those that have started end with the gateway.
+                // Dropping `gateway` stops the workers that have started.
                 Err(error) => return Err(GatewayError::Thread(error)),
             }
         }
         Ok(gateway)
     }
 
-    /// Where it listens.
+    /// The listen address.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The limits, for those who want to look.
+    /// The limits and their counters.
     pub fn limits(&self) -> &RateLimitManager {
-        &self.house.limits
+        &self.state.limits
     }
 
-    /// How many connections of clients there are.
+    /// The number of open client connections.
     pub fn connections(&self) -> usize {
-        self.house.open.load(Ordering::Acquire)
+        self.state.open.load(Ordering::Acquire)
     }
 
-    /// How many requests and tunnels are at endpoints.
-    pub fn under_way(&self) -> usize {
-        let (_, site) = self.house.site();
-        let backends = site.backends.values();
-        backends.flat_map(|backend| backend.endpoints()).map(|endpoint| endpoint.open()).sum()
+    /// The number of active requests and tunnels at endpoints.
+    pub fn active_requests(&self) -> usize {
+        let (_, config) = self.state.config();
+        let backends = config.backends.values();
+        backends.flat_map(|backend| backend.endpoints()).map(|endpoint| endpoint.in_flight()).sum()
     }
 
-    /// Reads settings from this file, which the gateway was started with, whenever it is told to or the file has changed.
+    /// Creates a reloader for the settings file that the gateway was started with.
     pub fn reloader(&self, path: impl Into<PathBuf>, env: Environment) -> Reloader {
-        Reloader::new(Arc::clone(&self.house), path.into(), env)
+        Reloader::new(Arc::clone(&self.state), path.into(), env)
     }
 
-    /// Puts new settings in force: all of them or none. Nobody is cut off, and whatever is counted stays.
-    pub fn reload(&self, spec: GatewaySpec) -> Result<Reloaded, GatewayError> {
-        self.house.reload(spec)
+    /// Applies new settings: all of them or none. Connections stay open and counters keep their values.
+    pub fn reload(&self, spec: GatewaySpec) -> Result<ReloadSummary, GatewayError> {
+        self.state.reload(spec)
     }
 
-    /// Takes no more connections, ends those on which nothing is being said, lets the others finish, and returns when they have or
-    /// when they took too long.
+    /// Stops accepting, closes idle connections, and lets active requests finish. Returns when all
+    /// connections are closed or the drain timeout has passed.
     pub fn drain(mut self) {
-        self.house.ending.tell();
+        self.state.shutdown.trigger();
         for thread in self.threads.drain(..) {
             // A worker that panicked has nothing left to finish.
-            let _over = thread.join();
+            let _result = thread.join();
         }
-        let cut = self.house.cut.load(Ordering::Acquire);
-        if cut > 0 {
-            tracing::warn!(cut, "requests and tunnels that were still under way were cut off");
+        let aborted = self.state.aborted.load(Ordering::Acquire);
+        if aborted > 0 {
+            tracing::warn!(aborted, "active requests and tunnels were cut off at the end of the drain");
         }
     }
 
-    /// What ends [`Gateway::drain`] before its time: whoever tells it has everything cut off that is still under way.
-    pub fn cutting(&self) -> Ending {
-        self.house.cutting.clone()
+    /// A signal that aborts [`Gateway::drain`]: everything that is still active is cut off.
+    pub fn abort_signal(&self) -> Shutdown {
+        self.state.abort.clone()
     }
 }
 
-/// A gateway that nobody holds any more ends by itself; nobody waits for it.
+/// Dropping a gateway stops it without waiting.
 impl Drop for Gateway {
     fn drop(&mut self) {
-        self.house.ending.tell();
+        self.state.shutdown.trigger();
     }
 }
 
-/// What all workers share.
-pub(crate) struct House {
+/// The state shared by all workers.
+pub(crate) struct GatewayState {
     pub(crate) limits: RateLimitManager,
     clock: SystemClock,
-    pub(crate) logbook: Option<Logbook>,
-    pub(crate) numbers: Numbers,
-    /// The site in force, and which one it is.
-    site: RwLock<(u64, Arc<Site>)>,
+    pub(crate) access_log: Option<AccessLogWriter>,
+    pub(crate) metrics: GatewayMetrics,
+    /// The current snapshot and its generation.
+    config: RwLock<(u64, Arc<ConfigSnapshot>)>,
     generation: AtomicU64,
-    pub(crate) ending: Ending,
-    /// That nobody is waited for any more.
-    pub(crate) cutting: Ending,
-    /// How many requests and tunnels were cut off by that.
-    cut: AtomicUsize,
-    /// Where the settings said to listen when it was started: the gateway's address, and that of its management port.
-    started_at: (SocketAddr, Option<SocketAddr>),
-    pub(crate) began: Instant,
+    pub(crate) shutdown: Shutdown,
+    /// Set when draining is over; active requests are cut off.
+    pub(crate) abort: Shutdown,
+    /// The number of requests and tunnels cut off by the abort.
+    aborted: AtomicUsize,
+    /// The addresses at start: the gateway's and the management port's. A change needs a restart.
+    listen_addresses: (SocketAddr, Option<SocketAddr>),
+    pub(crate) started: Instant,
     open: AtomicUsize,
-    most_open: usize,
-    turned_away: AtomicUsize,
-    left: Notify,
+    max_open: usize,
+    rejecting: AtomicUsize,
+    slot_released: Notify,
 }
 
-impl House {
-    /// What the clock on the wall says, since 1970.
+impl GatewayState {
+    /// The wall clock time since 1970.
     pub(crate) fn wall_clock(&self) -> Duration {
         self.clock.tick().since_epoch(self.clock.now())
     }
 
-    /// Which site is in force.
+    /// The generation of the current snapshot.
     pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// The site in force.
-    pub(crate) fn site(&self) -> (u64, Arc<Site>) {
-        self.site.read().unwrap_or_else(PoisonError::into_inner).clone()
+    /// The current snapshot and its generation.
+    pub(crate) fn config(&self) -> (u64, Arc<ConfigSnapshot>) {
+        self.config.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Puts new settings in force: all of them or none.
-    pub(crate) fn reload(&self, spec: GatewaySpec) -> Result<Reloaded, GatewayError> {
+    /// Applies new settings: all of them or none.
+    pub(crate) fn reload(&self, spec: GatewaySpec) -> Result<ReloadSummary, GatewayError> {
         let acceptor = spec.tls.as_ref().map(tls::acceptor).transpose().map_err(GatewayError::Tls)?;
-        let mut site = self.site.write().unwrap_or_else(PoisonError::into_inner);
+        let mut config = self.config.write().unwrap_or_else(PoisonError::into_inner);
         let mut reloaded = self.limits.reload(&spec).map_err(GatewayError::Limits)?;
-        let (generation, before) = &*site;
-        reloaded.needs_restart = self.started_at != (spec.server.listen, spec.management);
+        let (generation, before) = &*config;
+        reloaded.needs_restart = self.listen_addresses != (spec.server.listen, spec.management);
         if reloaded.needs_restart {
-            tracing::warn!("where the gateway listens has changed in the settings, and waits for a restart");
+            tracing::warn!("a listen address has changed in the settings; restart the gateway to apply it");
         }
-        let next = Arc::new(Site::new(spec, acceptor, &self.limits, &self.numbers, Some(before)));
-        *site = (generation + 1, next);
-        self.generation.store(site.0, Ordering::Release);
+        let next = Arc::new(ConfigSnapshot::new(spec, acceptor, &self.limits, &self.metrics, Some(before)));
+        *config = (generation + 1, next);
+        self.generation.store(config.0, Ordering::Release);
         Ok(reloaded)
     }
 
-    /// Notes that a request or a tunnel was cut off.
-    pub(crate) fn cut(&self) {
-        self.cut.fetch_add(1, Ordering::AcqRel);
+    /// Counts a request or tunnel that was cut off.
+    pub(crate) fn count_aborted(&self) {
+        self.aborted.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// How whoever is let go of in the middle of something has parted.
-    pub(crate) fn parting(&self) -> Over {
-        if self.cutting.is_told() { Over::Ending } else { Over::Left }
+    /// How to record a request that is dropped before it completes.
+    pub(crate) fn abandon_reason(&self) -> ConnectionEnd {
+        if self.abort.is_triggered() { ConnectionEnd::ShuttingDown } else { ConnectionEnd::ClientClosed }
     }
 
-    /// A place for a connection, if there is one.
-    pub(crate) fn enter(self: &Arc<House>) -> Option<Seat> {
-        Seat::take(&self.open, self.most_open)?;
-        Some(Seat { house: Arc::clone(self), is_turned_away: false })
+    /// Reserves a slot for a connection. `None` if the maximum is reached.
+    pub(crate) fn reserve_slot(self: &Arc<GatewayState>) -> Option<ClientSlot> {
+        ClientSlot::try_increment(&self.open, self.max_open)?;
+        Some(ClientSlot { state: Arc::clone(self), is_rejection: false })
     }
 
-    /// A place for somebody who is told that there is none.
-    pub(crate) fn turn_away(self: &Arc<House>) -> Option<Seat> {
-        Seat::take(&self.turned_away, MOST_TURNED_AWAY)?;
-        Some(Seat { house: Arc::clone(self), is_turned_away: true })
+    /// Reserves a slot for a connection that only receives a rejection.
+    pub(crate) fn reserve_rejection_slot(self: &Arc<GatewayState>) -> Option<ClientSlot> {
+        ClientSlot::try_increment(&self.rejecting, MAX_REJECTING)?;
+        Some(ClientSlot { state: Arc::clone(self), is_rejection: true })
     }
 
-    /// Waits until there are no connections.
-    pub(crate) async fn everybody_left(&self) {
+    /// Waits until no connection is open.
+    pub(crate) async fn wait_until_idle(&self) {
         loop {
-            let left = self.left.notified();
+            let released = self.slot_released.notified();
             if self.open.load(Ordering::Acquire) == 0 {
                 return;
             }
-            left.await;
+            released.await;
         }
     }
 }
 
-impl fmt::Debug for House {
+impl fmt::Debug for GatewayState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("House").field("open", &self.open).finish_non_exhaustive()
+        f.debug_struct("GatewayState").field("open", &self.open).finish_non_exhaustive()
     }
 }
 
-/// A place in the house; free again when it is dropped.
+/// A reserved slot. Dropping it releases the slot.
 #[derive(Debug)]
-pub(crate) struct Seat {
-    house: Arc<House>,
-    is_turned_away: bool,
+pub(crate) struct ClientSlot {
+    state: Arc<GatewayState>,
+    is_rejection: bool,
 }
 
-impl Seat {
-    fn take(taken: &AtomicUsize, most: usize) -> Option<()> {
-        let one_more = |taken: usize| (taken < most).then_some(taken + 1);
-        taken.fetch_update(Ordering::AcqRel, Ordering::Relaxed, one_more).ok().map(drop)
+impl ClientSlot {
+    fn try_increment(count: &AtomicUsize, max: usize) -> Option<()> {
+        let add_one = |current: usize| (current < max).then_some(current + 1);
+        count.fetch_update(Ordering::AcqRel, Ordering::Relaxed, add_one).ok().map(drop)
     }
 }
 
-impl Drop for Seat {
+impl Drop for ClientSlot {
     fn drop(&mut self) {
-        if self.is_turned_away {
-            self.house.turned_away.fetch_sub(1, Ordering::AcqRel);
+        if self.is_rejection {
+            self.state.rejecting.fetch_sub(1, Ordering::AcqRel);
             return;
         }
-        self.house.open.fetch_sub(1, Ordering::AcqRel);
-        if self.house.ending.is_told() {
-            self.house.left.notify_waiters();
+        self.state.open.fetch_sub(1, Ordering::AcqRel);
+        if self.state.shutdown.is_triggered() {
+            self.state.slot_released.notify_waiters();
         }
     }
 }

@@ -1,45 +1,48 @@
-//! The gateway: a reverse proxy that decides, for every connection and every request, who may do how much.
+//! The gateway: a reverse proxy that enforces rate and connection limits at four levels.
 //!
 //! ```text
-//!   socket ──▶ door ──▶ relay (HTTP/1) ──┐
-//!                 └───▶ second (HTTP/2) ─┴─▶ guest: site ▶ way ▶ limits ──▶ 429, or on to an endpoint and back
-//!   gateway.yaml ─▶ GatewaySpec ─▶ Gateway::reload ─▶ a new site, and edits of limits that keep what is counted
+//!   socket ──▶ handshake ──▶ http1 ──┐
+//!                    └─────▶ http2 ──┴─▶ ClientConnection: route ▶ limits ──▶ 429, or an endpoint and back
+//!   gateway.yaml ─▶ GatewaySpec ─▶ Gateway::reload ─▶ new ConfigSnapshot, and limit edits that keep all counts
 //! ```
 //!
-//! What decides is pure: [`routes`] finds the most specific route, [`client`] finds out who asks, [`cascade`] says whose rule holds for
-//! a client, [`limits`] asks all levels together, [`wire`] reads and writes HTTP/1, [`endpoints`] says who is next. The rest has sockets.
+//! The decision logic is pure: [`route_table`] finds the most specific route, [`client`] identifies the client,
+//! [`cascade`] selects the client's rule, [`limits`] decides all levels together, [`wire`] parses and writes HTTP/1,
+//! and [`endpoints`] picks an endpoint. The other modules own sockets and tasks.
 
-pub mod access;
-mod answers;
+pub mod access_log;
 mod buffers;
 pub mod cascade;
 pub mod client;
-mod door;
+mod client_connection;
+mod config_snapshot;
+mod deadline;
 pub mod endpoints;
 mod gateway;
-mod guest;
-pub mod hot;
+mod handshake;
+mod health_probe;
+pub mod hottest_clients;
+mod http1;
+mod http2;
 pub mod limits;
-pub mod logbook;
-pub mod manage;
-pub mod numbers;
-mod pace;
-mod probing;
-mod relay;
+mod local_reply;
+pub mod management_api;
+pub mod metrics;
 pub mod reload;
-pub mod routes;
-mod second;
-mod site;
-mod story;
+mod request_log;
+pub mod route_table;
 mod tls;
 mod upstream;
 pub mod wire;
 mod worker;
 
-pub use cascade::{Applied, Scope, cascade};
-pub use client::{ClientKey, Clients};
-pub use gateway::{Gateway, GatewayError, Means};
-pub use limits::{Connection, Counted, Kind, Level, Plan, RateLimitManager, Refusal, Reloaded};
-pub use logbook::Logbook;
-pub use routes::Routes;
+pub use access_log::AccessLogWriter;
+pub use cascade::{EffectiveLimit, Scope, cascade};
+pub use client::{ClientKey, ClientResolver};
+pub use gateway::{Gateway, GatewayError, GatewayOptions};
+pub use limits::{
+    ConnectionCounter, ConnectionPermit, LimitLevel, LimitPlan, LimitRefusal, RateLimitManager, RefusalKind,
+    ReloadSummary,
+};
+pub use route_table::RouteTable;
 pub use tls::{TlsError, check_certificate};

@@ -1,7 +1,6 @@
-//! The file of the gateway: read at the start, when it has changed, and when somebody asks for it.
+//! Reloads the settings file when it changes, on SIGHUP, and through the management API.
 //!
-//! A file that cannot be read or used leaves everything as it is, is told with all that is wrong with it, and is tried again when it
-//! changes.
+//! A file that cannot be read or applied changes nothing. All of its errors are reported, and it is read again when it changes.
 
 use std::fmt;
 use std::io;
@@ -10,149 +9,154 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tidegate::file::{GatewaySpec, read_gateway};
-use tidegate_net::{Look, Looker, Watching};
+use tidegate_net::{FilePoll, FileWatcher, PollThread};
 
-use crate::endpoints::Backend;
-use crate::gateway::{GatewayError, House};
-use crate::limits::{RateLimitManager, Reloaded};
-use crate::manage::{Behind, Status};
-use crate::numbers::Numbers;
+use crate::endpoints::UpstreamBackend;
+use crate::gateway::{GatewayError, GatewayState};
+use crate::limits::{RateLimitManager, ReloadSummary};
+use crate::management_api::{GatewayStatus, ManagedGateway};
+use crate::metrics::GatewayMetrics;
 
-/// Where the values of `${env:…}` come from.
+/// Looks up the values of `${env:…}`.
 pub type Environment = Box<dyn Fn(&str) -> Option<String> + Send + Sync>;
 
-/// A file, and the gateway it is for.
+/// Reloads one file into one gateway.
 pub struct Reloader {
-    house: Arc<House>,
+    state: Arc<GatewayState>,
     env: Environment,
-    looker: Mutex<Looker>,
+    watcher: Mutex<FileWatcher>,
     name: String,
 }
 
-/// Why a file was not used: everything that is wrong with it.
+/// Why settings were rejected: all errors.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unused {
-    /// All of it, for those who may read the file.
+pub struct RejectedConfig {
+    /// All errors as one text for the log.
     pub text: String,
-    /// Each error in a line: where, and what.
+    /// One line per error, with its position.
     pub errors: Vec<String>,
 }
 
-impl fmt::Display for Unused {
+impl fmt::Display for RejectedConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
 }
 
-impl std::error::Error for Unused {}
+impl std::error::Error for RejectedConfig {}
 
-impl Unused {
-    fn of_one(text: String) -> Unused {
-        Unused { errors: vec![text.clone()], text }
+impl RejectedConfig {
+    fn single(text: String) -> RejectedConfig {
+        RejectedConfig { errors: vec![text.clone()], text }
     }
 }
 
-/// Reads a file of the gateway.
-pub fn read(name: &str, bytes: &[u8], env: &dyn Fn(&str) -> Option<String>) -> Result<GatewaySpec, Unused> {
+/// Parses a settings file.
+pub fn read(
+    name: &str,
+    bytes: &[u8],
+    env: &dyn Fn(&str) -> Option<String>,
+) -> Result<GatewaySpec, RejectedConfig> {
     read_gateway(name, bytes, env).map_err(|wrong| {
-        let told = |each: &tidegate::file::Diagnostic| {
+        let describe = |each: &tidegate::file::Diagnostic| {
             let field = if each.field.is_empty() { String::new() } else { format!(" {}:", each.field) };
             format!("{name}:{}:{}:{field} {}", each.line, each.column, each.message)
         };
-        Unused { errors: wrong.iter().map(told).collect(), text: wrong.to_string() }
+        RejectedConfig { errors: wrong.iter().map(describe).collect(), text: wrong.to_string() }
     })
 }
 
 impl Reloader {
-    /// For this gateway, from this file, which it was started with.
-    pub(crate) fn new(house: Arc<House>, path: PathBuf, env: Environment) -> Reloader {
+    /// Creates a reloader for the file that the gateway was started with.
+    pub(crate) fn new(state: Arc<GatewayState>, path: PathBuf, env: Environment) -> Reloader {
         let name = path.display().to_string();
-        let mut looker = Looker::new(path);
-        // What is there now is what the gateway was started with, or will be found to be something else.
-        let _as_started = looker.read_now();
-        Reloader { house, env, looker: Mutex::new(looker), name }
+        let mut watcher = FileWatcher::new(path);
+        // Sets the baseline. If the file has changed since the start, the next poll finds out.
+        let _as_started = watcher.read_now();
+        Reloader { state, env, watcher: Mutex::new(watcher), name }
     }
 
-    /// Reads the file and puts it in force, whether it has changed or not.
-    pub fn reload_now(&self) -> Result<Reloaded, Unused> {
-        let mut looker = self.looker.lock().unwrap_or_else(PoisonError::into_inner);
-        let read = looker.read_now();
-        self.take(read)
+    /// Reads and applies the file, changed or not.
+    pub fn reload_now(&self) -> Result<ReloadSummary, RejectedConfig> {
+        let mut watcher = self.watcher.lock().unwrap_or_else(PoisonError::into_inner);
+        let read = watcher.read_now();
+        self.apply(read)
     }
 
-    /// Looks at the file, and puts it in force if it has changed and is whole.
-    pub fn look(&self) -> Option<Result<Reloaded, Unused>> {
-        let mut looker = self.looker.lock().unwrap_or_else(PoisonError::into_inner);
-        match looker.look() {
-            Look::Same | Look::Changing => None,
-            Look::Changed(read) => Some(self.take(read)),
+    /// Applies the file if it has changed and is stable.
+    pub fn poll_file(&self) -> Option<Result<ReloadSummary, RejectedConfig>> {
+        let mut watcher = self.watcher.lock().unwrap_or_else(PoisonError::into_inner);
+        match watcher.poll() {
+            FilePoll::Unchanged | FilePoll::Unsettled => None,
+            FilePoll::Changed(read) => Some(self.apply(read)),
         }
     }
 
-    /// Looks every half second, on a thread of its own, until what is returned is dropped.
-    pub fn watch_file(self: &Arc<Reloader>) -> io::Result<Watching> {
+    /// Polls the file every half second on a thread of its own until the result is dropped.
+    pub fn watch_file(self: &Arc<Reloader>) -> io::Result<PollThread> {
         let reloader = Arc::clone(self);
-        Watching::start("reload", move || {
-            // How it went is in the log.
-            let _told = reloader.look();
+        PollThread::start("reload", move || {
+            // The result is in the log.
+            let _logged = reloader.poll_file();
         })
     }
 
-    fn take(&self, read: io::Result<Vec<u8>>) -> Result<Reloaded, Unused> {
+    fn apply(&self, read: io::Result<Vec<u8>>) -> Result<ReloadSummary, RejectedConfig> {
         let name = &self.name;
         let reloaded = read
-            .map_err(|error| Unused::of_one(format!("cannot read {name}: {error}")))
+            .map_err(|error| RejectedConfig::single(format!("cannot read {name}: {error}")))
             .and_then(|bytes| self::read(name, &bytes, &*self.env))
             .and_then(|spec| {
-                self.house
+                self.state
                     .reload(spec)
-                    .map_err(|error: GatewayError| Unused::of_one(format!("{name}: {error}")))
+                    .map_err(|error: GatewayError| RejectedConfig::single(format!("{name}: {error}")))
             });
-        self.house.numbers.reloaded(reloaded.is_ok(), self.house.wall_clock());
+        self.state.metrics.record_reload(reloaded.is_ok(), self.state.wall_clock());
         match &reloaded {
-            Ok(Reloaded { changed, overfull, .. }) => {
-                tracing::info!(path = %name, changed_limits = changed, overfull = overfull.len(), "the settings were read");
+            Ok(ReloadSummary { changed, overfull, .. }) => {
+                tracing::info!(path = %name, changed_limits = changed, overfull = overfull.len(), "the settings were reloaded");
             }
-            Err(unused) => {
-                tracing::error!(path = %name, "the settings were not used, and the former ones stay in force\n{unused}");
+            Err(rejected) => {
+                tracing::error!(path = %name, "the settings were rejected; the previous settings stay in effect\n{rejected}");
             }
         }
         reloaded
     }
 }
 
-/// What the management port looks at.
-impl Behind for Reloader {
-    fn status(&self) -> Status {
-        if self.house.ending.is_told() { Status::Draining } else { Status::Up }
+/// The management API reads the gateway through its reloader.
+impl ManagedGateway for Reloader {
+    fn status(&self) -> GatewayStatus {
+        if self.state.shutdown.is_triggered() { GatewayStatus::Draining } else { GatewayStatus::Up }
     }
 
     fn now(&self) -> Duration {
-        self.house.wall_clock()
+        self.state.wall_clock()
     }
 
     fn uptime(&self) -> Duration {
-        self.house.began.elapsed()
+        self.state.started.elapsed()
     }
 
     fn limits(&self) -> &RateLimitManager {
-        &self.house.limits
+        &self.state.limits
     }
 
-    fn numbers(&self) -> &Numbers {
-        &self.house.numbers
+    fn metrics(&self) -> &GatewayMetrics {
+        &self.state.metrics
     }
 
-    fn backends(&self) -> Vec<Arc<Backend>> {
-        let (_, site) = self.house.site();
-        site.spec
+    fn backends(&self) -> Vec<Arc<UpstreamBackend>> {
+        let (_, config) = self.state.config();
+        config
+            .spec
             .backends
             .iter()
-            .filter_map(|backend| site.backends.get(backend.name.as_str()).cloned())
+            .filter_map(|backend| config.backends.get(backend.name.as_str()).cloned())
             .collect()
     }
 
-    fn reload(&self) -> Result<Reloaded, Unused> {
+    fn reload(&self) -> Result<ReloadSummary, RejectedConfig> {
         self.reload_now()
     }
 }

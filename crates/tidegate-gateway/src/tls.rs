@@ -1,4 +1,4 @@
-//! The gateway's certificate.
+//! Loads the TLS certificate and key.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,15 +9,15 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tidegate::file::gateway::Certificate;
 use tokio_rustls::TlsAcceptor;
 
-/// Why there is no TLS: each file that cannot be used, and why not.
+/// Each file that is not usable, with the reason.
 #[derive(Debug)]
 pub struct TlsError {
-    flaws: Vec<(String, String)>,
+    problems: Vec<(String, String)>,
 }
 
 impl fmt::Display for TlsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (place, (file, why)) in self.flaws.iter().enumerate() {
+        for (place, (file, why)) in self.problems.iter().enumerate() {
             write!(f, "{}{file} cannot be used: {why}", if place == 0 { "" } else { "; " })?;
         }
         Ok(())
@@ -26,22 +26,23 @@ impl fmt::Display for TlsError {
 
 impl std::error::Error for TlsError {}
 
-/// Reads a certificate and its key.
+/// Loads a certificate and its key.
 pub(crate) fn acceptor(files: &Certificate) -> Result<TlsAcceptor, TlsError> {
-    let wrong = |file: &str, why: String| TlsError { flaws: vec![(file.to_owned(), why)] };
+    let error_for = |file: &str, why: String| TlsError { problems: vec![(file.to_owned(), why)] };
     let chain = CertificateDer::pem_file_iter(&files.certificate)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-        .map_err(|error| wrong(&files.certificate, told(&error)));
+        .map_err(|error| error_for(&files.certificate, describe_pem_error(&error)));
     let chain = chain.and_then(|chain| match chain.len() {
-        0 => Err(wrong(&files.certificate, "there is no certificate in it".to_owned())),
+        0 => Err(error_for(&files.certificate, "the file contains no certificate".to_owned())),
         _ => Ok(chain),
     });
-    let key = PrivateKeyDer::from_pem_file(&files.key).map_err(|error| wrong(&files.key, told(&error)));
-    // Whoever has two things to mend hears of both at once.
+    let key = PrivateKeyDer::from_pem_file(&files.key)
+        .map_err(|error| error_for(&files.key, describe_pem_error(&error)));
+    // Report problems of both files at once.
     let (chain, key) = match (chain, key) {
         (Ok(chain), Ok(key)) => (chain, key),
         (Err(mut chain), Err(key)) => {
-            chain.flaws.extend(key.flaws);
+            chain.problems.extend(key.problems);
             return Err(chain);
         }
         (Err(error), Ok(_)) | (Ok(_), Err(error)) => return Err(error),
@@ -49,22 +50,22 @@ pub(crate) fn acceptor(files: &Certificate) -> Result<TlsAcceptor, TlsError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(|error| wrong(&files.certificate, error.to_string()))?
+        .map_err(|error| error_for(&files.certificate, error.to_string()))?
         .with_no_client_auth()
         .with_single_cert(chain, key)
-        .map_err(|error| wrong(&files.key, format!("it does not fit the certificate: {error}")))?;
+        .map_err(|error| error_for(&files.key, format!("the key does not match the certificate: {error}")))?;
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-/// Whether a gateway could use these files now.
+/// Checks that the files are usable.
 pub fn check_certificate(files: &Certificate) -> Result<(), TlsError> {
     acceptor(files).map(drop)
 }
 
-fn told(error: &PemError) -> String {
+fn describe_pem_error(error: &PemError) -> String {
     match error {
-        PemError::NoItemsFound => "nothing of the kind is in it".to_owned(),
+        PemError::NoItemsFound => "the file contains no such item".to_owned(),
         PemError::Io(error) => error.to_string(),
         other => other.to_string(),
     }
@@ -75,12 +76,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn both_files_are_told_if_both_are_missing() {
+    fn both_missing_files_are_reported() {
         let files = Certificate { certificate: "/nowhere/chain.pem".into(), key: "/nowhere/key.pem".into() };
-        let told = check_certificate(&files).expect_err("nothing is there").to_string();
-        let of_each: Vec<&str> = told.split("; ").collect();
-        assert_eq!(of_each.len(), 2, "{told}");
-        assert!(of_each[0].starts_with("/nowhere/chain.pem cannot be used: "), "{told}");
-        assert!(of_each[1].starts_with("/nowhere/key.pem cannot be used: "), "{told}");
+        let message = check_certificate(&files).expect_err("nothing is there").to_string();
+        let problems: Vec<&str> = message.split("; ").collect();
+        assert_eq!(problems.len(), 2, "{message}");
+        assert!(problems[0].starts_with("/nowhere/chain.pem cannot be used: "), "{message}");
+        assert!(problems[1].starts_with("/nowhere/key.pem cannot be used: "), "{message}");
     }
 }

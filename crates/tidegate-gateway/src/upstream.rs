@@ -1,7 +1,7 @@
-//! Connections to endpoints: made when they are needed, kept for a while when they are not.
+//! Connections to endpoints.
 //!
-//! Every worker keeps its own, as plain sockets on which nothing is being said; whoever takes one speaks HTTP/1 on it, by which means
-//! ever, and brings it back when a response has ended cleanly.
+//! Each worker has its own pool of idle sockets. A user of a pooled socket speaks HTTP/1 on it and returns it after a complete
+//! response.
 
 use std::io;
 use std::net::IpAddr;
@@ -12,87 +12,93 @@ use hashbrown::HashMap;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
-use crate::answers::Answer;
-use crate::endpoints::Endpoint;
+use crate::endpoints::UpstreamEndpoint;
+use crate::local_reply::LocalReply;
 
-/// How many connections to one endpoint a worker keeps while they are not used.
-const MOST_KEPT: usize = 256;
+/// The maximum number of idle connections per endpoint and worker.
+const MAX_KEPT: usize = 256;
 
-/// The connections of a worker that nobody uses.
+/// The idle connections of a worker.
 #[derive(Debug, Default)]
-pub(crate) struct Pool {
-    idle: Mutex<HashMap<u64, Vec<Idle>>>,
+pub(crate) struct Http1Pool {
+    idle: Mutex<HashMap<u64, Vec<IdleConnection>>>,
 }
 
 #[derive(Debug)]
-struct Idle {
+struct IdleConnection {
     stream: TcpStream,
     until: Instant,
 }
 
-impl Pool {
-    /// One that nobody uses, and that is still open as far as is known: the one that was used last.
-    pub(crate) fn take(&self, endpoint: &Endpoint) -> Option<TcpStream> {
+impl Http1Pool {
+    /// Takes the most recently used connection that is still open.
+    pub(crate) fn take(&self, endpoint: &UpstreamEndpoint) -> Option<TcpStream> {
         let mut idle = self.idle();
         let kept = idle.get_mut(&endpoint.id())?;
-        while let Some(Idle { stream, .. }) = kept.pop() {
-            if is_silent(&stream) {
+        while let Some(IdleConnection { stream, .. }) = kept.pop() {
+            if is_idle_and_open(&stream) {
                 return Some(stream);
             }
         }
         None
     }
 
-    /// Keeps one for later.
-    pub(crate) fn keep(&self, endpoint: &Endpoint, stream: TcpStream, now: Instant, patience: Duration) {
+    /// Returns a connection to the pool.
+    pub(crate) fn keep(
+        &self,
+        endpoint: &UpstreamEndpoint,
+        stream: TcpStream,
+        now: Instant,
+        max_wait: Duration,
+    ) {
         let mut idle = self.idle();
         let kept = idle.entry(endpoint.id()).or_default();
-        if kept.len() < MOST_KEPT {
-            kept.push(Idle { stream, until: now + patience });
+        if kept.len() < MAX_KEPT {
+            kept.push(IdleConnection { stream, until: now + max_wait });
         }
     }
 
-    /// Closes those that nobody has used for too long, or that were closed at the other end.
+    /// Closes connections that are unused for too long or closed by the endpoint.
     pub(crate) fn sweep(&self, now: Instant) {
         self.idle().retain(|_, kept| {
-            kept.retain(|each| now < each.until && is_silent(&each.stream));
+            kept.retain(|each| now < each.until && is_idle_and_open(&each.stream));
             !kept.is_empty()
         });
     }
 
-    fn idle(&self) -> MutexGuard<'_, HashMap<u64, Vec<Idle>>> {
+    fn idle(&self) -> MutexGuard<'_, HashMap<u64, Vec<IdleConnection>>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Whether nothing has come on a connection that nobody uses, not even its end.
-fn is_silent(stream: &TcpStream) -> bool {
-    let heard = stream.try_read(&mut [0; 1]);
-    matches!(heard, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+/// Whether an idle connection is still open and has no unread bytes.
+fn is_idle_and_open(stream: &TcpStream) -> bool {
+    let read = stream.try_read(&mut [0; 1]);
+    matches!(read, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
 }
 
-/// What the client is told if no connection could be made, and whether that is the endpoint's fault: if this process or the machine has no
-/// more descriptors, it is not.
-pub(crate) fn unconnected(error: &io::Error) -> (Answer, bool) {
+/// The reply for a failed connect, and whether the endpoint caused it. A lack of file descriptors is not its
+/// fault.
+pub(crate) fn classify_connect_error(error: &io::Error) -> (LocalReply, bool) {
     const ENFILE: i32 = 23;
     const EMFILE: i32 = 24;
     match error.raw_os_error() {
-        Some(ENFILE | EMFILE) => (Answer::Nobody, false),
-        _ if error.kind() == io::ErrorKind::TimedOut => (Answer::Late, true),
-        _ => (Answer::Failed, true),
+        Some(ENFILE | EMFILE) => (LocalReply::NoEndpoint, false),
+        _ if error.kind() == io::ErrorKind::TimedOut => (LocalReply::GatewayTimeout, true),
+        _ => (LocalReply::BadGateway, true),
     }
 }
 
-/// A new connection.
-pub(crate) async fn connect(endpoint: &Endpoint, patience: Duration) -> io::Result<TcpStream> {
+/// Opens a connection.
+pub(crate) async fn connect(endpoint: &UpstreamEndpoint, max_wait: Duration) -> io::Result<TcpStream> {
     let connected = async {
         match endpoint.host().parse::<IpAddr>() {
             Ok(address) => TcpStream::connect((address, endpoint.port())).await,
             Err(_) => TcpStream::connect((endpoint.host(), endpoint.port())).await,
         }
     };
-    let stream = timeout(patience, connected).await.map_err(|_| io::ErrorKind::TimedOut)??;
-    // Heads are written whole; waiting for more would only make them late.
+    let stream = timeout(max_wait, connected).await.map_err(|_| io::ErrorKind::TimedOut)??;
+    // Heads are written at once; Nagle's algorithm would only delay them.
     stream.set_nodelay(true)?;
     Ok(stream)
 }
@@ -102,9 +108,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shortage_of_our_own_is_nobody_elses_fault() {
-        assert_eq!(unconnected(&io::Error::from_raw_os_error(24)), (Answer::Nobody, false));
-        assert_eq!(unconnected(&io::ErrorKind::TimedOut.into()), (Answer::Late, true));
-        assert_eq!(unconnected(&io::ErrorKind::ConnectionRefused.into()), (Answer::Failed, true));
+    fn descriptor_exhaustion_is_not_blamed_on_the_endpoint() {
+        assert_eq!(
+            classify_connect_error(&io::Error::from_raw_os_error(24)),
+            (LocalReply::NoEndpoint, false)
+        );
+        assert_eq!(
+            classify_connect_error(&io::ErrorKind::TimedOut.into()),
+            (LocalReply::GatewayTimeout, true)
+        );
+        assert_eq!(
+            classify_connect_error(&io::ErrorKind::ConnectionRefused.into()),
+            (LocalReply::BadGateway, true)
+        );
     }
 }

@@ -1,111 +1,113 @@
-//! HTTP/1 on the wire, as pure functions over bytes: what comes in is read strictly, what goes out is written anew.
+//! HTTP/1 parsing and writing, as pure functions over bytes.
 //!
 //! ```text
-//!   request  bytes ──▶ head ──▶ what is asked ──▶ composed: one line, fields that are for the next hop, framing of our own
-//!   response bytes ──▶ reply ─▶ what is said ───▶ composed likewise
-//!   bodies   bytes ──▶ framing ─▶ pieces ───────▶ framed anew
+//!   request  bytes ──▶ RequestHead ──▶ composed head with the gateway's own framing
+//!   response bytes ──▶ ResponseHead ─▶ composed head with the gateway's own framing
+//!   bodies   bytes ──▶ BodyDecoder ──▶ BodyEncoder
 //! ```
 //!
-//! Decided: nothing is passed on as it was sent but methods, targets, fields and data that were understood. Two parties who
-//! disagree about where a request ends are what smuggling is made of; whoever is behind the gateway hears of lengths only from it.
+//! Nothing is forwarded verbatim except methods, targets, fields and data that were parsed. Request smuggling needs two parsers
+//! that disagree about the end of a request; endpoints see only framing that the gateway wrote.
 //!
-//! Refused, each with an answer that says so: lengths that conflict or repeat, codings other than `chunked`, both at once, fields
-//! that are folded over lines, fields with spaces before the colon, `NUL` and other control characters, bare carriage returns and bare line
-//! feeds, several hosts or none, paths with `.` and `..` in them.
+//! Refused with an error: conflicting or repeated lengths, codings other than `chunked`, length and coding together, folded
+//! fields, spaces before the colon, `NUL` and other control characters, bare carriage returns and line feeds, several hosts
+//! or none, `.` and `..` path segments.
 
-pub mod fields;
-pub mod framing;
-pub mod head;
-mod hop;
-pub mod reply;
+pub mod body;
+pub mod header_fields;
+mod hop_fields;
+pub mod request_head;
+pub mod response_head;
 
 use std::fmt;
 
-/// The longest head: its line and its fields.
-pub const LARGEST_HEAD: usize = 64 * 1024;
-/// The most fields of a head.
-pub const MOST_FIELDS: usize = 128;
-/// The longest target of a request.
-pub const LONGEST_TARGET: usize = 16 * 1024;
+/// The maximum size of a head: its first line and its fields.
+pub const MAX_HEAD_BYTES: usize = 64 * 1024;
+/// The maximum number of fields.
+pub const MAX_FIELDS: usize = 128;
+/// The maximum length of a request target.
+pub const MAX_TARGET_BYTES: usize = 16 * 1024;
 
-/// What is wrong with what was sent.
+/// Why a message is rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Flaw {
-    /// It makes no sense, or could be understood in two ways.
-    Bad(&'static str),
-    /// The head is too long, or has too many fields.
-    LargeHead,
+pub enum WireError {
+    /// Malformed or ambiguous.
+    Malformed(&'static str),
+    /// The head is too large or has too many fields.
+    HeadTooLarge,
     /// The target is too long.
-    LongTarget,
-    /// The body is too long.
-    LargeBody,
-    /// The method is for nobody here.
-    Method,
-    /// A coding that is not spoken here.
-    Coding,
-    /// A version that is not spoken here.
-    Version,
+    TargetTooLong,
+    /// The body is too large.
+    BodyTooLarge,
+    /// The method is not supported.
+    MethodNotAllowed,
+    /// The transfer coding is not supported.
+    UnsupportedCoding,
+    /// The HTTP version is not supported.
+    UnsupportedVersion,
 }
 
-impl Flaw {
-    /// The status that tells it.
+impl WireError {
+    /// The HTTP status for this error.
     pub const fn status(self) -> u16 {
         match self {
-            Flaw::Bad(_) => 400,
-            Flaw::Method => 405,
-            Flaw::LargeBody => 413,
-            Flaw::LongTarget => 414,
-            Flaw::LargeHead => 431,
-            Flaw::Coding => 501,
-            Flaw::Version => 505,
+            WireError::Malformed(_) => 400,
+            WireError::MethodNotAllowed => 405,
+            WireError::BodyTooLarge => 413,
+            WireError::TargetTooLong => 414,
+            WireError::HeadTooLarge => 431,
+            WireError::UnsupportedCoding => 501,
+            WireError::UnsupportedVersion => 505,
         }
     }
 
-    /// What is wrong, in words.
-    pub const fn why(self) -> &'static str {
+    /// The error text.
+    pub const fn reason(self) -> &'static str {
         match self {
-            Flaw::Bad(why) => why,
-            Flaw::Method => "this method is not served here",
-            Flaw::LargeBody => "the body is too large",
-            Flaw::LongTarget => "the target is too long",
-            Flaw::LargeHead => "the head is too large, or has too many fields",
-            Flaw::Coding => "no transfer coding but chunked is spoken here, once and by HTTP/1.1",
-            Flaw::Version => "only HTTP/1.0, HTTP/1.1 and HTTP/2 are spoken here",
+            WireError::Malformed(why) => why,
+            WireError::MethodNotAllowed => "this method is not served here",
+            WireError::BodyTooLarge => "the body is too large",
+            WireError::TargetTooLong => "the target is too long",
+            WireError::HeadTooLarge => "the head is too large, or has too many fields",
+            WireError::UnsupportedCoding => {
+                "no transfer coding but chunked is spoken here, once and by HTTP/1.1"
+            }
+            WireError::UnsupportedVersion => "only HTTP/1.0, HTTP/1.1 and HTTP/2 are spoken here",
         }
     }
 }
 
-impl fmt::Display for Flaw {
+impl fmt::Display for WireError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.why())
+        f.write_str(self.reason())
     }
 }
 
-impl std::error::Error for Flaw {}
+impl std::error::Error for WireError {}
 
-/// Whether there is a line that ends otherwise than lines do. Some take what is behind it for the rest of the line, and others do not.
-pub(crate) fn has_odd_line(lines: &[u8]) -> bool {
+/// Whether a line ends without a carriage return. Parsers disagree about such lines.
+pub(crate) fn has_bare_line_feed(lines: &[u8]) -> bool {
     memchr::memchr_iter(b'\n', lines).any(|at| at == 0 || lines[at - 1] != b'\r')
 }
 
-/// Adds a decimal number.
+/// Appends a decimal number.
 pub(crate) fn push_number(out: &mut Vec<u8>, number: u64) {
     let mut digits = itoa::Buffer::new();
     out.extend_from_slice(digits.format(number).as_bytes());
 }
 
-/// The one length that the fields `Content-Length` say.
-pub(crate) fn content_length(value: &[u8], before: Option<u64>) -> Result<u64, Flaw> {
+/// Parses a `Content-Length` value. `before` is the value of an earlier field.
+pub(crate) fn content_length(value: &[u8], before: Option<u64>) -> Result<u64, WireError> {
     const LONGEST: usize = 18;
     if before.is_some() {
-        return Err(Flaw::Bad("there is more than one Content-Length"));
+        return Err(WireError::Malformed("there is more than one Content-Length"));
     }
     let value = value.trim_ascii();
     if value.is_empty() || !value.iter().all(u8::is_ascii_digit) {
-        return Err(Flaw::Bad("the Content-Length is not a number"));
+        return Err(WireError::Malformed("the Content-Length is not a number"));
     }
     if value.len() > LONGEST {
-        return Err(Flaw::LargeBody);
+        return Err(WireError::BodyTooLarge);
     }
     Ok(value.iter().fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0')))
 }

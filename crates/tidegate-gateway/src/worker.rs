@@ -1,7 +1,7 @@
-//! A worker: a thread with a runtime of its own, that accepts connections and serves them.
+//! A worker: a thread with its own runtime that accepts and serves connections.
 //!
-//! Workers share the limits and the site and nothing else that is written often. A connection stays with the worker that accepted it, and so
-//! do the connections to endpoints that it uses.
+//! Workers share the limits and the configuration snapshot. A connection, and the endpoint connections it uses, stay with
+//! the worker that accepted it.
 
 use std::fmt;
 use std::future::Future;
@@ -12,238 +12,262 @@ use std::task::Poll;
 use std::time::Duration;
 
 use socket2::SockRef;
-use tidegate_net::listen::is_the_clients;
+use tidegate_net::listen::is_connection_error;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
 use tokio::time::Instant;
 
-use crate::door;
-use crate::endpoints::Endpoint;
-use crate::gateway::{House, Seat};
-use crate::logbook::Page;
-use crate::numbers::{Cut, Failure, WorkerNumbers};
-use crate::probing;
-use crate::second::{Responses, Seconds};
-use crate::site::Site;
-use crate::upstream::Pool;
+use crate::access_log::AccessLogBuffer;
+use crate::config_snapshot::ConfigSnapshot;
+use crate::endpoints::UpstreamEndpoint;
+use crate::gateway::{ClientSlot, GatewayState};
+use crate::handshake;
+use crate::health_probe;
+use crate::http2::{ActiveResponses, Http2Pool};
+use crate::metrics::{DisconnectReason, UpstreamFailure, WorkerCounters};
+use crate::upstream::Http1Pool;
 
-/// How long a worker waits when the system has no more sockets to give.
-const SHORTAGE: Duration = Duration::from_millis(50);
-/// How much of a response may lie in a client's socket without having been sent.
-const MOST_UNSENT: u32 = 128 * 1024;
-/// How often connections that nobody uses are looked at.
-const SWEEP_EVERY: Duration = Duration::from_secs(1);
+/// How long to wait after a failed accept, for example without free descriptors.
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
+/// The maximum number of unsent bytes in a client's socket.
+const MAX_UNSENT_BYTES: u32 = 128 * 1024;
+/// How often idle connections are checked.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long a line of the access log lies before it is handed over.
-const TURN_EVERY: Duration = Duration::from_millis(100);
+/// How often buffered access log lines are sent.
+const FLUSH_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What the connections of one worker share.
-pub(crate) struct Worker {
-    pub(crate) house: Arc<House>,
-    pub(crate) pool: Pool,
-    pub(crate) seconds: Seconds,
-    /// Those of HTTP/2 that are under way.
-    pub(crate) responses: Responses,
-    /// Where it writes what was asked for, if anybody wants to know.
-    pub(crate) page: Option<Page>,
-    pub(crate) numbers: Arc<WorkerNumbers>,
-    /// The site in force, and which one it is.
-    site: Mutex<(u64, Arc<Site>)>,
+/// The state shared by the connections of one worker.
+pub(crate) struct GatewayWorker {
+    pub(crate) state: Arc<GatewayState>,
+    pub(crate) http1_pool: Http1Pool,
+    pub(crate) http2_pool: Http2Pool,
+    /// The active HTTP/2 responses.
+    pub(crate) active_responses: ActiveResponses,
+    /// The access log buffer, if the access log is enabled.
+    pub(crate) access_log: Option<AccessLogBuffer>,
+    pub(crate) metrics: Arc<WorkerCounters>,
+    /// The cached snapshot and its generation.
+    config: Mutex<(u64, Arc<ConfigSnapshot>)>,
 }
 
-impl Worker {
-    /// The site in force.
-    pub(crate) fn site(&self) -> Arc<Site> {
-        let mut known = self.site.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.0 != self.house.generation() {
-            *known = self.house.site();
+impl GatewayWorker {
+    /// The current snapshot.
+    pub(crate) fn config(&self) -> Arc<ConfigSnapshot> {
+        let mut known = self.config.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.0 != self.state.generation() {
+            *known = self.state.config();
         }
         Arc::clone(&known.1)
     }
 
-    /// The time.
+    /// The current time.
     #[expect(clippy::unused_self, reason = "it is the worker's time")]
     pub(crate) fn now(&self) -> Instant {
         Instant::now()
     }
 
-    /// For how long the gateway has run.
+    /// The time since the gateway started.
     pub(crate) fn uptime(&self) -> Duration {
-        self.house.began.elapsed()
+        self.state.started.elapsed()
     }
 
-    /// Notes that an endpoint did not do what it should.
-    pub(crate) fn trouble(&self, endpoint: &Endpoint, failure: Failure, why: &dyn fmt::Display) {
-        self.numbers.upstream_failed(failure);
-        tracing::debug!(endpoint = endpoint.authority(), failure = failure.word(), %why, "an endpoint failed");
+    /// Counts and logs a failure of an endpoint.
+    pub(crate) fn record_upstream_failure(
+        &self,
+        endpoint: &UpstreamEndpoint,
+        failure: UpstreamFailure,
+        why: &dyn fmt::Display,
+    ) {
+        self.metrics.count_upstream_failure(failure);
+        tracing::debug!(endpoint = endpoint.authority(), failure = failure.as_str(), %why, "an endpoint failed");
     }
 }
 
-impl fmt::Debug for Worker {
+impl fmt::Debug for GatewayWorker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Worker").finish_non_exhaustive()
+        f.debug_struct("GatewayWorker").finish_non_exhaustive()
     }
 }
 
-/// Works until the gateway ends and the last connection is over, or has had its time.
-pub(crate) fn work(house: Arc<House>, listener: std::net::TcpListener, number: usize) -> io::Result<()> {
+/// Runs until the gateway shuts down and all connections are closed or the drain timeout has passed.
+pub(crate) fn run_worker(
+    state: Arc<GatewayState>,
+    listener: std::net::TcpListener,
+    number: usize,
+) -> io::Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
-    let worker: io::Result<Arc<Worker>> = runtime.block_on(async {
-        let site = Mutex::new(house.site());
-        let numbers = house.numbers.worker(number);
-        let page = house.logbook.clone().map(|logbook| Page::new(logbook, Arc::clone(&numbers)));
-        let (pool, seconds, responses) = (Pool::default(), Seconds::default(), Responses::default());
-        let worker = Arc::new(Worker { house, pool, seconds, responses, page, numbers, site });
-        tokio::spawn(sweep(Arc::clone(&worker)));
-        tokio::spawn(turn_pages(Arc::clone(&worker)));
+    let worker: io::Result<Arc<GatewayWorker>> = runtime.block_on(async {
+        let config = Mutex::new(state.config());
+        let metrics = state.metrics.worker(number);
+        let access_log =
+            state.access_log.clone().map(|access_log| AccessLogBuffer::new(access_log, Arc::clone(&metrics)));
+        let (http1_pool, http2_pool, active_responses) =
+            (Http1Pool::default(), Http2Pool::default(), ActiveResponses::default());
+        let worker = Arc::new(GatewayWorker {
+            state,
+            http1_pool,
+            http2_pool,
+            active_responses,
+            access_log,
+            metrics,
+            config,
+        });
+        tokio::spawn(sweep_idle(Arc::clone(&worker)));
+        tokio::spawn(flush_access_log(Arc::clone(&worker)));
         if number == 0 {
-            tokio::spawn(probing::go(Arc::clone(&worker)));
+            tokio::spawn(health_probe::run(Arc::clone(&worker)));
         }
         let listener = TcpListener::from_std(listener)?;
-        accept(listener, &worker).await;
-        let drain = worker.site().drain_timeout();
+        accept_connections(listener, &worker).await;
+        let drain = worker.config().drain_timeout();
         tokio::select! {
-            _in_time = tokio::time::timeout(drain, worker.house.everybody_left()) => {}
-            () = worker.house.cutting.told() => {}
+            _in_time = tokio::time::timeout(drain, worker.state.wait_until_idle()) => {}
+            () = worker.state.abort.triggered() => {}
         }
-        worker.house.cutting.tell();
+        worker.state.abort.trigger();
         Ok(worker)
     });
     let worker = worker?;
-    // Whoever is still there is cut off now, and what is told of them is written.
+    // Dropping the runtime cuts off the remaining connections and logs their requests.
     drop(runtime);
-    if let Some(page) = &worker.page {
-        page.hand_over();
+    if let Some(access_log) = &worker.access_log {
+        access_log.flush();
     }
     Ok(())
 }
 
-async fn sweep(worker: Arc<Worker>) {
+async fn sweep_idle(worker: Arc<GatewayWorker>) {
     loop {
-        tokio::time::sleep(SWEEP_EVERY).await;
-        worker.pool.sweep(worker.now());
-        worker.responses.sweep(worker.now());
-        worker.seconds.sweep(worker.now());
+        tokio::time::sleep(SWEEP_INTERVAL).await;
+        worker.http1_pool.sweep(worker.now());
+        worker.active_responses.sweep(worker.now());
+        worker.http2_pool.sweep(worker.now());
     }
 }
 
-async fn turn_pages(worker: Arc<Worker>) {
-    while let Some(page) = &worker.page {
-        tokio::time::sleep(TURN_EVERY).await;
-        page.hand_over();
+async fn flush_access_log(worker: Arc<GatewayWorker>) {
+    while let Some(access_log) = &worker.access_log {
+        tokio::time::sleep(FLUSH_INTERVAL).await;
+        access_log.flush();
     }
 }
 
-/// Lets in who comes, until the gateway ends.
-async fn accept(listener: TcpListener, worker: &Arc<Worker>) {
-    let ending = worker.house.ending.clone();
-    let mut told = std::pin::pin!(ending.told());
+/// Accepts connections until the gateway shuts down.
+async fn accept_connections(listener: TcpListener, worker: &Arc<GatewayWorker>) {
+    let shutdown = worker.state.shutdown.clone();
+    let mut triggered = std::pin::pin!(shutdown.triggered());
     loop {
         let mut arrival = std::pin::pin!(listener.accept());
         let accepted = std::future::poll_fn(|cx| {
-            if told.as_mut().poll(cx).is_ready() {
+            if triggered.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(None);
             }
             arrival.as_mut().poll(cx).map(Some)
         });
         match accepted.await {
             None => break,
-            Some(Ok((stream, address))) => admit(stream, address, worker),
-            Some(Err(error)) if is_the_clients(&error) => {}
+            Some(Ok((stream, address))) => spawn_connection(stream, address, worker),
+            Some(Err(error)) if is_connection_error(&error) => {}
             Some(Err(error)) => {
                 tracing::warn!(%error, "cannot accept connections; trying again");
-                tokio::time::sleep(SHORTAGE).await;
+                tokio::time::sleep(ACCEPT_BACKOFF).await;
             }
         }
     }
-    // Whoever the kernel has let in already would be cut off with the socket.
+    // Connections in the kernel's queue would be reset with the socket. Serve them.
     let mut waiting = std::future::poll_fn(|cx| Poll::Ready(listener.poll_accept(cx)));
     while let Poll::Ready(Ok((stream, address))) = (&mut waiting).await {
-        admit(stream, address, worker);
+        spawn_connection(stream, address, worker);
     }
 }
 
-fn admit(stream: TcpStream, address: SocketAddr, worker: &Arc<Worker>) {
-    // Responses are written as they come; waiting for more would only make them late.
-    let _as_it_is = stream.set_nodelay(true);
-    // A socket that holds megabytes looks as if its client took nothing for a long time, and then much.
-    let _as_it_is = SockRef::from(&stream).set_tcp_notsent_lowat(MOST_UNSENT);
-    let Some(seat) = worker.house.enter() else {
-        worker.numbers.refused_connection();
+fn spawn_connection(stream: TcpStream, address: SocketAddr, worker: &Arc<GatewayWorker>) {
+    // Responses are written at once; Nagle's algorithm would only delay them.
+    let _best_effort = stream.set_nodelay(true);
+    // With a large socket buffer, a slow client seems to read nothing for a long time and then a lot at once.
+    let _best_effort = SockRef::from(&stream).set_tcp_notsent_lowat(MAX_UNSENT_BYTES);
+    let Some(slot) = worker.state.reserve_slot() else {
+        worker.metrics.count_refused_connection();
         return;
     };
-    let present = Present { worker: Arc::clone(worker), seat: Some(seat) };
-    worker.numbers.accepted();
+    let present = ConnectionGuard { worker: Arc::clone(worker), slot: Some(slot) };
+    worker.metrics.count_accepted();
     tokio::spawn(async move {
-        let over = door::attend(stream, address, &present.worker).await;
-        if let Some(cut) = over.cut() {
-            present.worker.numbers.cut(cut);
+        let end = handshake::serve_connection(stream, address, &present.worker).await;
+        if let Some(reason) = end.disconnect_reason() {
+            present.worker.metrics.count_disconnect(reason);
         }
-        tracing::debug!(peer = %address, ?over, "connection over");
+        tracing::debug!(peer = %address, ?end, "connection ended");
     });
 }
 
-/// That somebody is here. However they leave, also by a panic, they are not counted any more.
-struct Present {
-    worker: Arc<Worker>,
-    seat: Option<Seat>,
+/// An open connection in the metrics. It is removed on drop, also after a panic.
+struct ConnectionGuard {
+    worker: Arc<GatewayWorker>,
+    slot: Option<ClientSlot>,
 }
 
-impl Drop for Present {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
-        self.worker.numbers.closed();
-        drop(self.seat.take());
+        self.worker.metrics.count_closed();
+        drop(self.slot.take());
     }
 }
 
 /// How a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Over {
-    /// The client left.
-    Left,
-    /// Everything was said.
-    Said,
-    /// The gateway ends.
-    Ending,
-    /// Nothing was said for too long.
+pub(crate) enum ConnectionEnd {
+    /// The client closed it.
+    ClientClosed,
+    /// Everything was sent.
+    Completed,
+    /// The gateway is shutting down.
+    ShuttingDown,
+    /// The idle timeout passed.
     Idle,
     /// The head of a request took too long.
     SlowHead,
     /// A body took too long.
     SlowBody,
-    /// The client did not take what it was sent.
+    /// The client did not read the response in time.
     SlowReader,
-    /// What the client said makes no sense.
+    /// The client violated the protocol.
     Protocol,
-    /// What the client said is too large.
+    /// The request was too large.
     TooLarge,
-    /// An endpoint failed in the middle of a response.
+    /// An endpoint failed during a response.
     Upstream,
-    /// There were too many connections.
+    /// The connection was refused by a limit.
     Refused,
 }
 
-impl Over {
-    /// Why the gateway ended it, if it did.
-    const fn cut(self) -> Option<Cut> {
+impl ConnectionEnd {
+    /// The reason for the metrics, if the gateway closed it.
+    const fn disconnect_reason(self) -> Option<DisconnectReason> {
         match self {
-            Over::Left | Over::Said | Over::Refused => None,
-            Over::Ending => Some(Cut::Draining),
-            Over::Idle => Some(Cut::Idle),
-            Over::SlowHead => Some(Cut::SlowHeader),
-            Over::SlowBody => Some(Cut::SlowBody),
-            Over::SlowReader => Some(Cut::SlowReader),
-            Over::Protocol => Some(Cut::Protocol),
-            Over::TooLarge => Some(Cut::TooLarge),
-            Over::Upstream => Some(Cut::Upstream),
+            ConnectionEnd::ClientClosed | ConnectionEnd::Completed | ConnectionEnd::Refused => None,
+            ConnectionEnd::ShuttingDown => Some(DisconnectReason::Draining),
+            ConnectionEnd::Idle => Some(DisconnectReason::Idle),
+            ConnectionEnd::SlowHead => Some(DisconnectReason::SlowHeader),
+            ConnectionEnd::SlowBody => Some(DisconnectReason::SlowBody),
+            ConnectionEnd::SlowReader => Some(DisconnectReason::SlowReader),
+            ConnectionEnd::Protocol => Some(DisconnectReason::Protocol),
+            ConnectionEnd::TooLarge => Some(DisconnectReason::TooLarge),
+            ConnectionEnd::Upstream => Some(DisconnectReason::Upstream),
         }
     }
 
-    /// Whether the client was told something that it should have time to hear.
-    pub(crate) const fn has_said_something(self) -> bool {
+    /// Whether to close gracefully, so that the client can read the last response.
+    pub(crate) const fn needs_graceful_close(self) -> bool {
         matches!(
             self,
-            Over::Said | Over::SlowHead | Over::SlowBody | Over::TooLarge | Over::Protocol | Over::Refused
+            ConnectionEnd::Completed
+                | ConnectionEnd::SlowHead
+                | ConnectionEnd::SlowBody
+                | ConnectionEnd::TooLarge
+                | ConnectionEnd::Protocol
+                | ConnectionEnd::Refused
         )
     }
 }

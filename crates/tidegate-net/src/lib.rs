@@ -1,23 +1,23 @@
-//! What doors share: where a process meets sockets, files, its end, and those who look at its numbers.
+//! Network and process plumbing shared by the service and the gateway.
 //!
 //! ```text
-//!   listen      sockets at one address, one for each worker
-//!   ending      the end, told once to everybody
-//!   looking     a file that is read again when it has changed
-//!   page        numbers in the text format of Prometheus
-//!   histogram   how long things take, counted without waiting for anybody
-//!   process     what the system knows about this process
+//!   listen            listening sockets at one address, one per worker
+//!   shutdown          shutdown signal shared by the workers
+//!   file_watcher      detects changes of a file by polling
+//!   metrics_page      metrics in the text format of Prometheus
+//!   histogram         lock-free histograms
+//!   process_metrics   process_* metrics from /proc/self
 //! ```
 //!
-//! Nothing here knows a protocol, a limit or a store. A door uses what it needs of it.
+//! Nothing here knows a protocol, a limit or a store.
 
-pub mod ending;
+pub mod file_watcher;
 pub mod histogram;
 pub mod listen;
-pub mod looking;
-pub mod page;
-pub mod process;
+pub mod metrics_page;
+pub mod process_metrics;
+pub mod shutdown;
 
-pub use ending::Ending;
+pub use file_watcher::{FilePoll, FileWatcher, PollThread};
 pub use listen::listen;
-pub use looking::{Look, Looker, Watching};
+pub use shutdown::Shutdown;

@@ -1,14 +1,14 @@
-//! The server's doors: how answers are spoken to programs elsewhere.
+//! The service `tidegate serve`: an HTTP API and RESP over a store.
 //!
-//! A door turns its wire types into [`Order`](tidegate::Order)s and [`Replies`](tidegate::Replies) into its wire types. It knows no
-//! store but by the contract, and no socket: requests and bytes go in, responses and bytes come out. [`serve`] has the sockets, and
-//! decides when.
+//! Each protocol turns its wire types into [`Order`](tidegate::Order)s and [`Replies`](tidegate::Replies) into its wire types.
+//! [`http`] and [`resp`] have no sockets: requests and bytes go in, responses and bytes come out. [`serve`] has the sockets and the
+//! threads. The store is known by its trait only.
 
 pub mod http;
+pub mod live_settings;
 pub mod metrics;
-pub mod refusals;
-pub mod reload;
+pub mod refusal_log;
 pub mod resp;
-pub mod rules;
 pub mod serve;
+pub mod settings_reloader;
 pub mod tokens;

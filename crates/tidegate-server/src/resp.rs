@@ -6,29 +6,28 @@
 //!   bytes ◀── reply ◀── decision ◀─────┴──────────── Replies ◀─────────┘
 //! ```
 //!
-//! Decided: a pipeline is a batch. Consecutive decisions of what was read at once are put to the store as one slice, at one reading of
-//! its clock, and everything is answered into one buffer; one write per reply costs more than all the decisions.
+//! A pipeline is a batch. Consecutive decisions in one read go to the store as one slice, at one reading of its clock, and all replies
+//! go into one buffer. One write per reply would cost more than all the decisions.
 //!
-//! Decided: this part has no sockets and no runtime. A [`Session`] is fed with what was read and says what is to be done next, so that
-//! every split of every pipeline can be tried in a test.
+//! This module has no sockets and no runtime. A [`RespSession`] is fed with input and returns what to do next, so that tests can split
+//! pipelines at every byte.
 //!
-//! Refused: believing a length. Every frame has a bound, known before anything is kept of it, and what breaks the protocol ends the
-//! connection with a reason.
+//! Lengths in frames are not trusted: every frame has a bound that is checked before anything is buffered, and a protocol error ends
+//! the connection with a reason.
 
 mod batch;
 pub mod command;
-pub mod decision;
-pub mod door;
-pub mod doorman;
+pub mod decision_reply;
+pub mod deferred_reply;
+pub mod described_buckets;
 pub mod frame;
-mod grants;
-mod opening;
-pub mod pledge;
+mod frame_prefix;
+mod grant_template;
 pub mod reply;
+pub mod resp_service;
 pub mod session;
-pub mod throttle;
 
-pub use door::Door;
-pub use doorman::Doorman;
-pub use pledge::Pledge;
-pub use session::{Answered, Awaited, Fed, Session, Tally, Then};
+pub use crate::tokens::Authenticator;
+pub use deferred_reply::DeferredReply;
+pub use resp_service::RespService;
+pub use session::{FeedNext, FeedOutcome, PendingStoreCall, RespSession, SessionCounts, StoreCallResult};

@@ -1,30 +1,30 @@
-//! The listener: sockets, threads and time for the doors.
+//! Listeners and worker threads for HTTP and RESP.
 //!
 //! ```text
-//!   worker 1: socket ─ accept ─┬─ http::serve ──▶ Api ───┐
-//!                              └─ resp::serve ──▶ Session ├──▶ store
-//!   worker 2: socket ─ accept ─┬─ …                       │
-//!                              └─ …  ─────────────────────┘
+//!   worker 1: socket ─ accept ─┬─ http::serve ──▶ HttpApi ─────┐
+//!                              └─ resp::serve ──▶ RespSession ─┼──▶ store
+//!   worker 2: socket ─ accept ─┬─ …                            │
+//!                              └─ …  ──────────────────────────┘
 //! ```
 //!
-//! Decided: as many workers as cores, each a thread with a runtime, sockets and buffers of its own. Decisions of local stores are
-//! made inside the poll that read the request; there is no queue, no channel and no lock between a socket and the store.
+//! There are as many workers as cores. Each is a thread with its own single-threaded runtime, sockets and buffers. Decisions of local
+//! stores are made inside the poll that read the request: no queue, channel or lock lies between a socket and the store.
 //!
-//! Decided: every client is bounded, in number, size and time ([`Bounds`]). Who is beyond a bound is told so if that is possible, and cut
-//! off; everybody else does not notice.
+//! Every client is bounded in number, size and time ([`ConnectionBounds`]). A client over a bound gets an error if possible and is
+//! disconnected; other clients are not affected.
 //!
-//! Refused: knowing what a signal or a file is. Whoever starts a server tells it to stop.
+//! Signals and files are not handled here. The caller triggers the shutdown.
 
-mod attempts;
-mod beat;
 pub mod bounds;
-mod crowd;
-mod desk;
+mod busy_poll;
+mod coarse_clock;
+mod connection_limit;
+mod deadline_watch;
+mod failed_auth_limiter;
 mod http;
+mod reply_writer;
 mod resp;
-mod saying;
-mod vigil;
-mod watch;
+mod thread_buffers;
 mod worker;
 
 use std::fmt;
@@ -34,62 +34,62 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use tidegate::LimitStore;
-use tidegate_net::{Ending, listen};
+use tidegate_net::{Shutdown, listen};
 use tokio::sync::Notify;
 
-use crate::http::Api;
-use crate::metrics::{Cut, DoorName, Metrics};
-use crate::resp::{Door, Doorman};
-use attempts::Attempts;
-use bounds::MOST_TURNED_AWAY;
-use crowd::Crowd;
-use worker::Ears;
+use crate::http::HttpApi;
+use crate::metrics::{CutReason, Protocol, ServerMetrics};
+use crate::resp::{Authenticator, RespService};
+use bounds::MAX_REJECTIONS;
+use connection_limit::ConnectionLimit;
+use failed_auth_limiter::FailedAuthLimiter;
+use worker::WorkerListeners;
 
-pub use bounds::Bounds;
+pub use bounds::ConnectionBounds;
 
-/// What a server answers with.
-pub struct Service {
-    /// What is said over HTTP.
-    pub api: Api<dyn LimitStore>,
-    /// What is said over RESP.
-    pub door: Door,
-    /// Who may come in. The same that the RESP door asks.
-    pub doorman: Arc<dyn Doorman>,
-    /// Where workers count what they do. The same that the API shows.
-    pub metrics: Arc<Metrics>,
+/// The handlers that a server dispatches to.
+pub struct ServerHandlers {
+    /// Handles HTTP requests.
+    pub api: HttpApi<dyn LimitStore>,
+    /// Handles RESP commands.
+    pub resp: RespService,
+    /// Checks tokens of HTTP clients. The same one that `resp` uses.
+    pub authenticator: Arc<dyn Authenticator>,
+    /// Where workers count requests and connections. The same metrics that `api` renders.
+    pub metrics: Arc<ServerMetrics>,
 }
 
-/// Where a server listens, and how.
+/// Listen addresses and number of workers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Places {
-    /// For HTTP; nowhere if not given.
+pub struct ListenConfig {
+    /// HTTP listen address; `None` disables HTTP.
     pub http: Option<SocketAddr>,
-    /// For RESP; nowhere if not given.
+    /// RESP listen address; `None` disables RESP.
     pub resp: Option<SocketAddr>,
-    /// How many threads; at least one.
+    /// Number of worker threads; at least one is started.
     pub workers: usize,
 }
 
-/// A server that runs.
+/// A running server.
 #[derive(Debug)]
 pub struct Server {
     http: Option<SocketAddr>,
     resp: Option<SocketAddr>,
-    house: Arc<House>,
+    state: Arc<ServerState>,
     threads: Vec<JoinHandle<io::Result<()>>>,
 }
 
-/// Why a server does not start.
+/// Why a server cannot start.
 #[derive(Debug)]
 pub enum StartError {
-    /// It cannot listen at this address.
+    /// The address cannot be bound.
     Address {
-        /// Where.
+        /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The error of the system.
         error: io::Error,
     },
-    /// It can have no threads.
+    /// A thread cannot be started.
     Thread(io::Error),
 }
 
@@ -99,7 +99,7 @@ impl fmt::Display for StartError {
             StartError::Address { address, error } if error.kind() == io::ErrorKind::AddrInUse => {
                 write!(
                     f,
-                    "cannot listen at {address}: somebody else does; stop them or choose another address"
+                    "cannot listen at {address}: the address is in use; stop the other process or choose another address"
                 )
             }
             StartError::Address { address, error } => write!(f, "cannot listen at {address}: {error}"),
@@ -111,149 +111,157 @@ impl fmt::Display for StartError {
 impl std::error::Error for StartError {}
 
 impl Server {
-    /// Starts to listen and to answer.
-    pub fn start(service: Service, places: &Places, bounds: Bounds) -> Result<Server, StartError> {
-        let workers = places.workers.max(1);
-        let sockets = |place: Option<SocketAddr>| match place {
+    /// Binds the sockets and starts the workers.
+    pub fn start(
+        service: ServerHandlers,
+        config: &ListenConfig,
+        bounds: ConnectionBounds,
+    ) -> Result<Server, StartError> {
+        let workers = config.workers.max(1);
+        let sockets = |address: Option<SocketAddr>| match address {
             None => Ok(Vec::new()),
             Some(address) => listen(address, workers).map_err(|error| StartError::Address { address, error }),
         };
-        let (http, resp) = (sockets(places.http)?, sockets(places.resp)?);
-        let here =
+        let (http, resp) = (sockets(config.http)?, sockets(config.resp)?);
+        let local_address =
             |sockets: &[std::net::TcpListener]| sockets.first().and_then(|socket| socket.local_addr().ok());
-        let ending = Ending::default();
-        let house = Arc::new(House {
-            api: service.api.ends_with(&ending),
-            door: Arc::new(service.door),
-            doorman: service.doorman,
-            crowd: Crowd::of(bounds.connections),
-            turned_away: Crowd::of(MOST_TURNED_AWAY),
+        let shutdown = Shutdown::default();
+        let state = Arc::new(ServerState {
+            api: service.api.with_shutdown(&shutdown),
+            resp: Arc::new(service.resp),
+            authenticator: service.authenticator,
+            connections: ConnectionLimit::of(bounds.connections),
+            rejections: ConnectionLimit::of(MAX_REJECTIONS),
             bounds,
-            attempts: Attempts::new(),
-            ending,
-            left: Notify::new(),
+            failed_auths: FailedAuthLimiter::new(),
+            shutdown,
+            connection_closed: Notify::new(),
         });
         let metrics = service.metrics;
-        let mut server =
-            Server { http: here(&http), resp: here(&resp), house, threads: Vec::with_capacity(workers) };
+        let mut server = Server {
+            http: local_address(&http),
+            resp: local_address(&resp),
+            state,
+            threads: Vec::with_capacity(workers),
+        };
         let (mut http, mut resp) = (http.into_iter(), resp.into_iter());
         for number in 0..workers {
-            let ears = Ears { http: http.next(), resp: resp.next() };
-            let (house, counts) = (Arc::clone(&server.house), metrics.worker(number));
+            let listeners = WorkerListeners { http: http.next(), resp: resp.next() };
+            let (state, counts) = (Arc::clone(&server.state), metrics.worker(number));
             let thread = std::thread::Builder::new().name(format!("worker-{number}"));
-            match thread.spawn(move || worker::work(house, counts, ears)) {
+            match thread.spawn(move || worker::run(state, counts, listeners)) {
                 Ok(handle) => server.threads.push(handle),
-                // Those that have started end with the server.
+                // Dropping the server shuts the started workers down.
                 Err(error) => return Err(StartError::Thread(error)),
             }
         }
         Ok(server)
     }
 
-    /// Where it listens for HTTP.
+    /// The bound HTTP address.
     pub fn http(&self) -> Option<SocketAddr> {
         self.http
     }
 
-    /// Where it listens for RESP.
+    /// The bound RESP address.
     pub fn resp(&self) -> Option<SocketAddr> {
         self.resp
     }
 
-    /// How many connections there are.
+    /// Number of open connections.
     pub fn connections(&self) -> usize {
-        self.house.crowd.len()
+        self.state.connections.len()
     }
 
-    /// Takes no more connections, ends those on which nothing is being said, lets the others finish, and returns when
-    /// they have or when they took too long ([`Bounds::drain`]). Whoever waits in line is answered at once, as things stand.
+    /// Shuts down gracefully: stops accepting, closes idle connections, and lets requests in progress finish. Returns when all are
+    /// done, at the latest after [`ConnectionBounds::drain`]. Waiting requests are answered immediately with the current decision.
     pub fn drain(mut self) {
-        self.house.ending.tell();
+        self.state.shutdown.trigger();
         for thread in self.threads.drain(..) {
             // A worker that panicked has nothing left to finish.
-            let _over = thread.join();
+            let _joined = thread.join();
         }
     }
 }
 
-/// A server that nobody holds any more ends by itself; nobody waits for it.
+/// Dropping a server triggers the shutdown without waiting for it.
 impl Drop for Server {
     fn drop(&mut self) {
-        self.house.ending.tell();
+        self.state.shutdown.trigger();
     }
 }
 
-/// What all workers share.
-pub(crate) struct House {
-    api: Api<dyn LimitStore>,
-    door: Arc<Door>,
-    doorman: Arc<dyn Doorman>,
-    crowd: Crowd,
-    turned_away: Crowd,
-    bounds: Bounds,
-    attempts: Attempts,
-    ending: Ending,
-    left: Notify,
+/// State shared by all workers.
+pub(crate) struct ServerState {
+    api: HttpApi<dyn LimitStore>,
+    resp: Arc<RespService>,
+    authenticator: Arc<dyn Authenticator>,
+    connections: ConnectionLimit,
+    rejections: ConnectionLimit,
+    bounds: ConnectionBounds,
+    failed_auths: FailedAuthLimiter,
+    shutdown: Shutdown,
+    connection_closed: Notify,
 }
 
-impl House {
-    /// Waits until there are no connections. Only who is told of the end leaves for good.
-    async fn everybody_left(&self) {
+impl ServerState {
+    /// Waits until no connection is open. Woken only after the shutdown was triggered.
+    async fn wait_until_empty(&self) {
         loop {
-            let left = self.left.notified();
-            if self.crowd.len() == 0 {
+            let closed = self.connection_closed.notified();
+            if self.connections.len() == 0 {
                 return;
             }
-            left.await;
+            closed.await;
         }
     }
 
-    fn somebody_left(&self) {
-        if self.ending.is_told() {
-            self.left.notify_waiters();
+    fn notify_connection_closed(&self) {
+        if self.shutdown.is_triggered() {
+            self.connection_closed.notify_waiters();
         }
     }
 }
 
-impl fmt::Debug for House {
+impl fmt::Debug for ServerState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("House").field("crowd", &self.crowd).finish_non_exhaustive()
+        f.debug_struct("ServerState").field("connections", &self.connections).finish_non_exhaustive()
     }
 }
 
-/// What somebody is told for whom there is no room.
-const fn no_room(door: DoorName) -> &'static [u8] {
-    match door {
-        DoorName::Http => {
+/// The reply to a client over the connection limit.
+const fn rejection_bytes(protocol: Protocol) -> &'static [u8] {
+    match protocol {
+        Protocol::Http => {
             b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\n\
               connection: close\r\nretry-after: 1\r\ncontent-length: 134\r\n\r\n\
               {\"type\":\"about:blank\",\"title\":\"Too many connections\",\"status\":503,\"code\":\"overloaded\",\
               \"detail\":\"there is no room now; try again soon\"}"
         }
-        DoorName::Resp => b"-UNAVAILABLE too many connections; try again soon\r\n",
+        Protocol::Resp => b"-UNAVAILABLE too many connections; try again soon\r\n",
     }
 }
 
 /// How a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Over {
-    /// The client left.
-    Left,
-    /// Everything was said.
-    Said,
-    /// The server ends.
-    Ending,
-    /// The client was cut off.
-    Cut(Cut),
+pub(crate) enum ConnectionEnd {
+    /// The client closed it.
+    ClientClosed,
+    /// The last reply was sent.
+    Completed,
+    /// The server shuts down.
+    Draining,
+    /// The server disconnected the client.
+    Cut(CutReason),
 }
 
-impl Over {
-    /// Why the server ended it, if it did.
-    const fn cut(self) -> Option<Cut> {
+impl ConnectionEnd {
+    /// Why the server ended the connection, if it did.
+    const fn cut(self) -> Option<CutReason> {
         match self {
-            Over::Left | Over::Said => None,
-            Over::Ending => Some(Cut::Draining),
-            Over::Cut(reason) => Some(reason),
+            ConnectionEnd::ClientClosed | ConnectionEnd::Completed => None,
+            ConnectionEnd::Draining => Some(CutReason::Draining),
+            ConnectionEnd::Cut(reason) => Some(reason),
         }
     }
 }
@@ -261,15 +269,16 @@ impl Over {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http::problem::{Code, Problem};
+    use crate::http::problem::{Problem, ProblemCode};
 
     #[test]
-    fn who_is_turned_away_gets_a_whole_answer() {
-        let text = std::str::from_utf8(no_room(DoorName::Http)).expect("text");
+    fn rejection_of_http_client_is_a_complete_problem_response() {
+        let text = std::str::from_utf8(rejection_bytes(Protocol::Http)).expect("text");
         let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
         assert!(head.contains(&format!("content-length: {}", body.len())), "{}", body.len());
         let json: serde_json::Value = serde_json::from_str(body).expect("JSON");
-        let problem = Problem::new(Code::Overloaded, "there is no room now; try again soon").into_response();
+        let problem =
+            Problem::new(ProblemCode::Overloaded, "there is no room now; try again soon").into_response();
         assert_eq!(json, serde_json::from_slice::<serde_json::Value>(problem.body()).expect("JSON"));
     }
 }

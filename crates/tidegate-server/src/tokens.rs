@@ -1,150 +1,151 @@
-//! Tokens: who may do what, on every door.
+//! Tokens: authentication and permissions for both protocols.
 //!
-//! A token is 256 random bits. The settings file knows only its SHA-256, so that whoever reads the file cannot use it;
-//! with that many random bits a plain hash is enough, and a slow one would only slow down every request.
+//! A token has 256 random bits. The settings file contains only its SHA-256, so reading the file does not reveal tokens. With that
+//! many random bits a plain hash suffices; a slow one would only slow down requests.
 //!
-//! A token is looked up by comparing its hash with every known one, each in constant time and none left out: how long
-//! that takes says nothing about which of them was nearly right.
+//! A lookup compares the hash with every known one in constant time, so its duration reveals nothing about near misses.
 //!
 //! ```
-//! use tidegate_server::tokens::{NewToken, Pass, Role, TokenSpec, Tokens, Who};
+//! use tidegate_server::tokens::{NewToken, Permissions, Role, TokenSpec, TokenTable, Caller};
 //!
-//! let new = NewToken::make()?;
+//! let new = NewToken::generate()?;
 //! let shop = TokenSpec {
 //!     name: "shop".to_owned(),
 //!     sha256: new.sha256.clone(),
 //!     role: Role::Decide,
 //!     prefix: "shop/".to_owned(),
 //! };
-//! let tokens = Tokens::new(vec![shop]).expect("it makes sense");
-//! let Who::Known(pass) = tokens.who(Some(new.secret.as_bytes())) else { panic!("it was just made") };
-//! assert!(pass.may(Role::Decide) && pass.covers("shop/checkout"));
-//! assert!(!pass.may(Role::Admin) && !pass.covers("bank"));
-//! assert_eq!(tokens.who(Some(b"guess")), Who::Stranger);
-//! # Ok::<(), tidegate_server::tokens::NoRandomness>(())
+//! let tokens = TokenTable::new(vec![shop]).expect("a valid token");
+//! let Caller::Authenticated(permissions) = tokens.identify(Some(new.secret.as_bytes())) else { panic!("a known token") };
+//! assert!(permissions.allows(Role::Decide) && permissions.covers("shop/checkout"));
+//! assert!(!permissions.allows(Role::Admin) && !permissions.covers("bank"));
+//! assert_eq!(tokens.identify(Some(b"guess")), Caller::Anonymous);
+//! # Ok::<(), tidegate_server::tokens::RandomnessError>(())
 //! ```
 
-mod shared;
+mod authenticator;
+mod shared_tokens;
 
 use std::fmt;
 
+pub use authenticator::Authenticator;
 use sha2::{Digest, Sha256};
-pub use shared::SharedTokens;
+pub use shared_tokens::SharedTokens;
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
 use tidegate::SpecError;
 pub use tidegate::file::{Role, TokenSpec};
 
-/// What every token begins with, so that people and scanners of leaked secrets know one when they see it.
-const MARK: &str = "tg_";
-/// How many random bytes a token has.
+/// Prefix of all tokens, so that people and secret scanners recognize them.
+const TOKEN_PREFIX: &str = "tg_";
+/// Random bytes of a token.
 const RANDOM_BYTES: usize = 32;
-/// How many bytes a hash has.
+/// Bytes of a hash.
 const HASH_BYTES: usize = 32;
 
-/// What somebody may do, and to which limits.
+/// What a caller may do, and on which limits.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Pass {
-    /// How much.
+pub struct Permissions {
+    /// The role.
     pub role: Role,
-    /// What the ids of the limits begin with; empty for all limits.
+    /// Prefix of the ids of permitted limits; empty for all.
     pub prefix: String,
 }
 
-impl Pass {
-    /// Everything: where nobody asks for tokens.
-    pub fn everything() -> Pass {
-        Pass { role: Role::Admin, prefix: String::new() }
+impl Permissions {
+    /// All permissions, for servers without tokens.
+    pub fn all() -> Permissions {
+        Permissions { role: Role::Admin, prefix: String::new() }
     }
 
-    /// Whether it is enough for this.
-    pub fn may(&self, needed: Role) -> bool {
+    /// Whether the role includes this one.
+    pub fn allows(&self, needed: Role) -> bool {
         self.role >= needed
     }
 
-    /// Whether it is for this limit.
+    /// Whether the prefix covers this limit.
     pub fn covers(&self, limit_id: &str) -> bool {
         limit_id.starts_with(&self.prefix)
     }
 }
 
-/// Who calls.
+/// The caller of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Who {
-    /// Somebody without a token, or with one that nobody knows.
-    Stranger,
-    /// Somebody who may do this.
-    Known(Pass),
+pub enum Caller {
+    /// No token, or an invalid one.
+    Anonymous,
+    /// A valid token with these permissions.
+    Authenticated(Permissions),
 }
 
-impl Who {
-    /// What they may do, if anybody knows them.
-    pub fn pass(self) -> Option<Pass> {
+impl Caller {
+    /// The permissions, if authenticated.
+    pub fn permissions(self) -> Option<Permissions> {
         match self {
-            Who::Known(pass) => Some(pass),
-            Who::Stranger => None,
+            Caller::Authenticated(permissions) => Some(permissions),
+            Caller::Anonymous => None,
         }
     }
 }
 
-/// What is kept of a token that somebody has shown: enough to ask again what it allows, and not enough to show it.
+/// The hash of a token: enough to check it again later, not enough to use it.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Shown([u8; HASH_BYTES]);
+pub struct TokenHash([u8; HASH_BYTES]);
 
-impl Shown {
-    /// What is kept of this token.
-    pub fn of(token: &[u8]) -> Shown {
-        Shown(hash(token))
+impl TokenHash {
+    /// The hash of this token.
+    pub fn of(token: &[u8]) -> TokenHash {
+        TokenHash(hash(token))
     }
 }
 
-impl fmt::Debug for Shown {
+impl fmt::Debug for TokenHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Shown")
+        f.write_str("TokenHash")
     }
 }
 
-/// The tokens that are known.
+/// The valid tokens.
 #[derive(Debug, Clone)]
-pub struct Tokens {
-    demand: Demand,
-    known: Vec<Known>,
+pub struct TokenTable {
+    requirement: TokenRequirement,
+    known: Vec<KnownToken>,
 }
 
 /// Whether callers need a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Demand {
-    /// They may do everything without.
-    None,
-    /// They do.
-    Token,
+enum TokenRequirement {
+    /// Callers without a token may do everything.
+    Optional,
+    /// Callers need a token.
+    Required,
 }
 
 #[derive(Clone)]
-struct Known {
+struct KnownToken {
     hash: [u8; HASH_BYTES],
-    pass: Pass,
+    permissions: Permissions,
 }
 
-impl fmt::Debug for Known {
+impl fmt::Debug for KnownToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Known").field("pass", &self.pass).finish_non_exhaustive()
+        f.debug_struct("KnownToken").field("permissions", &self.permissions).finish_non_exhaustive()
     }
 }
 
-impl Tokens {
-    /// No tokens are asked for; everybody may do everything.
-    pub fn not_needed() -> Tokens {
-        Tokens { demand: Demand::None, known: Vec::new() }
+impl TokenTable {
+    /// No tokens are required; every caller may do everything.
+    pub fn allow_all() -> TokenTable {
+        TokenTable { requirement: TokenRequirement::Optional, known: Vec::new() }
     }
 
-    /// Nobody has a token, and everybody needs one.
-    pub fn nobody() -> Tokens {
-        Tokens { demand: Demand::Token, known: Vec::new() }
+    /// Tokens are required, and none is valid.
+    pub fn deny_all() -> TokenTable {
+        TokenTable { requirement: TokenRequirement::Required, known: Vec::new() }
     }
 
-    /// These tokens and no others; or everything that is wrong with them. An empty list lets nobody in.
-    pub fn new(specs: Vec<TokenSpec>) -> Result<Tokens, Vec<SpecError>> {
-        let mut known: Vec<Known> = Vec::with_capacity(specs.len());
+    /// These tokens are valid, or all errors in them. An empty list admits no caller.
+    pub fn new(specs: Vec<TokenSpec>) -> Result<TokenTable, Vec<SpecError>> {
+        let mut known: Vec<KnownToken> = Vec::with_capacity(specs.len());
         let mut flaws = Vec::new();
         for (index, spec) in specs.into_iter().enumerate() {
             let mut refuse =
@@ -155,69 +156,76 @@ impl Tokens {
                     refuse("is the hash of an earlier token; every token is written once");
                 }
                 Some(hash) => {
-                    known.push(Known { hash, pass: Pass { role: spec.role, prefix: spec.prefix } });
+                    known.push(KnownToken {
+                        hash,
+                        permissions: Permissions { role: spec.role, prefix: spec.prefix },
+                    });
                 }
             }
         }
-        if flaws.is_empty() { Ok(Tokens { demand: Demand::Token, known }) } else { Err(flaws) }
-    }
-
-    /// Who calls with this token.
-    pub fn who(&self, token: Option<&[u8]>) -> Who {
-        match (self.demand, token) {
-            (Demand::None, _) => Who::Known(Pass::everything()),
-            (Demand::Token, None) => Who::Stranger,
-            (Demand::Token, Some(token)) => self.holder(&hash(token)),
+        if flaws.is_empty() {
+            Ok(TokenTable { requirement: TokenRequirement::Required, known })
+        } else {
+            Err(flaws)
         }
     }
 
-    /// Who calls that has shown this before.
-    pub fn who_showed(&self, shown: &Shown) -> Who {
-        match self.demand {
-            Demand::None => Who::Known(Pass::everything()),
-            Demand::Token => self.holder(&shown.0),
+    /// The caller with this token.
+    pub fn identify(&self, token: Option<&[u8]>) -> Caller {
+        match (self.requirement, token) {
+            (TokenRequirement::Optional, _) => Caller::Authenticated(Permissions::all()),
+            (TokenRequirement::Required, None) => Caller::Anonymous,
+            (TokenRequirement::Required, Some(token)) => self.find(&hash(token)),
         }
     }
 
-    /// Whether callers need one.
-    pub fn are_needed(&self) -> bool {
-        self.demand == Demand::Token
+    /// The caller with this token hash.
+    pub fn identify_hash(&self, token_hash: &TokenHash) -> Caller {
+        match self.requirement {
+            TokenRequirement::Optional => Caller::Authenticated(Permissions::all()),
+            TokenRequirement::Required => self.find(&token_hash.0),
+        }
     }
 
-    /// Who calls with this `Authorization` field: `Bearer` and the token.
-    pub fn who_says(&self, authorization: Option<&[u8]>) -> Who {
-        self.who(authorization.and_then(bearer))
+    /// Whether callers need a token.
+    pub fn are_required(&self) -> bool {
+        self.requirement == TokenRequirement::Required
     }
 
-    fn holder(&self, hash: &[u8; HASH_BYTES]) -> Who {
-        // Every token is compared, and which one it was is chosen without a branch.
+    /// The caller with this `Authorization` header: `Bearer` and the token.
+    pub fn identify_bearer(&self, authorization: Option<&[u8]>) -> Caller {
+        self.identify(authorization.and_then(bearer))
+    }
+
+    fn find(&self, hash: &[u8; HASH_BYTES]) -> Caller {
+        // All hashes are compared, and the match is selected without a branch.
         let mut found = Choice::from(0);
-        let mut place = 0_u64;
+        let mut position = 0_u64;
         for (index, known) in (0_u64..).zip(&self.known) {
             let same = known.hash.ct_eq(hash);
-            place.conditional_assign(&index, same);
+            position.conditional_assign(&index, same);
             found |= same;
         }
-        let pass = usize::try_from(place).ok().and_then(|place| self.known.get(place));
-        match pass {
-            Some(known) if bool::from(found) => Who::Known(known.pass.clone()),
-            _ => Who::Stranger,
+        let known = usize::try_from(position).ok().and_then(|position| self.known.get(position));
+        match known {
+            Some(known) if bool::from(found) => Caller::Authenticated(known.permissions.clone()),
+            _ => Caller::Anonymous,
         }
     }
 }
 
-/// The token of an `Authorization` field; the scheme's case does not matter.
+/// The token of an `Authorization` header; the scheme is case-insensitive.
 pub(crate) fn bearer(field: &[u8]) -> Option<&[u8]> {
     let (scheme, token) = field.split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii()).filter(|token| !token.is_empty())
 }
 
-/// A token that was just made.
+/// A new token.
 #[derive(Clone)]
 pub struct NewToken {
-    /// What its holder keeps, and nobody else.
+    /// The secret, for its holder only.
     pub secret: String,
-    /// What the settings file knows of it.
+    /// The hash, for the settings file.
     pub sha256: String,
 }
 
@@ -228,27 +236,27 @@ impl fmt::Debug for NewToken {
 }
 
 impl NewToken {
-    /// Makes a token out of the system's randomness.
-    pub fn make() -> Result<NewToken, NoRandomness> {
+    /// Generates a token from the system's randomness.
+    pub fn generate() -> Result<NewToken, RandomnessError> {
         let mut random = [0; RANDOM_BYTES];
-        getrandom::fill(&mut random).map_err(|_| NoRandomness)?;
-        let secret = format!("{MARK}{}", hex(&random));
+        getrandom::fill(&mut random).map_err(|_| RandomnessError)?;
+        let secret = format!("{TOKEN_PREFIX}{}", hex(&random));
         let sha256 = hex(&hash(secret.as_bytes()));
         Ok(NewToken { secret, sha256 })
     }
 }
 
-/// The system has no randomness to give.
+/// The system provides no randomness.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NoRandomness;
+pub struct RandomnessError;
 
-impl fmt::Display for NoRandomness {
+impl fmt::Display for RandomnessError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the system has no randomness to make a token of")
     }
 }
 
-impl std::error::Error for NoRandomness {}
+impl std::error::Error for RandomnessError {}
 
 fn hash(token: &[u8]) -> [u8; HASH_BYTES] {
     Sha256::digest(token).into()
@@ -276,12 +284,12 @@ mod tests {
         TokenSpec { name: "t".to_owned(), sha256, role, prefix: prefix.to_owned() }
     }
 
-    fn passed(role: Role, prefix: &str) -> Who {
-        Who::Known(Pass { role, prefix: prefix.to_owned() })
+    fn authenticated(role: Role, prefix: &str) -> Caller {
+        Caller::Authenticated(Permissions { role, prefix: prefix.to_owned() })
     }
 
     #[test]
-    fn the_hash_is_the_one_everybody_computes() {
+    fn hash_is_sha256() {
         let known = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(hex(&hash(b"abc")), known);
         assert_eq!(from_hex(known), Some(hash(b"abc")));
@@ -289,64 +297,66 @@ mod tests {
     }
 
     #[test]
-    fn every_token_has_its_own_pass() {
+    fn token_gives_its_own_permissions() {
         let specs = vec![
             spec("one", Role::Read, ""),
             spec("two", Role::Decide, "shop/"),
             spec("three", Role::Admin, ""),
         ];
-        let tokens = Tokens::new(specs).expect("they make sense");
-        assert_eq!(tokens.who(Some(b"one")), passed(Role::Read, ""));
-        assert_eq!(tokens.who(Some(b"two")), passed(Role::Decide, "shop/"));
-        assert_eq!(tokens.who(Some(b"three")), passed(Role::Admin, ""));
+        let tokens = TokenTable::new(specs).expect("valid tokens");
+        assert_eq!(tokens.identify(Some(b"one")), authenticated(Role::Read, ""));
+        assert_eq!(tokens.identify(Some(b"two")), authenticated(Role::Decide, "shop/"));
+        assert_eq!(tokens.identify(Some(b"three")), authenticated(Role::Admin, ""));
         for wrong in [&b"four"[..], b"", b"one ", b"ONE"] {
-            assert_eq!(tokens.who(Some(wrong)), Who::Stranger);
+            assert_eq!(tokens.identify(Some(wrong)), Caller::Anonymous);
         }
-        assert_eq!(tokens.who(None), Who::Stranger);
+        assert_eq!(tokens.identify(None), Caller::Anonymous);
     }
 
     #[test]
-    fn no_tokens_is_not_the_same_as_an_empty_list() {
-        assert_eq!(Tokens::not_needed().who(None), Who::Known(Pass::everything()));
-        let nobody = Tokens::new(Vec::new()).expect("it makes sense");
-        assert_eq!(nobody.who(Some(b"one")), Who::Stranger);
-        assert_eq!(nobody.who(None), Who::Stranger);
+    fn no_tokens_differs_from_an_empty_list() {
+        assert_eq!(TokenTable::allow_all().identify(None), Caller::Authenticated(Permissions::all()));
+        let nobody = TokenTable::new(Vec::new()).expect("a valid list");
+        assert_eq!(nobody.identify(Some(b"one")), Caller::Anonymous);
+        assert_eq!(nobody.identify(None), Caller::Anonymous);
     }
 
     #[test]
-    fn the_field_is_bearer_and_the_token() {
-        let tokens = Tokens::new(vec![spec("one", Role::Read, "")]).expect("it makes sense");
+    fn authorization_header_is_bearer_and_the_token() {
+        let tokens = TokenTable::new(vec![spec("one", Role::Read, "")]).expect("a valid token");
         for right in [&b"Bearer one"[..], b"bearer one", b"BEARER  one "] {
-            assert_eq!(tokens.who_says(Some(right)), passed(Role::Read, ""));
+            assert_eq!(tokens.identify_bearer(Some(right)), authenticated(Role::Read, ""));
         }
         for wrong in [&b"one"[..], b"Basic one", b"Bearer", b"Bearer ", b"Bearerone", b""] {
-            assert_eq!(tokens.who_says(Some(wrong)), Who::Stranger, "{wrong:?}");
+            assert_eq!(tokens.identify_bearer(Some(wrong)), Caller::Anonymous, "{wrong:?}");
         }
     }
 
     #[test]
-    fn all_that_is_wrong_is_told_at_once() {
+    fn invalid_hashes_are_all_reported() {
         let bad = |sha256: &str| TokenSpec { sha256: sha256.to_owned(), ..spec("x", Role::Read, "") };
         let long = "0".repeat(66);
         let specs = vec![bad("12"), spec("x", Role::Read, ""), bad(&long), spec("x", Role::Admin, "")];
-        let flaws = Tokens::new(specs).expect_err("three are wrong");
+        let flaws = TokenTable::new(specs).expect_err("three are wrong");
         let fields: Vec<_> = flaws.iter().map(|flaw| flaw.field.as_str()).collect();
         assert_eq!(fields, ["tokens[0].sha256", "tokens[2].sha256", "tokens[3].sha256"]);
     }
 
     #[test]
-    fn tokens_are_long_and_never_the_same() {
-        let (one, two) = (NewToken::make().expect("randomness"), NewToken::make().expect("randomness"));
+    fn generated_tokens_are_long_and_distinct() {
+        let (one, two) =
+            (NewToken::generate().expect("randomness"), NewToken::generate().expect("randomness"));
         assert_ne!(one.secret, two.secret);
-        assert_eq!(one.secret.len(), MARK.len() + 2 * RANDOM_BYTES);
+        assert_eq!(one.secret.len(), TOKEN_PREFIX.len() + 2 * RANDOM_BYTES);
         assert!(!format!("{one:?}").contains(&one.secret), "a secret is not for logs");
     }
 
     #[test]
-    fn roles_include_the_ones_before() {
+    fn roles_include_lower_ones() {
         for (index, role) in Role::ALL.into_iter().enumerate() {
-            let pass = Pass { role, prefix: String::new() };
-            let allowed: Vec<_> = Role::ALL.into_iter().filter(|needed| pass.may(*needed)).collect();
+            let permissions = Permissions { role, prefix: String::new() };
+            let allowed: Vec<_> =
+                Role::ALL.into_iter().filter(|needed| permissions.allows(*needed)).collect();
             assert_eq!(allowed, Role::ALL[..=index]);
         }
     }

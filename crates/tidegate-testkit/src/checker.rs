@@ -1,6 +1,6 @@
-//! The history checker: many asked at once; was more granted than the definition allows?
+//! The history checker: did concurrent orders get more than the definition allows?
 //!
-//! Whoever asked knows only when it asked and when it heard. The decision fell somewhere between:
+//! A client knows only when it called the store and when the call returned. The decision fell between the two:
 //!
 //! ```text
 //!   A  start ├──────── decided somewhere in here ────────┤ end
@@ -8,16 +8,15 @@
 //!   window   ├──────────────────────────────────────────────┤   A and B are both inside, wherever they were decided
 //! ```
 //!
-//! A grant is *certainly* inside an interval if the whole of its own is. The checker adds up only what is certain, so a
-//! [`LimitViolation`] is a proof: no choice of decision times explains it. The other way round it is exact only if the store
-//! reports when it decided ([`ObservedOrder::at`]); [`ProofLevel`] says which of the two was shown.
+//! A grant is certainly inside an interval if its whole call is. The checker adds up only certain grants, so a
+//! [`LimitViolation`] is a proof: no choice of decision times explains it. The converse is exact only if the store
+//! reports its decision times ([`ObservedOrder::at`]). [`ProofLevel`] says which of the two was shown.
 //!
-//! Operators are seen the same way. An edit took effect somewhere between its start and its end, so that around it two
-//! texts may have been in force, and the kinder one is believed. A reset splits what it touches: before it and after it
-//! the whole capacity may have been spent.
+//! Edits and resets take effect between their start and their end. Around an edit the more generous definition counts.
+//! Around a reset the whole capacity may have been spent on both sides.
 //!
-//! Decided: it looks at enforced limits only, and leaves keys with exceptions alone. Every bound is found by sorting and
-//! one pass with a tree of sums, so that records of many thousand entries are checked in the time it takes to make them.
+//! Only enforcing limits are checked, and keys with overrides are skipped. Each bound takes one sort and one pass with
+//! a tree of sums, so many thousand orders are checked in about the time it takes to make them.
 
 mod era;
 mod laws;
@@ -34,36 +33,36 @@ use era::ItemEra;
 use laws::ItemBound;
 use rows::GrantedRows;
 
-/// One order as its asker saw it, as far as it is about one row of one limit.
+/// One order as its client saw it, restricted to one row of one limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObservedOrder {
-    /// When it was asked.
+    /// When the call started.
     pub start: Timestamp,
-    /// When the answer was heard.
+    /// When the call returned.
     pub end: Timestamp,
-    /// When the store says it decided.
+    /// The decision time that the store reports.
     pub at: Option<Timestamp>,
-    /// For whom.
+    /// The key.
     pub key: Option<Vec<u8>>,
-    /// For how much, repeated asks added up.
+    /// The count, with repeated asks added up.
     pub count: Amount,
-    /// In how many asks that were for something.
+    /// Number of asks with a count above zero.
     pub asks: Amount,
     /// Whether it was granted.
     pub granted: bool,
-    /// Nobody judged it, because a hold was settled for more than it held, past the limit if it must be; and the earliest
-    /// instant at which that hold was granted. It counts like a grant for those who come after.
+    /// Set for a charge without a check: a hold that was settled for more than it held. The value is the earliest
+    /// instant at which the hold was granted. The charge counts for later orders.
     pub forced: Option<Timestamp>,
-    /// The earliest instant at which held units may have come back: when their release was asked for, or their lease
-    /// lapsed. `None` is one time to live after the earliest grant.
+    /// The earliest instant at which held units may be back: the call of release, or the expiry of the lease. `None` is
+    /// one time to live after the earliest grant.
     pub returned: Option<Timestamp>,
-    /// How much of the count was given back by settling it, and the earliest instant of that. Of an `interval` something
-    /// must be left: nobody can tell any more which window it had opened.
+    /// Units refunded by settlement, and the earliest instant of that. An `interval` item must keep some units:
+    /// otherwise its window cannot be found again.
     pub refunded: Option<(Timestamp, Amount)>,
 }
 
 impl ObservedOrder {
-    /// A grant of `count` that the store says it decided `at`.
+    /// A grant of `count` at a reported decision time.
     pub fn granted_at(at: Timestamp, key: Option<&[u8]>, count: Amount) -> ObservedOrder {
         ObservedOrder::granted_within(at, at, key, count)
     }
@@ -94,45 +93,45 @@ impl ObservedOrder {
     }
 }
 
-/// A change of the limit's text, as the operator saw it.
+/// An edit as the operator saw it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObservedEdit {
-    /// When it was asked for.
+    /// When the call started.
     pub start: Timestamp,
-    /// When it was heard to be in force.
+    /// When the call returned.
     pub end: Timestamp,
-    /// The text since then.
+    /// The new definition.
     pub spec: LimitSpec,
 }
 
-/// A reset, as the operator saw it.
+/// A reset as the operator saw it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObservedReset {
-    /// When it was asked for.
+    /// When the call started.
     pub start: Timestamp,
-    /// When it was heard to be done.
+    /// When the call returned.
     pub end: Timestamp,
-    /// Whose counts, or everybody's.
+    /// The key; `None` for all.
     pub key: Option<Vec<u8>>,
 }
 
-/// What was recorded about one limit.
+/// The record of one limit.
 #[derive(Debug, Clone)]
 pub struct LimitRecord {
-    /// The limit, as it was at first.
+    /// The initial definition.
     pub spec: LimitSpec,
-    /// How finely time was kept.
+    /// Resolution of time.
     pub tick: Tick,
-    /// Every order.
+    /// All orders.
     pub entries: Vec<ObservedOrder>,
-    /// Every edit, one after the other.
+    /// All edits, in order.
     pub edits: Vec<ObservedEdit>,
-    /// Every reset, one after the other.
+    /// All resets, in order.
     pub resets: Vec<ObservedReset>,
 }
 
 impl LimitRecord {
-    /// The record of a limit that no operator touched.
+    /// A record without edits and resets.
     pub fn new(spec: LimitSpec, tick: Tick, entries: Vec<ObservedOrder>) -> LimitRecord {
         LimitRecord { spec, tick, entries, edits: Vec::new(), resets: Vec::new() }
     }
@@ -141,27 +140,27 @@ impl LimitRecord {
 /// What was shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ProofLevel {
-    /// Nothing that was seen contradicts it.
+    /// Nothing contradicts the definition.
     Unrefuted,
-    /// No interval admitted more than the definition allows: every decision time is known, and no operator made two
-    /// explanations possible. Held units are taken to be back as soon as their release was asked for.
+    /// No interval admitted more than the definition allows. Every decision time is known, and no edit or reset allows
+    /// two explanations. Held units count as back from the call of release.
     Exact,
 }
 
 /// More was granted than can be explained.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LimitViolation {
-    /// The item.
+    /// Name of the item.
     pub item: String,
-    /// Whose, if it counts keys alone.
+    /// The key, for an item that counts per key.
     pub key: Option<Vec<u8>>,
-    /// The first instant of the interval.
+    /// First instant of the interval.
     pub from: Timestamp,
-    /// The last instant of it.
+    /// Last instant of the interval.
     pub to: Timestamp,
-    /// What was certainly admitted in it.
+    /// Units that were certainly admitted.
     pub admitted: u128,
-    /// What the definition allows there.
+    /// Units that the definition allows.
     pub allowed: u128,
 }
 
@@ -183,7 +182,7 @@ impl fmt::Display for LimitViolation {
 
 impl std::error::Error for LimitViolation {}
 
-/// Whether a record can be explained.
+/// Checks whether a record can be explained.
 pub fn check_record(record: &LimitRecord) -> Result<ProofLevel, LimitViolation> {
     let mut grants: Vec<&ObservedOrder> = record.entries.iter().filter(|entry| entry.granted).collect();
     grants.sort_by_key(|entry| entry.earliest());
@@ -206,14 +205,15 @@ pub fn check_record(record: &LimitRecord) -> Result<ProofLevel, LimitViolation> 
     }
     let mut judged = record.entries.iter().filter(|entry| entry.granted && !entry.is_forced());
     let timed = judged.all(|entry| entry.earliest() == entry.latest());
-    // What nobody judged may have opened a window, and nobody knows when.
-    let hangs = |item: &ItemSpec| matches!(item.policy, Policy::Interval { .. });
-    let adrift = record.spec.items.iter().any(hangs) && record.entries.iter().any(ObservedOrder::is_forced);
-    let exact = timed && !adrift && record.edits.is_empty() && record.resets.is_empty();
+    // A charge without a check may have opened a window at an unknown instant.
+    let is_interval = |item: &ItemSpec| matches!(item.policy, Policy::Interval { .. });
+    let has_unknown_window =
+        record.spec.items.iter().any(is_interval) && record.entries.iter().any(ObservedOrder::is_forced);
+    let exact = timed && !has_unknown_window && record.edits.is_empty() && record.resets.is_empty();
     Ok(if exact { ProofLevel::Exact } else { ProofLevel::Unrefuted })
 }
 
-/// The grants that an item certainly counted together while it was the same item.
+/// The grants that an item certainly counted together during an era.
 fn groups<'a>(
     record: &LimitRecord,
     era: &ItemEra<'_>,

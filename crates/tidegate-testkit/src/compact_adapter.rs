@@ -1,6 +1,8 @@
-//! A store that is asked in short whenever it can be: every order that is a bid is put as one, and its gist becomes an answer again.
+//! A store adapter that uses compact requests wherever possible: each order that fits one is submitted as one, and its
+//! reply is turned back into that of an order.
 //!
-//! So whatever is proved of stores is proved of their bids too. What a store does not decide in short is put to it as the order it is.
+//! Tests of a store that run over this adapter cover its compact path too. What the store does not decide as a compact
+//! request is submitted as an order.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,22 +19,27 @@ use tidegate::{
     Store, StoreReply, Timestamp, Verdict,
 };
 
-/// The store.
+/// The adapter.
 pub struct CompactAdapter {
     inner: Arc<dyn LimitStore>,
 }
 
 impl CompactAdapter {
-    /// This store, asked in short.
+    /// Puts a store behind the adapter.
     pub fn new(inner: impl LimitStore + 'static) -> CompactAdapter {
         CompactAdapter { inner: Arc::new(inner) }
     }
 
-    /// Puts as many as can be put in short from the beginning of these. How many that were, and where the log must be.
-    fn put(&self, orders: &[Order<'_>], answers: &mut Replies) -> Result<(usize, Option<Lsn>), Unavailable> {
+    /// Submits the longest prefix of the orders that consists of compact requests. Returns how many were decided and
+    /// the log position that makes them durable.
+    fn submit_compact_prefix(
+        &self,
+        orders: &[Order<'_>],
+        answers: &mut Replies,
+    ) -> Result<(usize, Option<Lsn>), Unavailable> {
         let mut limit_ids: Vec<&str> = Vec::new();
-        let mut list = Vec::new();
-        for ask in orders.iter().map_while(|order| bid_of(order)) {
+        let mut requests = Vec::new();
+        for ask in orders.iter().map_while(|order| compact_ask(order)) {
             let known = limit_ids.iter().position(|id| *id == ask.limit_id);
             if known.is_none() && limit_ids.len() == MOST_LIMITS {
                 break;
@@ -41,13 +48,13 @@ impl CompactAdapter {
                 limit_ids.push(ask.limit_id);
                 limit_ids.len() - 1
             });
-            list.extend(ask.key.map(|key| CompactRequest { limit, key, count: ask.count }));
+            requests.extend(ask.key.map(|key| CompactRequest { limit, key, count: ask.count }));
         }
-        let mut gists = CompactReplies::default();
-        let until = self.inner.bid(&CompactBatch { limit_ids: &limit_ids, list: &list }, &mut gists)?;
-        for gist in gists.list() {
-            let (limit, item) = (Arc::clone(gists.text(gist)), gist.item);
-            let outcome = match gist.verdict {
+        let mut replies = CompactReplies::default();
+        let until = self.inner.bid(&CompactBatch { limit_ids: &limit_ids, list: &requests }, &mut replies)?;
+        for reply in replies.list() {
+            let (limit, item) = (Arc::clone(replies.text(reply)), reply.item);
+            let outcome = match reply.verdict {
                 Verdict::Granted => Outcome::Granted(None),
                 Verdict::Denied(wait) => {
                     let first = (Arc::clone(&limit), item);
@@ -56,22 +63,22 @@ impl CompactAdapter {
             };
             let start = answers.mark();
             if answers.detail() == Detail::Readings {
-                answers.read(ItemReading { limit, item, reading: gist.reading });
+                answers.read(ItemReading { limit, item, reading: reply.reading });
             }
             let readings = start..answers.mark();
             answers.push(Ok(Answer {
                 outcome,
-                at: gist.at,
+                at: reply.at,
                 degraded: false,
                 shadowed: Vec::new(),
                 readings,
             }));
         }
-        Ok((gists.list().len(), until))
+        Ok((replies.list().len(), until))
     }
 
-    /// Puts one as it is.
-    fn order(&self, order: &Order<'_>, answers: &mut Replies) -> StoreReply<()> {
+    /// Submits one order as it is.
+    fn submit_one(&self, order: &Order<'_>, answers: &mut Replies) -> StoreReply<()> {
         let detail = answers.detail();
         let (one, until) = match self.inner.submit(std::slice::from_ref(order), Replies::new(detail)) {
             StoreReply::Now(one) => (one, None),
@@ -92,8 +99,8 @@ impl CompactAdapter {
     }
 }
 
-/// The ask of an order that is a bid.
-fn bid_of<'a>(order: &Order<'a>) -> Option<Ask<'a>> {
+/// The ask of an order that can be a compact request.
+fn compact_ask<'a>(order: &Order<'a>) -> Option<Ask<'a>> {
     let plain = order.intent == Intent::Acquire
         && order.hold == Hold::No
         && order.request_id.is_none()
@@ -115,7 +122,7 @@ impl Store for CompactAdapter {
         let mut until = None;
         let mut rest = orders;
         while !rest.is_empty() {
-            match self.put(rest, &mut answers) {
+            match self.submit_compact_prefix(rest, &mut answers) {
                 Ok((decided, lsn)) => {
                     until = until.max(lsn);
                     rest = &rest[decided..];
@@ -123,7 +130,7 @@ impl Store for CompactAdapter {
                 Err(why) => return StoreReply::Later(Box::pin(std::future::ready(Err(why)))),
             }
             let Some((first, others)) = rest.split_first() else { break };
-            match self.order(first, &mut answers) {
+            match self.submit_one(first, &mut answers) {
                 StoreReply::Now(()) => {}
                 StoreReply::Durable((), lsn) => until = until.max(Some(lsn)),
                 StoreReply::Later(later) => {

@@ -1,7 +1,7 @@
-//! Invented histories: what may happen to a few limits, and a judge that plays it against the model.
+//! Generated histories: what may happen to a few limits, and the replay of a history against the reference model.
 //!
-//! Numbers are small, so that limits bind; windows are short beside long ones, so that boundaries meet; and time
-//! moves mostly *to* an instant that matters, one tick before it, or one tick past it.
+//! Numbers are small, so that limits bind. Short and long windows are mixed, so that boundaries meet. Time moves mostly
+//! to an instant that matters, one tick before it, or one tick after it.
 
 mod replay;
 
@@ -18,17 +18,17 @@ use tidegate_core::{
 
 pub use replay::{HistoryTally, ReplayReply, SystemUnderTest, replay};
 
-/// The keys that ask.
+/// The keys of all orders.
 pub const KEYS: [&[u8]; 4] = [b"ada", b"bob", b"cyd", b"dan"];
 
-/// How many of them ask where keys are not what it is about.
+/// Number of keys used where keys are not the point.
 const FEW: usize = 2;
 
-/// Zones whose clocks do something interesting.
+/// Time zones with daylight saving time, odd offsets, or neither.
 pub const ZONES: [&str; 6] =
     ["UTC", "Asia/Shanghai", "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata", "America/St_Johns"];
 
-/// Seconds at which a history may begin: shortly before something happens to a calendar.
+/// Start times of histories, in seconds: shortly before a calendar changes.
 pub const START_SECONDS: [u64; 6] = [
     5,
     1_735_660_798, // 2024-12-31T15:59:58Z, two seconds before the new year in Shanghai
@@ -38,97 +38,97 @@ pub const START_SECONDS: [u64; 6] = [
     1_257_042_658, // 2009-11-01T02:30:58Z, before St. John's falls back across midnight
 ];
 
-/// A whole story: the limits it begins with, and what happens.
+/// A history: the initial limits and the events.
 #[derive(Debug, Clone)]
 pub struct History {
-    /// How finely time is kept.
+    /// Resolution of time.
     pub tick: Tick,
-    /// When it begins, in seconds since the epoch.
+    /// Start, in seconds since the epoch.
     pub begins: u64,
-    /// The limits.
+    /// The initial limits.
     pub limits: Vec<LimitSpec>,
-    /// What happens.
+    /// The events.
     pub events: Vec<HistoryEvent>,
 }
 
-/// One thing that happens.
+/// One event.
 #[derive(Debug, Clone)]
 pub enum HistoryEvent {
-    /// Time passes, or is set back.
+    /// Time passes, or the clock is set back.
     Time(TimeStep),
-    /// Somebody asks: (limit, key, count) each, by index.
+    /// An order is submitted. Each ask is (limit, key, count), by index.
     Order {
-        /// Take or look.
+        /// Acquire or peek.
         intent: Intent,
-        /// For how much of what.
+        /// The asks.
         asks: Vec<(usize, usize, Amount)>,
         /// Whether the charge is an estimate.
         hold: bool,
     },
-    /// A lease is settled, released or renewed; by index among those ever granted.
+    /// A hold is settled to this cost. The index counts back from the latest lease.
     Settle(usize, Amount),
-    /// A lease is given back.
+    /// A lease is released.
     Release(usize),
-    /// A lease is extended by so many milliseconds from now.
+    /// A lease is renewed to this many milliseconds from now.
     Renew(usize, u64),
-    /// An operator resets a limit, for one key or all.
+    /// A limit is reset, for one key or for all.
     Reset(usize, Option<usize>),
-    /// A limit's text is changed.
+    /// A limit is edited.
     Edit(usize, LimitEdit),
-    /// The store tidies up.
+    /// The store may drop what it need not remember.
     Forget,
 }
 
 /// How time moves.
 #[derive(Debug, Clone, Copy)]
 pub enum TimeStep {
-    /// By so many ticks.
+    /// Forward by this many ticks.
     Ticks(u64),
-    /// By so many milliseconds.
+    /// Forward by this many milliseconds.
     Millis(u64),
-    /// Back by so many ticks.
+    /// Back by this many ticks.
     Back(u64),
-    /// To the last instant promised by a refusal, and this many ticks past it.
+    /// To the instant promised by the last refusal, plus this many ticks.
     ToWait(i64),
-    /// To the instant of a reading's reset, and this many ticks past it.
+    /// To the instant at which a reading becomes zero, plus this many ticks.
     ToReset(usize, i64),
 }
 
-/// A change of a limit's text.
+/// An edit of a limit.
 #[derive(Debug, Clone)]
 pub enum LimitEdit {
-    /// An item gets another number.
+    /// Changes the capacity of an item.
     Limit(usize, Capacity),
-    /// A bucket gets another burst.
+    /// Changes the burst of a bucket.
     Burst(usize, Option<Amount>),
-    /// An item gets another window.
+    /// Changes the window of an item.
     Window(usize, Duration),
-    /// A sliding item is measured otherwise.
+    /// Changes the precision of a sliding item.
     Precision(usize, Precision),
-    /// An item charges otherwise.
+    /// Changes how an item charges.
     Charge(usize, Option<Charge>),
-    /// An item is written, unless its name is taken.
+    /// Adds an item, unless its name exists.
     Add(ItemSpec),
-    /// An item is struck out, unless it is the last.
+    /// Removes an item, unless it is the last.
     Remove(usize),
-    /// The limit moves.
+    /// Changes the time zone.
     Zone(&'static str),
-    /// Its weeks begin on another day.
+    /// Changes the first day of the week.
     WeekStart(WeekStart),
-    /// Its refusals become real, or not.
+    /// Changes the mode.
     Mode(Mode),
-    /// A key gets an exception: (key, item, limit, milliseconds from the beginning).
+    /// Sets an override: key, item, capacity, end in milliseconds from the start.
     Except(usize, usize, Capacity, Option<u64>),
-    /// All exceptions go.
+    /// Removes all overrides.
     NoExceptions,
-    /// The limit ends so many milliseconds after the beginning, or never.
+    /// Changes the end of the limit, in milliseconds from the start.
     Ends(Option<u64>),
-    /// The limit remembers so many keys, or any number.
+    /// Changes `max_keys`.
     MaxKeys(Option<u64>),
 }
 
 impl LimitEdit {
-    /// The text after the change.
+    /// The definition after the edit.
     pub fn apply(&self, spec: &LimitSpec, begins: u64) -> LimitSpec {
         let mut next = spec.clone();
         let count = next.items.len();
@@ -189,12 +189,12 @@ fn zone(name: &str) -> Zone {
 
 // Strategies.
 
-/// The ticks a store may have.
+/// Resolutions of time.
 pub fn ticks() -> impl Strategy<Value = Tick> {
     select(vec![Tick::NANOSECOND, Tick::MICROSECOND, Tick::MILLISECOND])
 }
 
-/// A small limit, zero and unlimited included.
+/// A small capacity, zero, or unlimited.
 pub fn capacities() -> impl Strategy<Value = Capacity> {
     prop_oneof![
         1 => Just(Capacity::Unlimited),
@@ -203,12 +203,12 @@ pub fn capacities() -> impl Strategy<Value = Capacity> {
     ]
 }
 
-/// A window: some few ticks, some that 64 does not divide, some long.
+/// A window: a few ticks, not divisible by 64, or long.
 pub fn windows() -> impl Strategy<Value = Duration> {
     select(vec![1u64, 2, 3, 10, 60, 63, 64, 65, 100, 130, 420, 1000, 60_000]).prop_map(Duration::from_millis)
 }
 
-/// Every policy.
+/// Any policy.
 pub fn policies() -> impl Strategy<Value = Policy> {
     let precision = select(vec![Precision::Exact, Precision::Bucketed]);
     prop_oneof![
@@ -221,7 +221,7 @@ pub fn policies() -> impl Strategy<Value = Policy> {
     ]
 }
 
-/// An item named for its policy, so that an edit of its window keeps its identity.
+/// An item named after its policy, so that it keeps its identity when its window changes.
 pub fn items() -> impl Strategy<Value = ItemSpec> {
     let per = select(vec![Per::All, Per::Key]);
     let charge = prop_oneof![4 => Just(None), 1 => Just(Some(Charge::Ask)), 1 => Just(Some(Charge::Count))];
@@ -242,7 +242,7 @@ fn until() -> impl Strategy<Value = Option<u64>> {
     option::weighted(0.8, prop_oneof![0u64..200, 0u64..5_000, Just(60_000)])
 }
 
-/// A limit that can be meant: whatever is wrong with a draw is left out.
+/// A valid limit: drawn parts that would make it invalid are left out.
 pub fn limits(id: &'static str, tick: Tick, begins: u64) -> impl Strategy<Value = LimitSpec> {
     let exceptions = vec((0..FEW, 0usize..3, capacities(), until()), 0..=2);
     let season = (option::weighted(0.15, 0u64..300), option::weighted(0.2, 300u64..3_000));
@@ -304,7 +304,7 @@ fn limit_edit() -> impl Strategy<Value = LimitEdit> {
     ]
 }
 
-/// How time moves: mostly to where something happens.
+/// Steps of time, mostly to where something changes.
 pub fn steps() -> impl Strategy<Value = TimeStep> {
     prop_oneof![
         2 => Just(TimeStep::Ticks(0)),
@@ -327,7 +327,7 @@ fn orders(limits: usize, keys: usize) -> impl Strategy<Value = HistoryEvent> {
         .prop_map(|(intent, asks, hold)| HistoryEvent::Order { intent, asks, hold })
 }
 
-/// What may happen to so many limits. Without `edits`, nobody touches their text.
+/// Events for this many limits. Without `edits` the definitions stay as they are.
 pub fn history_events(limits: usize, edits: bool) -> impl Strategy<Value = Vec<HistoryEvent>> {
     history_events_among(FEW, limits, edits)
 }
@@ -347,7 +347,7 @@ fn history_events_among(keys: usize, limits: usize, edits: bool) -> impl Strateg
     vec(one, 1..60)
 }
 
-/// Whole stories over two limits.
+/// Histories of two limits.
 pub fn histories(edits: bool) -> impl Strategy<Value = History> {
     (ticks(), select(START_SECONDS.to_vec())).prop_flat_map(move |(tick, begins)| {
         let both = (limits("a", tick, begins), limits("b", tick, begins), history_events(2, edits));
@@ -355,7 +355,7 @@ pub fn histories(edits: bool) -> impl Strategy<Value = History> {
     })
 }
 
-/// Whole stories over two limits that have no room for all the keys that ask.
+/// Histories of two limits that have no room for all keys.
 pub fn over_capacity_histories() -> impl Strategy<Value = History> {
     let bound = || option::weighted(0.9, prop_oneof![3 => Just(1u64), 1 => Just(2), 1 => Just(3)]);
     (ticks(), select(START_SECONDS.to_vec()), bound(), bound()).prop_flat_map(
@@ -378,8 +378,8 @@ pub fn over_capacity_histories() -> impl Strategy<Value = History> {
     )
 }
 
-/// Stories of one item and one key, edited often, in which little time passes: what is remembered meets every law that
-/// ever judges it.
+/// Histories of one item and one key with many edits and small time steps, so that remembered state meets every rule
+/// that may judge it.
 pub fn single_item_histories() -> impl Strategy<Value = History> {
     let step = prop_oneof![
         2 => Just(TimeStep::Ticks(1)),

@@ -1,8 +1,8 @@
-//! A store with a log that is written when a test says so.
+//! A store behind a log that is synced when a test says so.
 //!
-//! [`LoggedStore`] puts a log in front of any store that speaks at once: whatever changes something is answered as durable later, and every
-//! change of the limits is a record too. The [`ManualLog`] keeps nothing. It only counts, knows who waits, and lets a test say up to
-//! where it is durable, or that it has failed.
+//! [`LoggedStore`] wraps a store that replies at once. Replies that changed something become durable later, and each
+//! change of a limit appends a record too. [`ManualLog`] stores nothing: it counts records, keeps the waiting tasks,
+//! and lets a test sync up to a position or fail.
 
 use std::fmt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -16,32 +16,32 @@ use tidegate::{
     LimitSpec, LimitStore, Order, OrderError, RemovalMode, Replies, Settlement, Store, StoreReply, Timestamp,
 };
 
-/// The longest that [`ManualLog::wait_for_waiters`] waits before it says that nobody comes.
-const LONG: Duration = Duration::from_secs(60);
+/// Longest time that [`ManualLog::wait_for_waiters`] waits.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A log that is written by hand. Copies are the same log.
+/// A log that is synced by a test. Clones are the same log.
 #[derive(Clone)]
 pub struct ManualLog {
-    inner: Arc<Inner>,
+    shared: Arc<LogShared>,
 }
 
-struct Inner {
-    state: Mutex<State>,
-    /// Somebody began to wait.
-    came: Condvar,
+struct LogShared {
+    state: Mutex<ManualLogState>,
+    /// Signals a new waiter.
+    waiter_added: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct ManualLogState {
     tip: u64,
     durable: u64,
-    is_prompt: bool,
+    syncs_at_once: bool,
     failed: Option<Unavailable>,
     waiting: Vec<(u64, Waker)>,
 }
 
 impl ManualLog {
-    /// A log of which nothing is durable until a test says so.
+    /// A log of which nothing is durable until a test syncs it.
     pub fn manual() -> ManualLog {
         ManualLog::new(false)
     }
@@ -51,52 +51,55 @@ impl ManualLog {
         ManualLog::new(true)
     }
 
-    fn new(is_prompt: bool) -> ManualLog {
-        let state = Mutex::new(State { is_prompt, ..State::default() });
-        ManualLog { inner: Arc::new(Inner { state, came: Condvar::new() }) }
+    fn new(syncs_at_once: bool) -> ManualLog {
+        let state = Mutex::new(ManualLogState { syncs_at_once, ..ManualLogState::default() });
+        ManualLog { shared: Arc::new(LogShared { state, waiter_added: Condvar::new() }) }
     }
 
-    /// The place of the last record.
+    /// Position of the last record.
     pub fn tip(&self) -> Lsn {
         Lsn(self.state().tip)
     }
 
-    /// Everything up to here is durable.
+    /// Makes everything up to this position durable.
     pub fn sync_to(&self, lsn: Lsn) {
         self.change(|state| state.durable = state.durable.max(lsn.0));
     }
 
-    /// Everything so far is durable.
+    /// Makes everything so far durable.
     pub fn sync_all(&self) {
         self.change(|state| state.durable = state.tip);
     }
 
-    /// What is not durable yet never will be.
+    /// Fails the log: records that are not durable yet never will be.
     pub fn fail(&self, reason: &str) {
         self.change(|state| state.failed = Some(Unavailable { reason: reason.to_owned() }));
     }
 
-    /// How many wait.
+    /// Number of waiting tasks.
     pub fn waiter_count(&self) -> usize {
         self.state().waiting.len()
     }
 
-    /// Waits until so many wait.
+    /// Waits until this many tasks wait.
     ///
     /// # Panics
-    /// If they do not come.
+    /// If that takes longer than a minute.
     #[track_caller]
     pub fn wait_for_waiters(&self, count: usize) {
         let state = self.state();
-        let waited = self.inner.came.wait_timeout_while(state, LONG, |state| state.waiting.len() < count);
+        let waited = self
+            .shared
+            .waiter_added
+            .wait_timeout_while(state, WAIT_TIMEOUT, |state| state.waiting.len() < count);
         let (state, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
-        assert!(!timeout.timed_out(), "{} wait for the log, not {count}", state.waiting.len());
+        assert!(!timeout.timed_out(), "{} tasks wait for the log, not {count}", state.waiting.len());
     }
 
     fn append(&self) -> Lsn {
         let mut state = self.state();
         state.tip += 1;
-        if state.is_prompt {
+        if state.syncs_at_once {
             state.durable = state.tip;
         }
         Lsn(state.tip)
@@ -114,26 +117,26 @@ impl ManualLog {
             state.waiting.push((lsn.0, context.waker().clone()));
         }
         drop(state);
-        self.inner.came.notify_all();
+        self.shared.waiter_added.notify_all();
         Poll::Pending
     }
 
-    /// Changes something, and wakes those who need not wait any more.
-    fn change(&self, change: impl FnOnce(&mut State)) {
+    /// Changes the state and wakes the tasks that need not wait any longer.
+    fn change(&self, change: impl FnOnce(&mut ManualLogState)) {
         let mut state = self.state();
         change(&mut state);
         let (durable, failed) = (state.durable, state.failed.is_some());
-        let (awake, waiting): (Vec<_>, Vec<_>) =
+        let (ready, waiting): (Vec<_>, Vec<_>) =
             std::mem::take(&mut state.waiting).into_iter().partition(|(lsn, _)| failed || *lsn <= durable);
         state.waiting = waiting;
         drop(state);
-        for (_, waker) in awake {
+        for (_, waker) in ready {
             waker.wake();
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.inner.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, ManualLogState> {
+        self.shared.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -151,7 +154,7 @@ pub struct LoggedStore<S: ?Sized> {
 }
 
 impl<S: LimitStore + ?Sized> LoggedStore<S> {
-    /// This store, which speaks at once, behind this log.
+    /// Puts a store that replies at once behind this log.
     pub fn new(store: Arc<S>, log: ManualLog) -> LoggedStore<S> {
         LoggedStore { log, store }
     }
@@ -161,17 +164,17 @@ impl<S: LimitStore + ?Sized> LoggedStore<S> {
         &self.log
     }
 
-    /// The store behind it.
+    /// The store behind the log.
     pub fn store(&self) -> &S {
         &self.store
     }
 
-    /// A reply that changed something is told when that is durable.
-    fn spoken<T>(&self, reply: T, changed: bool) -> StoreReply<T> {
-        if changed { StoreReply::Durable(reply, self.log.append()) } else { StoreReply::Now(reply) }
+    /// The reply to a call. If the call changed something, the reply waits for the log.
+    fn reply<T>(&self, value: T, changed: bool) -> StoreReply<T> {
+        if changed { StoreReply::Durable(value, self.log.append()) } else { StoreReply::Now(value) }
     }
 
-    fn edited<T>(&self, reply: T, changed: bool) -> T {
+    fn append_if<T>(&self, reply: T, changed: bool) -> T {
         if changed {
             self.log.append();
         }
@@ -189,12 +192,12 @@ impl<S: LimitStore + ?Sized> Store for LoggedStore<S> {
         let charged = orders.iter().zip(answers.iter()).any(|(order, answer)| {
             order.intent == Intent::Acquire && answer.as_ref().is_ok_and(Answer::is_granted)
         });
-        self.spoken(answers, charged)
+        self.reply(answers, charged)
     }
 
     fn release(&self, lease: LeaseId) -> StoreReply<bool> {
         let released = self.store.release(lease).now();
-        self.spoken(released, released)
+        self.reply(released, released)
     }
 
     fn renew(
@@ -204,19 +207,19 @@ impl<S: LimitStore + ?Sized> Store for LoggedStore<S> {
     ) -> StoreReply<Result<Option<Timestamp>, OrderError>> {
         let renewed = self.store.renew(lease, ttl).now();
         let changed = matches!(renewed, Ok(Some(_)));
-        self.spoken(renewed, changed)
+        self.reply(renewed, changed)
     }
 
     fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> StoreReply<Result<Settlement, OrderError>> {
         let settled = self.store.settle(lease, actual).now();
         let changed = matches!(settled, Ok(Settlement::Settled));
-        self.spoken(settled, changed)
+        self.reply(settled, changed)
     }
 
     fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<(), OrderError>> {
         let reset = self.store.reset(limit_id, key).now();
         let changed = reset.is_ok();
-        self.spoken(reset, changed)
+        self.reply(reset, changed)
     }
 
     fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<Usage, OrderError>> {
@@ -268,24 +271,24 @@ impl<S: LimitStore + ?Sized> Catalog for LoggedStore<S> {
     fn put(&self, spec: LimitSpec, expect: ExpectedVersion) -> Result<Arc<Limit>, PutError> {
         let put = self.store.put(spec, expect);
         let changed = put.is_ok();
-        self.edited(put, changed)
+        self.append_if(put, changed)
     }
 
     fn remove(&self, id: &str, parting: RemovalMode) -> bool {
         let removed = self.store.remove(id, parting);
-        self.edited(removed, removed)
+        self.append_if(removed, removed)
     }
 
     fn apply(&self, edits: Vec<Edit>) -> Result<Vec<EditOutcome>, ApplyError> {
         let applied = self.store.apply(edits);
         let changed = has_changed(&applied);
-        self.edited(applied, changed)
+        self.append_if(applied, changed)
     }
 
     fn edit(&self, edits: Vec<Edit>, origin: Origin) -> StoreReply<Result<Vec<EditOutcome>, ApplyError>> {
         let edited = self.store.edit(edits, origin).now();
         let changed = has_changed(&edited);
-        StoreReply::Now(self.edited(edited, changed))
+        StoreReply::Now(self.append_if(edited, changed))
     }
 
     fn watch(&self, watcher: Watcher) {

@@ -1,23 +1,23 @@
 //! The reference model: what limits mean, by definition.
 //!
-//! It keeps a list of what was admitted and answers every question by looking at all of it. It is slow on purpose and
-//! shares no arithmetic with the laws: no arrival time, no running sums, no ring, no calendar memo.
+//! It keeps a list of all charges and answers every question by looking at all of them. It is slow on purpose and
+//! shares no arithmetic with the implementation: no arrival times, no running sums, no ring buffers, no calendar cache.
 //!
 //! | policy        | in use at `t`                                                                      |
 //! |---------------|------------------------------------------------------------------------------------|
 //! | `total`       | everything                                                                         |
 //! | calendar      | everything since the last rollover, if the latest of it shares a unit with `t`     |
-//! | `interval`    | everything since the hit that opened the window, if `t` is before its end          |
+//! | `interval`    | everything since the charge that opened the window, if `t` is before its end       |
 //! | `sliding`     | everything counted in the closed window `[t - W, t]`                               |
 //! | `bucket`      | `n` more fits iff for every earlier `s`: spent in `[s, t]` + `n` ≤ burst + refill  |
 //! | `concurrency` | everything held by leases that have not lapsed                                     |
 //!
 //! A wait is found by trying every instant at which anything could change, in order.
 //!
-//! Refunds are exact: what is given back was never spent. A bucket may keep more than that (it forgets where a charge
-//! lies), but never more than if nothing had been given back. So the model answers a bucket twice, once as if refunded
-//! charges had cost their true price from the start ([`RefundView::Refunded`]) and once as if nothing had been refunded
-//! ([`RefundView::NotRefunded`]), and whoever is tested must lie between.
+//! Refunds are exact: refunded units count as never spent. A bucket may refund less, because it forgets when a charge
+//! was made, but never more. So the model evaluates a bucket twice: as if refunded charges had cost their true price
+//! from the start ([`RefundView::Refunded`]), and as if nothing had been refunded ([`RefundView::NotRefunded`]). An
+//! implementation must lie between the two.
 
 mod definitions;
 mod key_capacity;
@@ -35,14 +35,14 @@ use crate::reference_calendar::ReferenceCalendar;
 use definitions::{grain, last_tick, price, step};
 pub use key_capacity::KeyWithoutRoom;
 
-/// An ask that owns its words.
+/// An ask with owned strings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OwnedAsk {
-    /// The limit.
+    /// Id of the limit.
     pub limit_id: String,
     /// The key.
     pub key: Option<Vec<u8>>,
-    /// How much.
+    /// The count.
     pub count: Amount,
 }
 
@@ -57,51 +57,51 @@ pub struct ModelRefusal {
     pub wait: Wait,
 }
 
-/// What an item says about itself.
+/// State of an item as a client sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelReading {
-    /// Its limit.
+    /// Id of the limit.
     pub limit_id: String,
-    /// Its name.
+    /// Name of the item.
     pub item: String,
-    /// How much may be in use.
+    /// Units that may be in use.
     pub capacity: Capacity,
-    /// How much is.
+    /// Units in use.
     pub used: Amount,
-    /// How much is left, if there is an end to it.
+    /// Units left; `None` if unlimited.
     pub remaining: Option<Amount>,
-    /// When `used` becomes zero if nobody asks.
+    /// When `used` becomes zero without further charges.
     pub resets_at: Option<Timestamp>,
 }
 
-/// How refunds of buckets are seen.
+/// How bucket refunds are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefundView {
     /// As if the charge had cost its true price from the start.
     Refunded,
-    /// As if nothing had been given back.
+    /// As if nothing had been refunded.
     NotRefunded,
 }
 
-/// Everything that was ever admitted and still matters.
+/// All charges that still matter.
 #[derive(Debug, Clone)]
 pub struct ReferenceModel {
     tick: Tick,
-    books: BTreeMap<String, LimitCharges>,
+    limits: BTreeMap<String, ModelLimit>,
     leases: BTreeMap<LeaseId, HeldCharges>,
     latest: u64,
     calendars: RefCell<HashMap<(Unit, String, WeekStart), ReferenceCalendar>>,
 }
 
-/// One limit and what was admitted under it.
+/// One limit and its charges.
 #[derive(Debug, Clone)]
-struct LimitCharges {
+struct ModelLimit {
     spec: LimitSpec,
-    articles: Vec<ModelItem>,
-    ledgers: BTreeMap<(String, Option<Vec<u8>>), ItemCharges>,
+    items: Vec<ModelItem>,
+    ledgers: BTreeMap<(String, Option<Vec<u8>>), ItemLedger>,
 }
 
-/// One item, as its text says.
+/// One item of a limit definition.
 #[derive(Debug, Clone)]
 struct ModelItem {
     name: String,
@@ -109,9 +109,9 @@ struct ModelItem {
     policy: Policy,
     limit: Capacity,
     charge: Charge,
-    /// Ticks between units, for a bucket.
+    /// Ticks between units of a bucket.
     step: u64,
-    /// Everything that makes it this law and no other.
+    /// All parameters that identify the refill rule.
     law: String,
 }
 
@@ -132,15 +132,15 @@ enum PolicyParameters {
     Concurrency,
 }
 
-/// What was admitted under one item for one key.
+/// Charges of one item for one key.
 #[derive(Debug, Clone, Default)]
-struct ItemCharges {
+struct ItemLedger {
     events: Vec<ModelCharge>,
     /// The latest charge.
     last_time: u64,
-    /// The hit that opened the window.
+    /// The charge that opened the window.
     opened: u64,
-    /// The step that a bucket's events are reckoned with.
+    /// The step that the bucket's charges use.
     step: u64,
 }
 
@@ -148,60 +148,60 @@ struct ItemCharges {
 struct ModelCharge {
     /// When it counts.
     at: u64,
-    /// What it cost in truth.
+    /// Its true cost.
     amount: Amount,
-    /// What it cost before refunds.
+    /// Its cost before refunds.
     spent: Amount,
-    /// A backlog brought over from another rate, in ticks, for each view.
+    /// Backlog carried over from another rate, in ticks, for each view.
     carried: [u128; 2],
-    /// Which lease it came with.
+    /// The lease that it came with.
     lease: Option<LeaseId>,
-    /// When that lapses.
+    /// When that lease lapses.
     lapses: u64,
-    /// Whether its law has changed since, so that nothing of it is given back.
+    /// The refill rule has changed since, so nothing of the charge is refunded.
     frozen: bool,
 }
 
-/// A lease and what its order was charged.
+/// A lease and the charges of its order.
 #[derive(Debug, Clone)]
 struct HeldCharges {
     lapses: u64,
     charges: Vec<(String, String, Option<Vec<u8>>, Amount)>,
-    /// The keys whose rows it keeps from being forgotten, with their limits.
+    /// The keys whose rows the lease keeps from being dropped, with their limits.
     pins: Vec<(String, Vec<u8>)>,
 }
 
-/// One item as one order asks it.
+/// One item as an order asks it.
 struct ItemAsk<'a> {
-    book: &'a LimitCharges,
-    article: &'a ModelItem,
+    limit_model: &'a ModelLimit,
+    item: &'a ModelItem,
     key: Option<&'a [u8]>,
     cost: Amount,
 }
 
 impl ReferenceModel {
-    /// A model of a store with no limits.
+    /// A model of a store without limits.
     pub fn new(tick: Tick) -> ReferenceModel {
         ReferenceModel {
             tick,
-            books: BTreeMap::new(),
+            limits: BTreeMap::new(),
             leases: BTreeMap::new(),
             latest: 0,
             calendars: RefCell::new(HashMap::new()),
         }
     }
 
-    /// The tick time is kept in.
+    /// Resolution of time.
     pub fn tick(&self) -> Tick {
         self.tick
     }
 
-    /// The text of a limit.
+    /// Definition of a limit.
     pub fn spec(&self, id: &str) -> Option<&LimitSpec> {
-        self.books.get(id).map(|book| &book.spec)
+        self.limits.get(id).map(|limit_model| &limit_model.spec)
     }
 
-    /// The instant it really is: time does not go back.
+    /// The current time of the store, which never goes back.
     pub fn clamp(&mut self, now: Timestamp) -> Timestamp {
         self.latest = self.latest.max(now.ticks());
         Timestamp::from_ticks(self.latest)
@@ -209,43 +209,43 @@ impl ReferenceModel {
 
     // Edits.
 
-    /// Adds a limit, or replaces its text. What had come back by now is forgotten; what survives is judged anew. The same
-    /// text again is no edit.
+    /// Adds or replaces a limit. What has expired by now is dropped; the rest is judged by the new rules. The same
+    /// definition again is no edit.
     pub fn put(&mut self, spec: LimitSpec, now: Timestamp) {
         let now = self.clamp(now).ticks();
         if self.spec(&spec.id) == Some(&spec) {
             return;
         }
-        let former = self.books.get(&spec.id).cloned();
-        let articles = self.articles(&spec, former.as_ref());
-        let mut book = LimitCharges { spec, articles, ledgers: BTreeMap::new() };
+        let former = self.limits.get(&spec.id).cloned();
+        let items = self.items(&spec, former.as_ref());
+        let mut limit_model = ModelLimit { spec, items, ledgers: BTreeMap::new() };
         if former.as_ref().is_some_and(|former| self.is_over(former, now)) {
-            // Its rows are gone, and with them whatever kept them.
-            self.leases.values_mut().for_each(|held| held.pins.retain(|(id, _)| *id != book.spec.id));
+            // Its rows are gone, and with them what held them.
+            self.leases.values_mut().for_each(|held| held.pins.retain(|(id, _)| *id != limit_model.spec.id));
         }
         if let Some(former) = former.filter(|former| !self.is_over(former, now)) {
             for ((name, key), ledger) in &former.ledgers {
-                let (Some(old), Some(new)) = (former.article(name), book.article(name)) else { continue };
-                let old = ItemAsk { book: &former, article: old, key: key.as_deref(), cost: 0 };
-                let new = ItemAsk { book: &book, article: new, key: key.as_deref(), cost: 0 };
+                let (Some(old), Some(new)) = (former.item(name), limit_model.item(name)) else { continue };
+                let old = ItemAsk { limit_model: &former, item: old, key: key.as_deref(), cost: 0 };
+                let new = ItemAsk { limit_model: &limit_model, item: new, key: key.as_deref(), cost: 0 };
                 if let Some(ledger) = self.adopted(&old, &new, ledger, now) {
-                    book.ledgers.insert((name.clone(), key.clone()), ledger);
+                    limit_model.ledgers.insert((name.clone(), key.clone()), ledger);
                 }
             }
         }
-        self.books.insert(book.spec.id.clone(), book);
+        self.limits.insert(limit_model.spec.id.clone(), limit_model);
     }
 
     fn adopted(
         &self,
         old: &ItemAsk<'_>,
         new: &ItemAsk<'_>,
-        ledger: &ItemCharges,
+        ledger: &ItemLedger,
         at: u64,
-    ) -> Option<ItemCharges> {
+    ) -> Option<ItemLedger> {
         let (before, after) = (self.terms(old, at), self.terms(new, at));
-        let mut ledger = self.caught_up(old, ledger, at);
-        if old.article.law != new.article.law {
+        let mut ledger = self.ledger_at(old, ledger, at);
+        if old.item.law != new.item.law {
             ledger.events.iter_mut().for_each(|event| event.frozen = true);
         }
         match (before.kind, after.kind) {
@@ -258,7 +258,8 @@ impl ReferenceModel {
                 ledger.events.retain(|event| event.at + window >= at);
                 if grain > 1 {
                     for event in &mut ledger.events {
-                        // A receipt finds its charge by the instant it counts at, which may be another now.
+                        // A receipt finds its charge by the instant at which the charge counts. That instant may differ
+                        // now.
                         let moved = last_tick(event.at, grain);
                         event.frozen |= moved != event.at;
                         event.at = moved;
@@ -270,10 +271,10 @@ impl ReferenceModel {
         Some(ledger)
     }
 
-    fn articles(&self, spec: &LimitSpec, former: Option<&LimitCharges>) -> Vec<ModelItem> {
+    fn items(&self, spec: &LimitSpec, former: Option<&ModelLimit>) -> Vec<ModelItem> {
         let compile = |item: &ItemSpec| {
             let name = item.effective_name();
-            let before = former.and_then(|former| former.article(&name)).map_or(0, |article| article.step);
+            let before = former.and_then(|former| former.item(&name)).map_or(0, |item| item.step);
             let step = match item.policy {
                 Policy::Bucket { window, .. } => step(self.ticks(window), item.limit, before),
                 _ => 0,
@@ -304,21 +305,23 @@ impl ReferenceModel {
         spec.items.iter().map(compile).collect()
     }
 
-    // Questions.
+    // Queries.
 
-    /// Why these asks would be refused at `now`, or `None` if they fit.
+    /// Why these asks would be refused at `now`; `None` if they fit.
     pub fn refusal(&self, asks: &[OwnedAsk], now: Timestamp, view: RefundView) -> Option<ModelRefusal> {
-        let questions = self.questions(asks);
+        let item_asks = self.item_asks(asks);
         let mut found: Option<ModelRefusal> = None;
         let mut at = now.ticks();
         loop {
             let mut worst: Option<ModelRefusal> = None;
-            for question in questions.iter().filter(|question| question.book.spec.mode == Mode::Enforce) {
-                if let Some(wait) = self.wait(question, at, view)
+            for item_ask in
+                item_asks.iter().filter(|item_ask| item_ask.limit_model.spec.mode == Mode::Enforce)
+            {
+                if let Some(wait) = self.wait(item_ask, at, view)
                     && worst.as_ref().is_none_or(|worst| wait > worst.wait)
                 {
-                    let limit_id = question.book.spec.id.clone();
-                    worst = Some(ModelRefusal { limit_id, item: question.article.name.clone(), wait });
+                    let limit_id = item_ask.limit_model.spec.id.clone();
+                    worst = Some(ModelRefusal { limit_id, item: item_ask.item.name.clone(), wait });
                 }
             }
             match worst {
@@ -326,7 +329,7 @@ impl ReferenceModel {
                 Some(refusal) => {
                     let wait = refusal.wait;
                     found = Some(refusal);
-                    // What is promised must hold then: look again at the promised instant.
+                    // The promise must hold at the promised instant, so look again there.
                     let Wait::Until(until) = wait else { return found };
                     at = until.ticks();
                 }
@@ -334,98 +337,101 @@ impl ReferenceModel {
         }
     }
 
-    /// The first instant after `now` at which these asks fit if nobody else asks, found by trying every instant at
-    /// which anything changes by itself.
+    /// The first instant after `now` at which these asks fit without other charges, found by trying every instant at
+    /// which anything changes.
     pub fn first_fit(&self, asks: &[OwnedAsk], now: Timestamp, view: RefundView) -> Option<Timestamp> {
-        let questions = self.questions(asks);
-        let enforced = || questions.iter().filter(|question| question.book.spec.mode == Mode::Enforce);
+        let item_asks = self.item_asks(asks);
+        let enforced = || item_asks.iter().filter(|item_ask| item_ask.limit_model.spec.mode == Mode::Enforce);
         let mut instants: Vec<u64> =
-            enforced().flat_map(|question| self.instants(question, now.ticks(), view)).collect();
+            enforced().flat_map(|item_ask| self.instants(item_ask, now.ticks(), view)).collect();
         instants.sort_unstable();
         let fits =
-            |at: u64| enforced().all(|question| self.is_open(question, at) && self.fits(question, at, view));
+            |at: u64| enforced().all(|item_ask| self.is_open(item_ask, at) && self.fits(item_ask, at, view));
         instants.into_iter().find(|&at| at > now.ticks() && fits(at)).map(Timestamp::from_ticks)
     }
 
-    /// The readings of every item that is asked, limits as asked, items as written, keys as asked.
+    /// Readings of every asked item: limits and keys in the order of the asks, items in the order of the definition.
     pub fn readings(&self, asks: &[OwnedAsk], now: Timestamp, view: RefundView) -> Vec<ModelReading> {
         let at = now.ticks();
-        let read = |question: &ItemAsk<'_>| {
-            let terms = self.terms(question, at);
-            let over = self.is_over(question.book, at);
-            let used = if over { 0 } else { self.used_now(question, at, view) };
+        let read = |item_ask: &ItemAsk<'_>| {
+            let terms = self.terms(item_ask, at);
+            let over = self.is_over(item_ask.limit_model, at);
+            let used = if over { 0 } else { self.used_now(item_ask, at, view) };
             let resets_at = match terms.kind {
                 PolicyParameters::Total | PolicyParameters::Concurrency => None,
                 _ if used == 0 => None,
                 _ => {
-                    let mut instants = self.instants(question, at, view);
-                    instants.push(self.ends(question.book));
+                    let mut instants = self.instants(item_ask, at, view);
+                    instants.push(self.ends(item_ask.limit_model));
                     instants.sort_unstable();
-                    let nothing = |t| self.is_over(question.book, t) || self.used_now(question, t, view) == 0;
-                    instants.into_iter().find(|&t| t > at && nothing(t))
+                    let is_unused =
+                        |t| self.is_over(item_ask.limit_model, t) || self.used_now(item_ask, t, view) == 0;
+                    instants.into_iter().find(|&t| t > at && is_unused(t))
                 }
             };
             ModelReading {
-                limit_id: question.book.spec.id.clone(),
-                item: question.article.name.clone(),
+                limit_id: item_ask.limit_model.spec.id.clone(),
+                item: item_ask.item.name.clone(),
                 capacity: terms.capacity,
                 used,
                 remaining: terms.capacity.remaining(used),
                 resets_at: resets_at.map(Timestamp::from_ticks),
             }
         };
-        self.questions(asks).iter().map(read).collect()
+        self.item_asks(asks).iter().map(read).collect()
     }
 
-    /// Whether a limit in shadow mode would refuse these asks in one view and not in the other, so that the model
-    /// cannot say what it would be charged.
-    pub fn is_open_to_doubt(&self, asks: &[OwnedAsk], now: Timestamp) -> bool {
-        let questions = self.questions(asks);
-        let shadows = questions.iter().filter(|question| question.book.spec.mode == Mode::Shadow);
-        shadows.into_iter().any(|question| {
+    /// Whether a shadow limit would refuse these asks in one view only, so that its charge is ambiguous.
+    pub fn is_shadow_charge_ambiguous(&self, asks: &[OwnedAsk], now: Timestamp) -> bool {
+        let item_asks = self.item_asks(asks);
+        let shadows = item_asks.iter().filter(|item_ask| item_ask.limit_model.spec.mode == Mode::Shadow);
+        shadows.into_iter().any(|item_ask| {
             let [truth, spent] = [RefundView::Refunded, RefundView::NotRefunded]
-                .map(|view| self.fits(question, now.ticks(), view));
+                .map(|view| self.fits(item_ask, now.ticks(), view));
             truth != spent
         })
     }
 
-    /// Whether a limit in shadow mode would refuse these asks.
-    fn would_refuse(&self, questions: &[ItemAsk<'_>], id: &str, at: u64) -> bool {
-        let of_limit = questions.iter().filter(|question| question.book.spec.id == id);
+    /// Whether a shadow limit would refuse these asks.
+    fn would_refuse(&self, item_asks: &[ItemAsk<'_>], id: &str, at: u64) -> bool {
+        let of_limit = item_asks.iter().filter(|item_ask| item_ask.limit_model.spec.id == id);
         of_limit
             .into_iter()
-            .any(|question| !(self.is_open(question, at) && self.fits(question, at, RefundView::Refunded)))
+            .any(|item_ask| !(self.is_open(item_ask, at) && self.fits(item_ask, at, RefundView::Refunded)))
     }
 
     // Changes.
 
-    /// Records that these asks were granted at `now`, with this lease if there is one.
-    pub fn charge(&mut self, asks: &[OwnedAsk], hold: Hold, tenure: Option<LeaseTerm>, now: Timestamp) {
-        let crowded = self.crowded(asks, hold, now, RefundView::Refunded);
+    /// Records that these asks were granted at `now`, with a lease if there is one.
+    pub fn charge(&mut self, asks: &[OwnedAsk], hold: Hold, lease_term: Option<LeaseTerm>, now: Timestamp) {
+        let crowded = self.keys_without_room(asks, hold, now, RefundView::Refunded);
         let now = self.clamp(now).ticks();
-        let questions = self.questions(asks);
+        let item_asks = self.item_asks(asks);
         let mut charges = Vec::new();
         let mut pins = Vec::new();
-        for question in &questions {
-            let id = &question.book.spec.id;
-            // A limit that only watches does not charge where it would refuse, also for want of room.
+        for item_ask in &item_asks {
+            let id = &item_ask.limit_model.spec.id;
+            // A shadow limit charges nothing where it would refuse, including for lack of room.
             let no_room = crowded.iter().any(|crowded| crowded.limit_id == *id);
-            if question.book.spec.mode == Mode::Shadow && (no_room || self.would_refuse(&questions, id, now))
+            if item_ask.limit_model.spec.mode == Mode::Shadow
+                && (no_room || self.would_refuse(&item_asks, id, now))
             {
                 continue;
             }
-            let key = question.key.map(<[u8]>::to_vec);
+            let key = item_ask.key.map(<[u8]>::to_vec);
             pins.extend(
-                key.clone().filter(|_| hold == Hold::Yes || question.cost > 0).map(|key| (id.clone(), key)),
+                key.clone().filter(|_| hold == Hold::Yes || item_ask.cost > 0).map(|key| (id.clone(), key)),
             );
-            charges.push((id.clone(), question.article.name.clone(), key, question.cost));
+            charges.push((id.clone(), item_ask.item.name.clone(), key, item_ask.cost));
         }
         for (id, name, key, cost) in &charges {
-            self.record(id, name, key.as_deref(), *cost, tenure, now);
+            self.record(id, name, key.as_deref(), *cost, lease_term, now);
         }
-        if let Some(tenure) = tenure {
-            self.leases
-                .insert(tenure.lease, HeldCharges { lapses: tenure.expires_at.ticks(), charges, pins });
+        if let Some(lease_term) = lease_term {
+            self.leases.insert(
+                lease_term.lease,
+                HeldCharges { lapses: lease_term.expires_at.ticks(), charges, pins },
+            );
         }
     }
 
@@ -435,21 +441,21 @@ impl ReferenceModel {
         name: &str,
         key: Option<&[u8]>,
         cost: Amount,
-        tenure: Option<LeaseTerm>,
+        lease_term: Option<LeaseTerm>,
         now: u64,
     ) {
         if cost == 0 {
             return;
         }
-        let book = &self.books[id];
-        let Some(article) = book.article(name) else { return };
-        let question = ItemAsk { book, article, key, cost };
-        let terms = self.terms(&question, now);
-        let mut ledger = self.caught_up(&question, &question.ledger(), now);
+        let limit_model = &self.limits[id];
+        let Some(item) = limit_model.item(name) else { return };
+        let item_ask = ItemAsk { limit_model, item, key, cost };
+        let terms = self.terms(&item_ask, now);
+        let mut ledger = self.ledger_at(&item_ask, &item_ask.ledger(), now);
         let mut at = now;
         match terms.kind {
             PolicyParameters::Calendar(_) | PolicyParameters::Interval { .. } => {
-                if self.used(&question, &terms, &ledger, now, RefundView::Refunded) == 0 {
+                if self.used(&item_ask, &terms, &ledger, now, RefundView::Refunded) == 0 {
                     ledger.events.clear();
                     ledger.opened = now;
                 }
@@ -465,7 +471,7 @@ impl ReferenceModel {
                 }
                 ledger.step = step;
             }
-            PolicyParameters::Concurrency if tenure.is_none() => return,
+            PolicyParameters::Concurrency if lease_term.is_none() => return,
             PolicyParameters::Total | PolicyParameters::Concurrency => {}
         }
         ledger.last_time = ledger.last_time.max(now);
@@ -474,12 +480,12 @@ impl ReferenceModel {
             amount: cost,
             spent: cost,
             carried: [0, 0],
-            lease: tenure.map(|tenure| tenure.lease),
-            lapses: tenure.map_or(0, |tenure| tenure.expires_at.ticks()),
+            lease: lease_term.map(|lease_term| lease_term.lease),
+            lapses: lease_term.map_or(0, |lease_term| lease_term.expires_at.ticks()),
             frozen: false,
         });
         let place = (name.to_owned(), key.map(<[u8]>::to_vec));
-        self.books.get_mut(id).expect("found above").ledgers.insert(place, ledger);
+        self.limits.get_mut(id).expect("found above").ledgers.insert(place, ledger);
     }
 
     /// Whether a lease is known and has not lapsed.
@@ -487,7 +493,7 @@ impl ReferenceModel {
         self.leases.get(&lease).is_some_and(|held| now.ticks().max(self.latest) < held.lapses)
     }
 
-    /// Gives a lease back; whether it was live.
+    /// Releases a lease. Returns whether it was live.
     pub fn release(&mut self, lease: LeaseId, now: Timestamp) -> bool {
         let now = self.clamp(now);
         let live = self.is_live(lease, now);
@@ -498,7 +504,7 @@ impl ReferenceModel {
         live
     }
 
-    /// Moves the end of a lease; whether it was live.
+    /// Moves the expiry of a lease. Returns whether it was live.
     pub fn renew(&mut self, lease: LeaseId, expires_at: Timestamp, now: Timestamp) -> bool {
         let now = self.clamp(now);
         let live = self.is_live(lease, now);
@@ -510,12 +516,12 @@ impl ReferenceModel {
     }
 
     fn each_held(&mut self, lease: LeaseId, change: &mut dyn FnMut(&mut ModelCharge)) {
-        for ledger in self.books.values_mut().flat_map(|book| book.ledgers.values_mut()) {
+        for ledger in self.limits.values_mut().flat_map(|limit_model| limit_model.ledgers.values_mut()) {
             ledger.events.iter_mut().filter(|event| event.lease == Some(lease)).for_each(&mut *change);
         }
     }
 
-    /// Corrects what a lease's order was charged to the true cost of one ask of `actual`, and releases it; whether it
+    /// Corrects the charges of a lease to the cost of one ask of `actual`, and releases the lease. Returns whether it
     /// was live.
     pub fn settle(&mut self, lease: LeaseId, actual: Amount, now: Timestamp) -> bool {
         let now = self.clamp(now);
@@ -524,12 +530,12 @@ impl ReferenceModel {
         }
         let held = self.leases.remove(&lease).expect("it is live");
         for (id, name, key, charged) in &held.charges {
-            let Some(book) = self.books.get(id) else { continue };
-            let Some(article) = book.article(name) else { continue };
-            if matches!(article.policy, Policy::Concurrency { .. }) || self.is_over(book, now.ticks()) {
+            let Some(limit_model) = self.limits.get(id) else { continue };
+            let Some(item) = limit_model.item(name) else { continue };
+            if matches!(item.policy, Policy::Concurrency { .. }) || self.is_over(limit_model, now.ticks()) {
                 continue;
             }
-            let cost = price(article, AskTotals::of(actual));
+            let cost = price(item, AskTotals::of(actual));
             if cost > *charged {
                 self.record(id, name, key.as_deref(), cost - charged, None, now.ticks());
             } else {
@@ -541,10 +547,12 @@ impl ReferenceModel {
     }
 
     fn refund(&mut self, id: &str, name: &str, key: Option<&[u8]>, lease: LeaseId, amount: Amount) {
-        let book = self.books.get_mut(id).expect("looked up by the caller");
+        let limit_model = self.limits.get_mut(id).expect("looked up by the caller");
         let is_bucket =
-            book.article(name).is_some_and(|article| matches!(article.policy, Policy::Bucket { .. }));
-        let Some(ledger) = book.ledgers.get_mut(&(name.to_owned(), key.map(<[u8]>::to_vec))) else { return };
+            limit_model.item(name).is_some_and(|item| matches!(item.policy, Policy::Bucket { .. }));
+        let Some(ledger) = limit_model.ledgers.get_mut(&(name.to_owned(), key.map(<[u8]>::to_vec))) else {
+            return;
+        };
         for event in ledger.events.iter_mut().filter(|event| event.lease == Some(lease) && !event.frozen) {
             event.amount = event.amount.saturating_sub(amount);
             if !is_bucket {
@@ -554,30 +562,31 @@ impl ReferenceModel {
         ledger.events.retain(|event| event.spent > 0 || event.carried != [0, 0]);
     }
 
-    /// Zeroes what is counted of a key, or of everybody. Leases go on, but what they were charged is gone.
+    /// Zeroes the counts of one key, or of all. Leases stay, but their charges are gone.
     pub fn reset(&mut self, id: &str, key: Option<&[u8]>, now: Timestamp) {
         self.clamp(now);
-        let Some(book) = self.books.get_mut(id) else { return };
-        let held: Vec<String> = book
-            .articles
+        let Some(limit_model) = self.limits.get_mut(id) else { return };
+        let held: Vec<String> = limit_model
+            .items
             .iter()
-            .filter(|article| matches!(article.policy, Policy::Concurrency { .. }))
-            .map(|article| article.name.clone())
+            .filter(|item| matches!(item.policy, Policy::Concurrency { .. }))
+            .map(|item| item.name.clone())
             .collect();
-        book.ledgers
+        limit_model
+            .ledgers
             .retain(|(name, whose), _| held.contains(name) || (key.is_some() && whose.as_deref() != key));
     }
 
     // Definitions.
 
-    fn questions<'a>(&'a self, asks: &'a [OwnedAsk]) -> Vec<ItemAsk<'a>> {
-        let mut questions = Vec::new();
+    fn item_asks<'a>(&'a self, asks: &'a [OwnedAsk]) -> Vec<ItemAsk<'a>> {
+        let mut item_asks = Vec::new();
         for (index, ask) in asks.iter().enumerate() {
             if asks[..index].iter().any(|before| before.limit_id == ask.limit_id) {
                 continue;
             }
-            let book = &self.books[&ask.limit_id];
-            if book.spec.mode == Mode::Off {
+            let limit_model = &self.limits[&ask.limit_id];
+            if limit_model.spec.mode == Mode::Off {
                 continue;
             }
             let of_limit: Vec<&OwnedAsk> =
@@ -586,20 +595,20 @@ impl ReferenceModel {
                 let loads = of_limit.iter().filter(|ask| of(ask)).map(|ask| AskTotals::of(ask.count));
                 loads.fold(AskTotals::default(), AskTotals::plus)
             };
-            for article in &book.articles {
-                if article.per == Per::All {
-                    let cost = price(article, load(&|_| true));
-                    questions.push(ItemAsk { book, article, key: None, cost });
+            for item in &limit_model.items {
+                if item.per == Per::All {
+                    let cost = price(item, load(&|_| true));
+                    item_asks.push(ItemAsk { limit_model, item, key: None, cost });
                     continue;
                 }
                 for (index, ask) in of_limit.iter().enumerate() {
                     if ask.key.is_some() && !of_limit[..index].iter().any(|before| before.key == ask.key) {
-                        let cost = price(article, load(&|other| other.key == ask.key));
-                        questions.push(ItemAsk { book, article, key: ask.key.as_deref(), cost });
+                        let cost = price(item, load(&|other| other.key == ask.key));
+                        item_asks.push(ItemAsk { limit_model, item, key: ask.key.as_deref(), cost });
                     }
                 }
             }
         }
-        questions
+        item_asks
     }
 }

@@ -1,7 +1,7 @@
-//! The units of the calendar, by definition.
+//! Calendar units by definition.
 //!
-//! Nothing here is clever. A minute or an hour is found by walking from second to second and reading the wall clock;
-//! a date unit is found from the latest date that the clock has shown so far, which never goes back.
+//! A minute or an hour is found by walking from second to second and reading the wall clock. A date unit is found from
+//! the latest date that the wall clock has shown so far, which never goes back.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use tidegate_core::{Unit, WeekStart, Zone};
 /// Longer than any unit.
 const FAR: i64 = 400 * 86_400;
 
-/// One unit of one zone, and the windows found so far.
+/// One unit in one time zone, with a cache of windows.
 #[derive(Debug, Clone)]
 pub struct ReferenceCalendar {
     unit: Unit,
@@ -21,7 +21,7 @@ pub struct ReferenceCalendar {
 }
 
 impl ReferenceCalendar {
-    /// The units of this kind in this zone.
+    /// A calendar for this unit and zone.
     pub fn new(unit: Unit, zone: &Zone, week_start: WeekStart) -> ReferenceCalendar {
         let zone = TimeZoneDatabase::bundled().get(zone.name()).expect("a zone has the name it was found by");
         let first_day =
@@ -34,7 +34,7 @@ impl ReferenceCalendar {
         }
     }
 
-    /// The first second of the unit around `second`, and the first after it; not before 1970.
+    /// The first second of the unit around `second`, and the first second after it. Never before 1970.
     pub fn window_around(&mut self, second: i64) -> (i64, i64) {
         if let Some(&window) = self.found.get(&second) {
             return window;
@@ -50,12 +50,12 @@ impl ReferenceCalendar {
         window
     }
 
-    /// What the wall clock reads, as seconds since a civil 1970-01-01T00:00:00.
+    /// Seconds that the wall clock shows since a civil 1970-01-01T00:00:00.
     fn wall(&self, second: i64) -> i64 {
         second + i64::from(self.zone.to_offset(instant(second)).seconds())
     }
 
-    /// Walks down and up to the nearest beginnings.
+    /// Walks down and up to the nearest boundaries.
     fn by_walking(&self, second: i64, length: i64) -> (i64, i64) {
         let begins = |second: i64| {
             let (before, here) = (self.wall(second - 1), self.wall(second));
@@ -67,7 +67,7 @@ impl ReferenceCalendar {
         (start.expect("units begin"), end.expect("units end"))
     }
 
-    /// The unit of the latest date that the clock has shown up to `second`, as a number that grows.
+    /// The unit of the latest date shown up to `second`, as a number that never decreases.
     fn label(&self, second: i64) -> i64 {
         let shown = |second: i64| {
             let days = self.wall(second).div_euclid(86_400);
@@ -80,7 +80,7 @@ impl ReferenceCalendar {
                 _ => days,
             }
         };
-        // A clock that is set back across midnight shows yesterday again, but today has been shown.
+        // A clock that is set back across midnight shows the former date again, but the later date has been shown.
         let before_jump = self.zone.preceding(instant(second + 1)).next();
         let before_jump = before_jump.map(|jump| shown(jump.timestamp().as_second() - 1));
         shown(second).max(before_jump.unwrap_or(i64::MIN))

@@ -1,11 +1,11 @@
-//! A store that is far away, and answers when a test says so.
+//! A store whose replies arrive later, when a test delivers them.
 //!
-//! [`RemoteStub`] makes any store that speaks at once one where somebody else decides: every call is answered later. The [`RemoteLink`] between
-//! here and there is the test's. On a prompt one the answers are there when they are first looked for; on one by hand they wait until the
-//! test lets them go or loses them, in whatever order, and what was asked is decided when it was asked or only when its answer is let go.
+//! [`RemoteStub`] wraps a store that replies at once and answers every call with [`StoreReply::Later`]. A
+//! [`RemoteLink`] controls the replies. With an immediate link they are ready at the first poll. With a manual link the
+//! test delivers or fails each call, in any order; the call is decided either when it is made or when it is delivered.
 //!
-//! The store keeps what [`StoreReply::Later`] promises: it begins when it is called, goes on if nobody waits, and gives back leases that were
-//! granted to nobody, unless they can be asked for again by a request id.
+//! The stub keeps the contract of [`StoreReply::Later`]. Work starts with the call and continues if the caller is gone.
+//! A lease that was granted to an absent caller is released, unless a request id allows the caller to ask again.
 
 use std::fmt;
 use std::future::Future;
@@ -22,89 +22,92 @@ use tidegate::{
     Store, StoreReply, Timestamp,
 };
 
-/// The longest that [`RemoteLink::wait_for_in_flight`] waits before it says that nobody comes.
-const LONG: Duration = Duration::from_secs(60);
+/// Longest time that [`RemoteLink::wait_for_in_flight`] waits.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The way to a store and back. Copies are the same link.
+/// The connection to a remote store. Clones are the same connection.
 #[derive(Clone)]
 pub struct RemoteLink {
-    inner: Arc<Inner>,
+    state: Arc<LinkState>,
 }
 
-struct Inner {
-    manner: Manner,
-    away: Mutex<Vec<Box<dyn Errand>>>,
-    /// Something was sent.
+struct LinkState {
+    mode: LinkMode,
+    in_flight: Mutex<Vec<Box<dyn InFlight>>>,
+    /// Signals a new call.
     sent: Condvar,
 }
 
-/// How things go on a link.
+/// When calls are decided and when their replies are ready.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Manner {
-    Prompt,
-    AnsweredByHand,
-    DecidedByHand,
+enum LinkMode {
+    Immediate,
+    ManualReplies,
+    ManualDecisions,
 }
 
 impl RemoteLink {
-    /// Everything is answered when somebody first looks.
+    /// Decides at the call. The reply is ready at the first poll.
     pub fn immediate() -> RemoteLink {
-        RemoteLink::of(Manner::Prompt)
+        RemoteLink::of(LinkMode::Immediate)
     }
 
-    /// Everything is decided when it is asked, and answered when a test says so.
+    /// Decides at the call. The reply is ready when the test delivers it.
     pub fn manual_replies() -> RemoteLink {
-        RemoteLink::of(Manner::AnsweredByHand)
+        RemoteLink::of(LinkMode::ManualReplies)
     }
 
-    /// Everything is decided and answered when a test says so.
+    /// Decides when the test delivers the call.
     pub fn manual_decisions() -> RemoteLink {
-        RemoteLink::of(Manner::DecidedByHand)
+        RemoteLink::of(LinkMode::ManualDecisions)
     }
 
-    fn of(manner: Manner) -> RemoteLink {
-        RemoteLink { inner: Arc::new(Inner { manner, away: Mutex::default(), sent: Condvar::new() }) }
+    fn of(mode: LinkMode) -> RemoteLink {
+        RemoteLink { state: Arc::new(LinkState { mode, in_flight: Mutex::default(), sent: Condvar::new() }) }
     }
 
-    /// How many are on their way.
+    /// Number of calls in flight.
     pub fn in_flight(&self) -> usize {
         self.lock().len()
     }
 
-    /// Everybody who is on their way is answered, in the order in which they were sent; how many that were.
+    /// Delivers all calls in the order in which they were made. Returns their number.
     pub fn deliver_all(&self) -> usize {
-        let away = std::mem::take(&mut *self.lock());
-        let count = away.len();
-        away.into_iter().for_each(Errand::arrive);
+        let in_flight = std::mem::take(&mut *self.lock());
+        let count = in_flight.len();
+        in_flight.into_iter().for_each(InFlight::deliver);
         count
     }
 
-    /// The one that was sent as the so-manieth of those on their way, from 0, is answered.
+    /// Delivers the call at this index of those in flight.
     ///
     /// # Panics
-    /// If there are fewer.
+    /// If there are fewer calls.
     pub fn deliver(&self, index: usize) {
-        let errand = self.lock().remove(index);
-        errand.arrive();
+        let call = self.lock().remove(index);
+        call.deliver();
     }
 
-    /// The answers of everybody who is on their way are lost; and what was not decided yet never will be.
+    /// Fails all calls in flight. Calls that are not decided yet never will be.
     pub fn fail_all(&self, reason: &str) {
-        let away = std::mem::take(&mut *self.lock());
-        for errand in away {
-            errand.get_lost(Unavailable { reason: reason.to_owned() });
+        let in_flight = std::mem::take(&mut *self.lock());
+        for call in in_flight {
+            call.fail(Unavailable { reason: reason.to_owned() });
         }
     }
 
-    /// Waits until so many are on their way.
+    /// Waits until this many calls are in flight.
     ///
     /// # Panics
-    /// If they do not come.
+    /// If that takes longer than a minute.
     #[track_caller]
     pub fn wait_for_in_flight(&self, count: usize) {
-        let waited = self.inner.sent.wait_timeout_while(self.lock(), LONG, |away| away.len() < count);
-        let (away, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
-        assert!(!timeout.timed_out(), "{} are on their way, not {count}", away.len());
+        let waited = self
+            .state
+            .sent
+            .wait_timeout_while(self.lock(), WAIT_TIMEOUT, |in_flight| in_flight.len() < count);
+        let (in_flight, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+        assert!(!timeout.timed_out(), "{} calls are in flight, not {count}", in_flight.len());
     }
 
     fn send<T: Send + 'static>(
@@ -112,89 +115,89 @@ impl RemoteLink {
         work: impl FnOnce() -> T + Send + 'static,
         undo: impl FnOnce(T) + Send + 'static,
     ) -> StoreReply<T> {
-        let desk = Arc::new(Mutex::new(Desk {
+        let call = Arc::new(Mutex::new(RemoteCall {
             work: Some(Box::new(work)),
             undo: Some(Box::new(undo)),
             reply: None,
-            is_told: false,
-            is_alone: false,
+            is_delivered: false,
+            is_abandoned: false,
             waker: None,
         }));
-        if self.inner.manner != Manner::DecidedByHand {
-            Desk::decide(&desk);
+        if self.state.mode != LinkMode::ManualDecisions {
+            RemoteCall::decide(&call);
         }
-        let errand: Box<dyn Errand> = Box::new(Arc::clone(&desk));
-        if self.inner.manner == Manner::Prompt {
-            errand.arrive();
+        let in_flight: Box<dyn InFlight> = Box::new(Arc::clone(&call));
+        if self.state.mode == LinkMode::Immediate {
+            in_flight.deliver();
         } else {
-            self.lock().push(errand);
-            self.inner.sent.notify_all();
+            self.lock().push(in_flight);
+            self.state.sent.notify_all();
         }
-        StoreReply::Later(Box::pin(Hoping { desk }))
+        StoreReply::Later(Box::pin(RemoteReply { call }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Box<dyn Errand>>> {
-        self.inner.away.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Vec<Box<dyn InFlight>>> {
+        self.state.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl fmt::Debug for RemoteLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RemoteLink").field("away", &self.in_flight()).finish_non_exhaustive()
+        f.debug_struct("RemoteLink").field("in_flight", &self.in_flight()).finish_non_exhaustive()
     }
 }
 
-/// Something that is on its way.
-trait Errand: Send {
-    fn arrive(self: Box<Self>);
-    fn get_lost(self: Box<Self>, why: Unavailable);
+/// A call in flight.
+trait InFlight: Send {
+    fn deliver(self: Box<Self>);
+    fn fail(self: Box<Self>, why: Unavailable);
 }
 
-/// Where somebody asks and somebody else answers.
-struct Desk<T> {
+/// A call: its work, its reply, and its waiting caller.
+struct RemoteCall<T> {
     work: Option<Box<dyn FnOnce() -> T + Send>>,
-    /// What is done about an answer that nobody hears.
+    /// Reverts a reply that no caller receives.
     undo: Option<Box<dyn FnOnce(T) + Send>>,
     reply: Option<Result<T, Unavailable>>,
-    is_told: bool,
-    /// Nobody waits.
-    is_alone: bool,
+    is_delivered: bool,
+    /// The caller is gone.
+    is_abandoned: bool,
     waker: Option<Waker>,
 }
 
-impl<T> Desk<T> {
-    fn lock(desk: &Mutex<Desk<T>>) -> MutexGuard<'_, Desk<T>> {
-        desk.lock().unwrap_or_else(PoisonError::into_inner)
+impl<T> RemoteCall<T> {
+    fn lock(call: &Mutex<RemoteCall<T>>) -> MutexGuard<'_, RemoteCall<T>> {
+        call.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Decides, if that was not done.
-    fn decide(desk: &Mutex<Desk<T>>) {
-        let work = Desk::lock(desk).work.take();
+    /// Decides the call unless that is done.
+    fn decide(call: &Mutex<RemoteCall<T>>) {
+        let work = RemoteCall::lock(call).work.take();
         if let Some(work) = work {
             let reply = work();
-            Desk::lock(desk).reply = Some(Ok(reply));
+            RemoteCall::lock(call).reply = Some(Ok(reply));
         }
     }
 
-    /// Undoes what nobody will hear of.
-    fn undo(desk: &Mutex<Desk<T>>) {
-        let mut open = Desk::lock(desk);
-        // What is not decided yet is undone when it is.
-        let Some(Ok(reply)) = open.reply.take() else { return };
-        let undo = open.undo.take();
-        drop(open);
+    /// Reverts a reply that no caller receives.
+    fn undo_reply(call: &Mutex<RemoteCall<T>>) {
+        let mut guard = RemoteCall::lock(call);
+        // A call that is not decided yet is reverted when it is.
+        let Some(Ok(reply)) = guard.reply.take() else { return };
+        let undo = guard.undo.take();
+        drop(guard);
         if let Some(undo) = undo {
             undo(reply);
         }
     }
 
-    fn tell(desk: &Mutex<Desk<T>>) {
-        let mut open = Desk::lock(desk);
-        open.is_told = true;
-        let (waker, is_alone) = (open.waker.take(), open.is_alone);
-        drop(open);
-        if is_alone {
-            Desk::undo(desk);
+    fn deliver_reply(call: &Mutex<RemoteCall<T>>) {
+        let mut guard = RemoteCall::lock(call);
+        guard.is_delivered = true;
+        let (waker, is_abandoned) = (guard.waker.take(), guard.is_abandoned);
+        drop(guard);
+        if is_abandoned {
+            RemoteCall::undo_reply(call);
         }
         if let Some(waker) = waker {
             waker.wake();
@@ -202,48 +205,48 @@ impl<T> Desk<T> {
     }
 }
 
-impl<T: Send> Errand for Arc<Mutex<Desk<T>>> {
-    fn arrive(self: Box<Self>) {
-        Desk::decide(&self);
-        Desk::tell(&self);
+impl<T: Send> InFlight for Arc<Mutex<RemoteCall<T>>> {
+    fn deliver(self: Box<Self>) {
+        RemoteCall::decide(&self);
+        RemoteCall::deliver_reply(&self);
     }
 
-    fn get_lost(self: Box<Self>, why: Unavailable) {
-        Desk::lock(&self).work = None;
-        Desk::undo(&self);
-        Desk::lock(&self).reply = Some(Err(why));
-        Desk::tell(&self);
+    fn fail(self: Box<Self>, why: Unavailable) {
+        RemoteCall::lock(&self).work = None;
+        RemoteCall::undo_reply(&self);
+        RemoteCall::lock(&self).reply = Some(Err(why));
+        RemoteCall::deliver_reply(&self);
     }
 }
 
-/// Somebody who waits for an answer.
-struct Hoping<T> {
-    desk: Arc<Mutex<Desk<T>>>,
+/// The caller's side of a call.
+struct RemoteReply<T> {
+    call: Arc<Mutex<RemoteCall<T>>>,
 }
 
-impl<T> Future for Hoping<T> {
+impl<T> Future for RemoteReply<T> {
     type Output = Result<T, Unavailable>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut desk = Desk::lock(&self.desk);
-        if desk.is_told
-            && let Some(reply) = desk.reply.take()
+        let mut call = RemoteCall::lock(&self.call);
+        if call.is_delivered
+            && let Some(reply) = call.reply.take()
         {
             return Poll::Ready(reply);
         }
-        desk.waker = Some(context.waker().clone());
+        call.waker = Some(context.waker().clone());
         Poll::Pending
     }
 }
 
-impl<T> Drop for Hoping<T> {
+impl<T> Drop for RemoteReply<T> {
     fn drop(&mut self) {
-        Desk::lock(&self.desk).is_alone = true;
-        Desk::undo(&self.desk);
+        RemoteCall::lock(&self.call).is_abandoned = true;
+        RemoteCall::undo_reply(&self.call);
     }
 }
 
-/// A store at the other end of a link.
+/// A store behind a link.
 #[derive(Debug)]
 pub struct RemoteStub<S: ?Sized> {
     link: RemoteLink,
@@ -252,12 +255,12 @@ pub struct RemoteStub<S: ?Sized> {
 }
 
 impl<S: LimitStore + ?Sized + 'static> RemoteStub<S> {
-    /// This store, which speaks at once, at the other end of this link.
+    /// Puts a store that replies at once behind this link.
     pub fn new(store: Arc<S>, link: RemoteLink) -> RemoteStub<S> {
         RemoteStub { link, reach: None, store }
     }
 
-    /// The same, and it says that other processes share it.
+    /// The same, reporting that other processes share the store.
     pub fn shared(store: Arc<S>, link: RemoteLink) -> RemoteStub<S> {
         RemoteStub { link, reach: Some(Reach::Fleet), store }
     }
@@ -267,7 +270,7 @@ impl<S: LimitStore + ?Sized + 'static> RemoteStub<S> {
         &self.link
     }
 
-    /// The store at its other end: what others do to it whom nobody here hears of.
+    /// The store behind the link, for changes that this side does not see.
     pub fn store(&self) -> &S {
         &self.store
     }
@@ -281,22 +284,22 @@ impl<S: LimitStore + ?Sized + 'static> RemoteStub<S> {
     }
 }
 
-/// An order that owns its words.
-struct OwnOrder {
+/// An order with owned ids and keys.
+struct OwnedOrder {
     intent: Intent,
     asks: Vec<(String, Option<Vec<u8>>, Amount)>,
     request_id: Option<Vec<u8>>,
     hold: Hold,
     ttl: Option<Duration>,
-    patience: Duration,
+    max_wait: Duration,
 }
 
-impl OwnOrder {
-    fn of(order: &Order<'_>) -> OwnOrder {
-        let Order { intent, asks, request_id, hold, ttl, max_wait: patience } = *order;
+impl OwnedOrder {
+    fn of(order: &Order<'_>) -> OwnedOrder {
+        let Order { intent, asks, request_id, hold, ttl, max_wait } = *order;
         let own = |ask: &Ask<'_>| (ask.limit_id.to_owned(), ask.key.map(<[u8]>::to_vec), ask.count);
         let asks = asks.iter().map(own).collect();
-        OwnOrder { intent, asks, request_id: request_id.map(<[u8]>::to_vec), hold, ttl, patience }
+        OwnedOrder { intent, asks, request_id: request_id.map(<[u8]>::to_vec), hold, ttl, max_wait }
     }
 
     fn asks(&self) -> Vec<Ask<'_>> {
@@ -305,15 +308,15 @@ impl OwnOrder {
     }
 
     fn order<'a>(&'a self, asks: &'a [Ask<'a>]) -> Order<'a> {
-        let OwnOrder { intent, hold, ttl, patience, .. } = *self;
-        Order { intent, asks, request_id: self.request_id.as_deref(), hold, ttl, max_wait: patience }
+        let OwnedOrder { intent, hold, ttl, max_wait, .. } = *self;
+        Order { intent, asks, request_id: self.request_id.as_deref(), hold, ttl, max_wait }
     }
 }
 
-/// Gives back leases that were granted to nobody.
-fn give_back<S: Store + ?Sized>(store: &S, may_be_repeated: &[bool], answers: &Replies) {
-    for (answer, may_be_repeated) in answers.iter().zip(may_be_repeated) {
-        if let (false, Ok(Answer { outcome: Outcome::Granted(Some(grant)), .. })) = (*may_be_repeated, answer)
+/// Releases leases that no caller received.
+fn release_unclaimed<S: Store + ?Sized>(store: &S, has_request_id: &[bool], answers: &Replies) {
+    for (answer, has_request_id) in answers.iter().zip(has_request_id) {
+        if let (false, Ok(Answer { outcome: Outcome::Granted(Some(grant)), .. })) = (*has_request_id, answer)
         {
             store.release(grant.lease);
         }
@@ -327,15 +330,15 @@ impl<S: LimitStore + ?Sized + 'static> Store for RemoteStub<S> {
     }
 
     fn submit(&self, orders: &[Order<'_>], buffer: Replies) -> StoreReply<Replies> {
-        let may_be_repeated: Vec<bool> = orders.iter().map(|order| order.request_id.is_some()).collect();
-        let own: Vec<OwnOrder> = orders.iter().map(OwnOrder::of).collect();
+        let has_request_id: Vec<bool> = orders.iter().map(|order| order.request_id.is_some()).collect();
+        let own: Vec<OwnedOrder> = orders.iter().map(OwnedOrder::of).collect();
         let (store, same) = (Arc::clone(&self.store), Arc::clone(&self.store));
         let work = move || {
-            let asks: Vec<Vec<Ask<'_>>> = own.iter().map(OwnOrder::asks).collect();
+            let asks: Vec<Vec<Ask<'_>>> = own.iter().map(OwnedOrder::asks).collect();
             let orders: Vec<Order<'_>> = own.iter().zip(&asks).map(|(own, asks)| own.order(asks)).collect();
             store.submit(&orders, buffer).now()
         };
-        self.link.send(work, move |answers| give_back(&*same, &may_be_repeated, &answers))
+        self.link.send(work, move |answers| release_unclaimed(&*same, &has_request_id, &answers))
     }
 
     fn release(&self, lease: LeaseId) -> StoreReply<bool> {
@@ -389,8 +392,8 @@ impl<S: LimitStore + ?Sized + 'static> Store for RemoteStub<S> {
     }
 }
 
-/// What there is to know of limits is known here too. Calls that would have to block go there at once, and only [`Catalog::edit`] takes
-/// the link: whoever stands at it cannot let anybody go while they are blocked.
+/// Definitions are known locally. Blocking calls go to the store at once, because the test thread that blocks could not
+/// deliver them. Only [`Catalog::edit`] uses the link.
 impl<S: LimitStore + ?Sized + 'static> Catalog for RemoteStub<S> {
     fn get(&self, id: &str) -> Option<Arc<Limit>> {
         self.store.get(id)

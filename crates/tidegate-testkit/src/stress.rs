@@ -1,18 +1,18 @@
-//! Storms: many threads against one store, and a record that must be explained.
+//! Stress runs: many threads against one store, and a record that must be explained.
 //!
 //! ```text
-//!   8 askers    sets of 1 to 4 asks in any order, singly and in batches; leases taken, renewed, released, settled, lost
-//!   1 operator  edits numbers and windows, strikes items out and writes them back, resets keys and whole limits
-//!   1 watchdog  nobody may stand still
+//!   8 clients   orders of 1 to 4 asks, singly and in batches; leases taken, renewed, released, settled, abandoned
+//!   1 operator  edits numbers and windows, removes and restores items, resets keys and whole limits
+//!   1 watchdog  fails the run when no thread makes progress
 //! ```
 //!
-//! Everybody keeps a log: when they asked, when they heard, what they were told. When all is quiet the diaries of each
-//! limit are laid side by side and handed to the [`checker`](crate::checker), which finds grants that no order of events
-//! explains. Whatever can be said exactly is then said exactly: what a total counts is the sum of what was granted, so a
-//! refused order left nothing behind; what was held has come back; what comes back by itself is back.
+//! Each thread logs when it called the store, when the call returned, and what it returned. After the run the logs of
+//! each limit are merged and given to the [`checker`](crate::checker), which finds grants that no order of events
+//! explains. Exact facts are compared exactly: a total equals the sum of its grants, held units are back after release,
+//! and windows are empty after they end.
 //!
-//! Time passes by looking at the clock, so that a storm does not depend on how fast the machine is. Its rng are seeded: the
-//! same plan throws the same orders, though threads may meet differently.
+//! Reading the clock advances it, so a run does not depend on the speed of the machine. The random numbers are seeded:
+//! a plan submits the same orders each time, though threads may interleave differently.
 
 mod audit;
 mod client;
@@ -36,52 +36,52 @@ use client::StressClient;
 use operator::Operator;
 use watchdog::{ThreadProgress, Watchdog};
 
-/// How many threads ask.
+/// Number of client threads.
 pub const CLIENTS: usize = 8;
 
-/// How long nobody may finish anything before it is called a deadlock.
+/// A run without progress for this long is reported as a deadlock.
 pub const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// After how many orders the operator does something.
+/// The operator acts once per this many orders.
 const ORDERS_PER_OPERATOR_ACTION: usize = 12;
 
-/// What a storm is like.
+/// Parameters of a stress run.
 #[derive(Debug, Clone)]
 pub struct StressPlan {
-    /// What the rng begin with.
+    /// Seed of the random numbers.
     pub seed: u64,
-    /// How many keys ask. Half of all orders are for the first few of them.
+    /// Number of keys. Half of all orders use the first few of them.
     pub keys: usize,
-    /// How many orders each asker has.
+    /// Number of orders per client.
     pub orders: usize,
-    /// Whether somebody changes the limits meanwhile.
+    /// Whether limits are edited and reset during the run.
     pub operator: OperatorMode,
-    /// Which decision times are believed.
+    /// Which decision times the checker uses.
     pub times: DecisionTimes,
-    /// How long nobody may finish anything before it is called a deadlock.
+    /// A run without progress for this long is reported as a deadlock.
     pub stall_timeout: Duration,
 }
 
-/// Whether somebody changes the limits meanwhile.
+/// Whether limits are edited and reset during the run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OperatorMode {
-    /// Nobody does.
+    /// Limits stay as they are.
     Off,
-    /// An operator edits and resets all but one of them.
+    /// An operator thread edits and resets all limits but one.
     On,
 }
 
-/// Which decision times are believed.
+/// Which decision times the checker uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DecisionTimes {
-    /// Those that the store reports. It must never decide before an instant it has seen.
+    /// The times that the store reports. The store must never decide before an instant it has seen.
     Reported,
-    /// None: an order was decided while its asker waited for it. Nothing is proved exactly then.
+    /// Only that the decision fell between call and return. Nothing is proved exactly then.
     Bracketed,
 }
 
 impl StressPlan {
-    /// A storm of this many keys in the usual length, or a longer one if `TIDEGATE_LONG` is set.
+    /// A run with this many keys and the usual length, or a longer one if `TIDEGATE_LONG` is set.
     pub fn of(keys: usize, operator: OperatorMode) -> StressPlan {
         let orders = test_scale::scaled(4_000);
         StressPlan {
@@ -95,41 +95,41 @@ impl StressPlan {
     }
 }
 
-/// What came of a storm.
+/// Result of a stress run.
 #[derive(Debug, Clone)]
 pub struct StressReport {
-    /// The rng it began with.
+    /// Seed of the random numbers.
     pub seed: u64,
-    /// Each limit in turn.
+    /// Results of each limit.
     pub limits: Vec<LimitFindings>,
-    /// How many leases were granted.
+    /// Number of leases granted.
     pub leases: usize,
     /// Everything that cannot be explained.
     pub faults: Vec<String>,
 }
 
-/// What was found out about one limit.
+/// Results of one limit.
 #[derive(Debug, Clone)]
 pub struct LimitFindings {
-    /// Its id.
+    /// Id of the limit.
     pub limit_id: String,
-    /// How many rows were granted something.
+    /// Number of rows that were granted something.
     pub granted: usize,
-    /// How many orders it refused, as the one that binds.
+    /// Number of orders that this limit refused as the binding one.
     pub refused: usize,
-    /// How often its text was changed.
+    /// Number of edits.
     pub edits: usize,
-    /// How often it was reset.
+    /// Number of resets.
     pub resets: usize,
-    /// What the record shows, if it can be explained.
+    /// What the record proves; `None` if it cannot be explained.
     pub proof: Option<ProofLevel>,
 }
 
 impl StressReport {
-    /// Panics unless everything can be explained and every limit was really tried.
+    /// Panics unless everything is explained and every limit both granted and refused.
     ///
     /// # Panics
-    /// If the store is not what it should be.
+    /// If the store granted or counted something that cannot be explained.
     #[track_caller]
     pub fn assert_explained(&self) {
         assert!(self.faults.is_empty(), "{self}");
@@ -141,7 +141,7 @@ impl StressReport {
 
 impl fmt::Display for StressReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "storm with seed {}: {} leases", self.seed, self.leases)?;
+        writeln!(f, "stress run with seed {}: {} leases", self.seed, self.leases)?;
         for limit in &self.limits {
             writeln!(
                 f,
@@ -153,20 +153,20 @@ impl fmt::Display for StressReport {
     }
 }
 
-/// A clock on which a millisecond passes whenever somebody looks.
+/// A clock that advances by a millisecond each time it is read.
 #[derive(Debug)]
 pub struct SteppingClock(AtomicU64);
 
-/// How much time passes.
+/// Nanoseconds per reading.
 const STEP: u64 = 1_000_000;
 
 impl SteppingClock {
-    /// A clock that begins here.
-    pub fn at(begins: Timestamp) -> SteppingClock {
-        SteppingClock(AtomicU64::new(begins.ticks()))
+    /// A clock that starts at this instant.
+    pub fn at(start: Timestamp) -> SteppingClock {
+        SteppingClock(AtomicU64::new(start.ticks()))
     }
 
-    /// Lets time pass without anybody looking.
+    /// Advances the clock without reading it.
     pub fn skip(&self, duration: Duration) {
         let ticks = u64::try_from(duration.as_nanos()).expect("tests stay before the end of time");
         self.0.fetch_add(ticks, Ordering::SeqCst);
@@ -179,74 +179,73 @@ impl Clock for SteppingClock {
     }
 }
 
-/// What everybody in a storm shares.
+/// What the threads of a run share.
 struct StressContext {
     store: Arc<dyn LimitStore>,
     clock: Arc<SteppingClock>,
     plan: StressPlan,
-    /// The limits as they are at first.
+    /// The limits before any edit.
     limits: Vec<LimitSpec>,
 }
 
-/// Lets a storm loose on a fresh store and says what came of it. `bench` makes the store; it must go by the clock it is
-/// given.
+/// Runs the plan against a fresh store. `new_store` makes the store, which must use the given clock.
 ///
 /// # Panics
-/// If nobody gets anywhere for as long as the plan is patient, or a thread panics.
+/// If no thread makes progress for the plan's stall timeout, or if a thread panics.
 pub fn run_stress(
-    bench: impl FnOnce(Arc<SteppingClock>) -> Arc<dyn LimitStore>,
+    new_store: impl FnOnce(Arc<SteppingClock>) -> Arc<dyn LimitStore>,
     plan: StressPlan,
 ) -> StressReport {
-    let clock = Arc::new(SteppingClock::at(workload::BEGINS));
-    let store = bench(Arc::clone(&clock));
+    let clock = Arc::new(SteppingClock::at(workload::START));
+    let store = new_store(Arc::clone(&clock));
     let limits = workload::limits(&plan);
     for spec in &limits {
         store.put(spec.clone(), ExpectedVersion::Absent).expect("the limits of a storm are valid");
     }
     let context = Arc::new(StressContext { store, clock, plan, limits });
     let mut watchdog = Watchdog::new(context.plan.seed, context.plan.stall_timeout);
-    let (deeds, ordered) = mpsc::channel();
+    let (requests, requested) = mpsc::channel();
     let askers: Vec<_> = (0..CLIENTS)
         .map(|index| {
-            let (context, deeds) = (Arc::clone(&context), deeds.clone());
-            watchdog.spawn(&format!("asker {index}"), move |progress| {
-                StressClient::new(&context, index).work(progress, &|turn| {
-                    if turn % ORDERS_PER_OPERATOR_ACTION == index {
-                        // Nobody listens where there is no operator.
-                        let _unheard = deeds.send(());
+            let (context, requests) = (Arc::clone(&context), requests.clone());
+            watchdog.spawn(&format!("client {index}"), move |progress| {
+                StressClient::new(&context, index).run(progress, &|order| {
+                    if order % ORDERS_PER_OPERATOR_ACTION == index {
+                        // Without an operator the receiver is closed.
+                        let _no_operator = requests.send(());
                     }
                 })
             })
         })
         .collect();
-    drop(deeds);
+    drop(requests);
     let operator = (context.plan.operator == OperatorMode::On).then(|| {
         let context = Arc::clone(&context);
-        watchdog.spawn("operator", move |progress| Operator::new(&context).work(progress, ordered))
+        watchdog.spawn("operator", move |progress| Operator::new(&context).run(progress, requested))
     });
     watchdog.watch();
-    let diaries = askers.into_iter().map(watchdog::join).collect();
-    let deeds = operator.map(watchdog::join).unwrap_or_default();
-    audit::close(&context, diaries, deeds)
+    let client_logs = askers.into_iter().map(watchdog::join).collect();
+    let operator_log = operator.map(watchdog::join).unwrap_or_default();
+    audit::audit(&context, client_logs, operator_log)
 }
 
-/// Makes one test per storm. `$bench` is a function that makes a fresh store from an `Arc<SteppingClock>`.
+/// Defines one test per stress run. `$new_store` is a function that makes a fresh store from an `Arc<SteppingClock>`.
 #[macro_export]
 macro_rules! stress_suite {
-    ($bench:path) => {
-        $crate::stress_suite!($bench:
-            one_row 1 Off, ten_rows 10 Off, ten_thousand_rows 10_000 Off,
-            one_row_with_an_operator 1 On, ten_rows_with_an_operator 10 On,
-            ten_thousand_rows_with_an_operator 10_000 On,
+    ($new_store:path) => {
+        $crate::stress_suite!($new_store:
+            orders_on_one_row_are_explained 1 Off, orders_on_ten_rows_are_explained 10 Off, orders_on_ten_thousand_rows_are_explained 10_000 Off,
+            edits_and_orders_on_one_row_are_explained 1 On, edits_and_orders_on_ten_rows_are_explained 10 On,
+            edits_and_orders_on_ten_thousand_rows_are_explained 10_000 On,
         );
     };
-    ($bench:path: $($name:ident $keys:literal $operator:ident,)*) => {
+    ($new_store:path: $($name:ident $keys:literal $operator:ident,)*) => {
         $(
             #[test]
             fn $name() {
                 for seed in 1..=4 {
                     let plan = $crate::stress::StressPlan::of($keys, $crate::stress::OperatorMode::$operator);
-                    $crate::stress::run_stress($bench, $crate::stress::StressPlan { seed, ..plan }).assert_explained();
+                    $crate::stress::run_stress($new_store, $crate::stress::StressPlan { seed, ..plan }).assert_explained();
                 }
             }
         )*

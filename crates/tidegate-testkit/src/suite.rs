@@ -1,10 +1,10 @@
-//! The behaviour suite: what every store does, whatever it is made of.
+//! The behaviour suite: what every store does.
 //!
-//! Each behaviour is a small function over a [`StoreFixture`]: a fresh store and the clock it goes by. A store's own test binary
-//! says `behaviour_suite!(new_store)` and gets one test per behaviour, under the same names as every other store, and one per
-//! kind of story in which it must answer like the reference model.
+//! Each behaviour is a small function over a [`StoreFixture`], a fresh store and its clock. A store's test binary says
+//! `behaviour_suite!(new_store)`. It gets one test per behaviour, under the same name as for every other store, and one
+//! test per kind of generated history that must match the reference model.
 //!
-//! The suite speaks only through [`Store`] and [`Catalog`]; nothing in it knows how a store works.
+//! The suite uses only [`Store`] and [`Catalog`], so it knows nothing of how a store works.
 
 #![allow(clippy::unwrap_used, reason = "behaviours are tests: a panic is their answer")]
 
@@ -26,9 +26,9 @@ use tidegate::{
 };
 
 pub use decisions::every_policy;
-pub use model_equivalence::{StoreUnderTest, equivalence};
+pub use model_equivalence::{StoreUnderTest, check_equivalence};
 
-/// A fresh store and the clock it goes by.
+/// A fresh store and its clock.
 pub struct StoreFixture {
     /// The store.
     pub store: Arc<dyn LimitStore>,
@@ -36,10 +36,10 @@ pub struct StoreFixture {
     pub clock: Arc<ManualClock>,
 }
 
-/// A behaviour and its name.
+/// A behaviour with its name.
 pub type Behaviour = (&'static str, fn(&StoreFixture));
 
-/// Every behaviour.
+/// All behaviours.
 pub fn behaviours() -> impl Iterator<Item = Behaviour> {
     [decisions::ALL, leases::ALL, requests::ALL, edits::ALL, edit_batches::ALL, bounds::ALL]
         .into_iter()
@@ -50,14 +50,14 @@ pub fn behaviours() -> impl Iterator<Item = Behaviour> {
 /// Runs one behaviour by name.
 ///
 /// # Panics
-/// If the store does not behave so, or nothing has this name.
+/// If the store behaves otherwise, or if no behaviour has this name.
 pub fn run(name: &str, new_store: impl Fn(Tick) -> StoreFixture) {
     let (_, behaviour) = behaviours().find(|(other, _)| *other == name).expect("a behaviour of the suite");
     behaviour(&new_store(Tick::NANOSECOND));
 }
 
-/// Makes one test per behaviour and per kind of story. `$new_store` is a function that makes a fresh [`StoreFixture`] whose clock has
-/// the tick it is given. For a store that takes its time, a number says how many stories of each kind it is told.
+/// Defines one test per behaviour and per kind of history. `$new_store` is a function that makes a fresh
+/// [`StoreFixture`] whose clock has the given tick. For a slow store, a number limits the histories of each kind.
 #[macro_export]
 macro_rules! behaviour_suite {
     ($new_store:path) => {
@@ -65,34 +65,34 @@ macro_rules! behaviour_suite {
     };
     ($new_store:path, $cases:literal) => {
         $crate::behaviour_suite!($new_store, $cases:
-            grants_up_to_the_limit refuses_and_charges_nothing counts_all_keys_and_each_key repeated_asks_add_up
-            a_set_is_all_or_nothing binding_is_the_longest_wait ties_go_to_the_first_written count_zero_only_looks
-            more_than_capacity_is_never unknown_limits_are_errors missing_keys_are_errors keys_have_a_bound
-            asks_have_a_bound empty_keys_are_keys peek_changes_nothing limit_zero_refuses_everything
-            unlimited_counts_and_never_refuses a_batch_is_decided_in_order time_never_goes_back
-            shadow_grants_and_does_not_charge off_is_not_asked overrides_apply_to_their_key
-            overrides_end_and_the_wait_knows starts_and_ends full_limits_refuse_only_new_keys
-            a_set_of_new_keys_respects_the_bound charge_by_the_ask
-            huge_costs_are_values usage_is_current_data
-            leases_are_released_once leases_lapse leases_are_renewed denials_know_the_next_lapse fences_rise weights_count
-            reset_keeps_leases holds_settle_down holds_settle_up settling_twice_says_the_same
-            a_lapsed_hold_keeps_its_charge a_reset_voids_refunds sets_hold_and_settle_each_ask
-            a_list_of_costs_has_one_for_each_ask ttl_has_bounds
-            deleted_limits_take_their_leases_along an_ended_limit_gives_nothing_back
-            holders_are_known leases_know_how_long_they_are_held
-            a_repeated_request_is_charged_once a_reused_request_is_rejected refusals_stay_retryable
-            requests_are_forgotten_after_ten_minutes request_ids_have_a_bound patience_has_a_bound
-            edits_keep_counts lowering_acts_at_once raising_never_refuses new_items_start_at_zero
-            removed_items_take_their_state windows_judge_what_is_remembered zones_change_at_once
-            expectations_are_checked invalid_limits_change_nothing delete_forgets retired_limits_come_back
-            retirement_ends resets_zero_one_key_or_all watchers_hear_every_change
-            many_edits_are_made_at_once one_bad_edit_changes_nothing applied_edits_keep_counts
-            what_an_application_retires_comes_back what_an_application_forgets_is_gone
-            nobody_meets_half_of_an_application nobody_finds_half_of_an_application
-            a_lowered_bound_counts_only_live_keys a_holder_in_the_same_order_can_make_room
-            a_watching_limit_without_room_charges_nothing a_look_beside_a_lease_needs_no_room
-            what_ended_keeps_no_room renewals_have_bounds
-            a_lease_goes_with_its_limit a_lease_stays_with_what_is_left
+            acquire_up_to_limit_is_granted refused_order_charges_nothing items_count_all_keys_and_each_key repeated_asks_of_one_limit_add_up
+            order_of_several_asks_is_all_or_nothing binding_item_has_longest_wait equal_waits_bind_first_item acquire_of_zero_charges_nothing
+            acquire_above_capacity_waits_never order_for_unknown_limit_is_error order_without_needed_key_is_error key_above_1024_bytes_is_error
+            order_of_more_than_32_asks_is_error empty_key_is_counted_as_key peek_charges_nothing limit_of_zero_refuses_every_unit
+            unlimited_item_counts_and_never_refuses batch_is_decided_in_order clock_set_back_does_not_move_store_time
+            refusing_shadow_limit_grants_and_charges_nothing limit_in_mode_off_is_ignored override_applies_to_its_key_only
+            wait_ends_with_override limit_outside_its_dates_refuses full_limit_refuses_only_new_keys
+            order_with_new_keys_respects_max_keys charge_by_ask_counts_orders
+            cost_of_u64_max_is_refused usage_reports_current_counts
+            released_lease_cannot_be_released_again unrenewed_lease_lapses renewed_lease_lapses_later denial_reports_next_lapse fence_of_later_lease_is_higher lease_holds_as_many_units_as_asked
+            reset_keeps_leases_held hold_settled_below_estimate_refunds hold_settled_above_estimate_charges_more repeated_settlement_changes_nothing
+            lapsed_hold_keeps_its_charge settlement_after_reset_refunds_nothing hold_of_several_asks_settles_each_ask
+            settlement_with_wrong_number_of_costs_is_error ttl_out_of_range_is_error
+            deleted_limit_drops_its_leases lease_of_ended_limit_returns_nothing
+            holders_lists_live_leases held_until_reports_expiry_of_live_leases
+            repeated_request_id_is_charged_once request_id_with_other_asks_is_error refused_request_id_can_be_retried
+            request_id_is_forgotten_after_ten_minutes request_id_length_out_of_range_is_error patience_out_of_range_is_error
+            edit_keeps_counts lowered_limit_acts_at_once raised_limit_grants_the_difference added_item_starts_at_zero
+            removed_item_loses_its_count edited_window_counts_remembered_charges edited_time_zone_acts_at_once
+            put_with_unmet_expectation_is_error put_of_invalid_limit_changes_nothing removed_limit_is_forgotten retired_limit_returns_with_its_counts
+            retired_limit_is_forgotten_after_seven_days reset_zeroes_one_key_or_all watcher_receives_every_change
+            apply_makes_many_edits apply_with_one_bad_edit_changes_nothing apply_keeps_counts
+            limit_retired_by_apply_returns_with_its_counts limit_forgotten_by_apply_starts_at_zero
+            concurrent_order_sees_all_edits_of_apply_or_none concurrent_lookup_sees_all_edits_of_apply_or_none
+            lowered_max_keys_counts_only_live_keys full_limit_with_held_key_waits_on_release
+            full_shadow_limit_charges_nothing zero_ask_beside_lease_needs_no_row
+            rows_of_ended_limit_are_dropped renewal_ttl_out_of_range_is_error
+            lease_is_gone_with_its_limit lease_survives_removal_of_one_of_its_limits
         );
     };
     ($new_store:path, $cases:literal: $($name:ident)*) => {
@@ -103,30 +103,30 @@ macro_rules! behaviour_suite {
             }
         )*
 
-        /// Whatever is added to the suite is run here too.
+        /// Checks that this list is complete.
         #[test]
-        fn every_behaviour_has_a_test() {
+        fn suite_lists_every_behaviour() {
             let named = [$(stringify!($name)),*];
             let missing: Vec<_> = $crate::suite::behaviours().map(|(name, _)| name).filter(|name| !named.contains(name)).collect();
             assert!(missing.is_empty(), "no test for {missing:?}");
         }
 
-        /// Any story, edits included, is answered as the reference model answers it.
+        /// Any history, edits included, is answered as the model answers it.
         #[test]
-        fn equivalence() {
-            $crate::suite::equivalence($new_store, $crate::history::histories(true), $cases);
+        fn any_history_matches_model() {
+            $crate::suite::check_equivalence($new_store, $crate::history::histories(true), $cases);
         }
 
-        /// The same for stories of one item, looked at closely.
+        /// Histories of one item with many edits.
         #[test]
-        fn equivalence_of_one_item() {
-            $crate::suite::equivalence($new_store, $crate::history::single_item_histories(), $cases);
+        fn single_item_history_matches_model() {
+            $crate::suite::check_equivalence($new_store, $crate::history::single_item_histories(), $cases);
         }
 
-        /// The same for limits that have no room for all the keys that ask.
+        /// Histories of limits that have no room for all keys.
         #[test]
-        fn equivalence_of_crowded_limits() {
-            $crate::suite::equivalence($new_store, $crate::history::over_capacity_histories(), $cases);
+        fn over_capacity_history_matches_model() {
+            $crate::suite::check_equivalence($new_store, $crate::history::over_capacity_histories(), $cases);
         }
     };
 }
@@ -162,16 +162,16 @@ impl StoreFixture {
     /// Submits one order.
     pub fn submit(&self, order: Order<'_>) -> Result<(Answer, Vec<ItemReading>), OrderError> {
         let answers = self.store.submit(&[order], Replies::new(Detail::Readings)).decided();
-        let answer = answers.get(0).cloned().expect("one answer for one order")?;
+        let answer = answers.get(0).cloned().expect("one reply per order")?;
         let readings = answers.readings(&answer).to_vec();
         Ok((answer, readings))
     }
 
-    /// Takes `count` of a limit for a key.
+    /// Acquires `count` of a limit for a key.
     #[track_caller]
     pub fn take(&self, limit_id: &str, key: &str, count: Amount) -> Answer {
         let asks = [Ask { limit_id, key: Some(key.as_bytes()), count }];
-        self.submit(Order::acquire(&asks)).expect("a sensible order").0
+        self.submit(Order::acquire(&asks)).expect("a valid order").0
     }
 
     /// Whether `count` of a limit was granted to a key.
@@ -180,16 +180,16 @@ impl StoreFixture {
         self.take(limit_id, key, count).is_granted()
     }
 
-    /// How much an item says is in use for a key.
+    /// Units in use of an item for a key.
     #[track_caller]
     pub fn used(&self, limit_id: &str, key: &str, item: &str) -> Amount {
         let asks = [Ask { limit_id, key: Some(key.as_bytes()), count: 0 }];
-        let (_, readings) = self.submit(Order::peek(&asks)).expect("a sensible order");
+        let (_, readings) = self.submit(Order::peek(&asks)).expect("a valid order");
         let found = readings.iter().find(|reading| reading.limit.items()[reading.item].name() == item);
         found.unwrap_or_else(|| panic!("no item {item}")).reading.used
     }
 
-    /// What the store counts.
+    /// The usage that the store reports.
     #[track_caller]
     pub fn usage(&self, limit_id: &str, key: Option<&str>) -> Usage {
         self.store.usage(limit_id, key.map(str::as_bytes)).decided().expect("a known limit")
@@ -205,7 +205,7 @@ fn lease(answer: &Answer) -> &Grant {
     }
 }
 
-/// The denial of an answer.
+/// The denial of a reply.
 #[track_caller]
 fn denied(answer: &Answer) -> &Denied {
     match &answer.outcome {
@@ -214,7 +214,7 @@ fn denied(answer: &Answer) -> &Denied {
     }
 }
 
-/// How long after the decision a denial says to wait, in milliseconds.
+/// The wait of a denial in milliseconds after the decision.
 #[track_caller]
 fn wait_ms(answer: &Answer) -> u64 {
     match denied(answer).wait {

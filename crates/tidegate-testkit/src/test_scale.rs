@@ -1,8 +1,8 @@
-//! How hard to try.
+//! How much work tests do. `TIDEGATE_LONG` in the environment makes them do twenty times as much.
 
 use proptest::test_runner::Config;
 
-/// A property test of this many cases, or of twenty times as many when `TIDEGATE_LONG` is set.
+/// Configuration of a property test with this many cases, or twenty times as many in a long run.
 pub fn cases(count: u32) -> Config {
     Config {
         cases: if is_long() { count.saturating_mul(20) } else { count },
@@ -12,12 +12,12 @@ pub fn cases(count: u32) -> Config {
     }
 }
 
-/// This much work, or twenty times as much when `TIDEGATE_LONG` is set.
+/// This amount of work, or twenty times as much in a long run.
 pub fn scaled(work: usize) -> usize {
     if is_long() { work * 20 } else { work }
 }
 
-/// Whether tests may take long.
+/// Whether this is a long run.
 #[expect(
     clippy::disallowed_methods,
     reason = "how long tests run is asked of the environment, by tests only"

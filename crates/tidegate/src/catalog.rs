@@ -1,7 +1,7 @@
-//! The catalog: which limits there are, and which version of each.
+//! The catalog: the limits of a store and the version of each.
 //!
-//! Limits are data apart from what they count. Putting a new version keeps the counts of the items that survive by
-//! name; only [`RemovalMode::Forget`] and a reset forget.
+//! Definitions are separate from counts. A new version keeps the counts of the items whose names survive. Counts are
+//! dropped only by [`RemovalMode::Forget`] and by a reset.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,24 +12,24 @@ use tidegate_core::{Limit, LimitSpec, SpecError};
 
 use crate::store::{StoreReply, Unavailable};
 
-/// How long a limit that was taken out of a file keeps its state, so that undoing the edit does not oversell.
+/// How long a limit that vanished from a file keeps its counts, so that undoing the edit does not oversell.
 pub const RETIREMENT: Duration = Duration::from_secs(7 * 86_400);
 
-/// What the one who puts a limit believes to be there.
+/// What a caller expects to exist when it puts a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExpectedVersion {
-    /// Nothing: add it.
+    /// No limit with this id: add it.
     Absent,
     /// This version: replace it.
     Version(u32),
-    /// Some version: replace it.
+    /// Any version: replace it.
     Present,
-    /// Whatever: add or replace it.
+    /// Add the limit or replace it.
     Anything,
 }
 
 impl ExpectedVersion {
-    /// Whether this is what is there: a version, or nothing.
+    /// Checks the expectation against the current version.
     pub fn meets(self, current: Option<u32>) -> Result<(), PutError> {
         match (self, current) {
             (ExpectedVersion::Absent, Some(_)) => Err(PutError::Exists),
@@ -42,36 +42,36 @@ impl ExpectedVersion {
     }
 }
 
-/// Whose a limit is.
+/// Who manages a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Origin {
-    /// Somebody put it: an operator, or a program.
+    /// An operator or a program put it.
     #[default]
     Put,
-    /// It was put with others by [`Catalog::apply`], as files are.
+    /// [`Catalog::apply`] put it with others, as from a file.
     Applied,
 }
 
-/// What happens to a removed limit's state.
+/// What happens to the counts of a removed limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RemovalMode {
-    /// It goes at once: somebody deleted the limit.
+    /// They are dropped at once, as for a deleted limit.
     Forget,
-    /// It is kept for [`RETIREMENT`]: the limit vanished from a file.
+    /// They are kept for [`RETIREMENT`], as for a limit that vanished from a file.
     Retire,
 }
 
-/// One of the edits that are applied together.
+/// One edit of a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Edit {
-    /// Adds or replaces a limit, if what is expected is there.
+    /// Adds or replaces a limit if the expectation is met.
     Put(LimitSpec, ExpectedVersion),
-    /// Removes the limit of this id, if it is there.
+    /// Removes the limit with this id if it exists.
     Remove(String, RemovalMode),
 }
 
 impl Edit {
-    /// The id of the limit it is about.
+    /// Id of the edited limit.
     pub fn id(&self) -> &str {
         match self {
             Edit::Put(spec, _) => &spec.id,
@@ -80,18 +80,18 @@ impl Edit {
     }
 }
 
-/// What became of an edit.
+/// Result of an edit.
 #[derive(Debug, Clone)]
 pub enum EditOutcome {
-    /// The limit was not there, and is now.
+    /// The limit was added.
     Added(Arc<Limit>),
-    /// This version took the place of the former one.
+    /// This version replaced the former one.
     Replaced(Arc<Limit>),
-    /// The limit says this already; nothing was touched.
+    /// The definition is equal to the current one; nothing changed.
     Unchanged(Arc<Limit>),
-    /// The limit was there, and is gone.
+    /// The limit was removed.
     Removed(Arc<Limit>),
-    /// There was nothing to remove.
+    /// There was no limit to remove.
     Absent,
 }
 
@@ -107,7 +107,7 @@ impl EditOutcome {
         }
     }
 
-    /// What watchers are told of it.
+    /// The change that watchers receive; `None` if nothing changed.
     pub fn change(&self) -> Option<Change> {
         match self {
             EditOutcome::Added(limit) | EditOutcome::Replaced(limit) => Some(Change::Put(Arc::clone(limit))),
@@ -117,10 +117,10 @@ impl EditOutcome {
     }
 }
 
-/// Why edits were not applied: all that is wrong with any of them.
+/// Why a batch of edits was rejected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApplyError {
-    /// The ids of the limits that cannot be put, in the order of the edits, and why.
+    /// Each rejected limit id with its error, in the order of the edits.
     pub refused: Vec<(String, PutError)>,
 }
 
@@ -133,7 +133,7 @@ impl fmt::Display for ApplyError {
 
 impl std::error::Error for ApplyError {}
 
-/// Checks every edit, and says all that is wrong with any of them; each limit may be edited once.
+/// Checks every edit and collects all errors. A limit may be edited once per batch.
 pub fn check_each<T>(
     edits: Vec<Edit>,
     mut check: impl FnMut(Edit) -> Result<T, PutError>,
@@ -159,7 +159,7 @@ pub fn check_each<T>(
     if refused.is_empty() { Ok(checked) } else { Err(ApplyError { refused }) }
 }
 
-/// Something changed.
+/// A change of the catalog.
 #[derive(Debug, Clone)]
 pub enum Change {
     /// A limit was added or replaced.
@@ -171,18 +171,18 @@ pub enum Change {
 /// Why a limit was not put.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PutError {
-    /// It was to be added, and is there.
+    /// It should be added but exists.
     Exists,
-    /// It was to be replaced, and is not there.
+    /// It should be replaced but does not exist.
     Unknown,
-    /// Another version is there.
+    /// Another version exists.
     Stale {
-        /// The one that is.
+        /// The current version.
         version: u32,
     },
-    /// It makes no sense.
+    /// The definition is invalid.
     Invalid(Vec<SpecError>),
-    /// The store cannot write it down.
+    /// The store cannot record it.
     Unavailable(Unavailable),
 }
 
@@ -203,40 +203,42 @@ impl fmt::Display for PutError {
 
 impl std::error::Error for PutError {}
 
-/// Is told of every change, in order.
+/// A callback for every change, in order.
 pub type Watcher = Box<dyn Fn(&Change) + Send + Sync>;
 
-/// Knows the limits.
+/// Keeps limit definitions.
 pub trait Catalog: Send + Sync {
     /// The current version of a limit.
     fn get(&self, id: &str) -> Option<Arc<Limit>>;
 
-    /// All limits, in the order of their ids.
+    /// All limits, sorted by id.
     fn list(&self) -> Vec<Arc<Limit>>;
 
-    /// Adds or replaces a limit, if what is expected is there.
+    /// Adds or replaces a limit if the expectation is met.
     fn put(&self, spec: LimitSpec, expect: ExpectedVersion) -> Result<Arc<Limit>, PutError>;
 
-    /// Removes a limit; whether it was there.
+    /// Removes a limit. Returns whether it existed.
     fn remove(&self, id: &str, parting: RemovalMode) -> bool;
 
-    /// Makes all of these edits, or none of them: everything is checked before anything is changed, and what is said about each
-    /// is in their order. Nobody who asks by id meets some of them and not others: an order over two limits is decided by both
-    /// as they were, or by both as they are then. Handles on limits ([`Gate`](crate::Gate)) follow each edit as it is made. A limit that
-    /// says already what it is to say is not touched. Watchers are told when all of it is done.
+    /// Makes all edits or none. Everything is checked before anything changes, and results are in the order of the
+    /// edits.
+    ///
+    /// An order that names limits by id sees all edits or none: two limits are both decided as before, or both as
+    /// after. Handles on limits follow each edit as it is made. An equal definition changes nothing. Watchers are
+    /// called after all edits.
     fn apply(&self, edits: Vec<Edit>) -> Result<Vec<EditOutcome>, ApplyError>;
 
-    /// The same for those who must not block, and who say whose the limits are then: with [`Origin::Applied`] it is what [`Catalog::apply`]
-    /// does, with [`Origin::Put`] what [`Catalog::put`] and [`Catalog::remove`] do. Where somebody else keeps the limits, all the other calls
-    /// wait for them. Whoever is told that a version is [`PutError::Stale`] finds the one that is there by [`Catalog::get`]. What was edited
-    /// is durable when [`Store::tip`](crate::Store::tip) is.
+    /// The same without blocking, and with the origin of the limits. [`Origin::Applied`] acts like [`Catalog::apply`],
+    /// [`Origin::Put`] like [`Catalog::put`] and [`Catalog::remove`].
+    ///
+    /// All other calls block where another machine keeps the limits. After [`PutError::Stale`], [`Catalog::get`]
+    /// returns the current version. The edits are durable when [`Store::tip`](crate::store::Store::tip) is.
     fn edit(&self, edits: Vec<Edit>, origin: Origin) -> StoreReply<Result<Vec<EditOutcome>, ApplyError>>;
 
-    /// Calls this for every change from now on.
+    /// Calls this function for every change from now on.
     fn watch(&self, watcher: Watcher);
 
-    /// The ids of the limits that were put by [`Catalog::apply`] and by nobody else since: those of a file, if a store that outlives
-    /// its process was opened again.
+    /// Ids of the limits that [`Catalog::apply`] put last: those of a file, if a durable store was opened again.
     fn applied(&self) -> Vec<String> {
         Vec::new()
     }

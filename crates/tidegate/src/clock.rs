@@ -1,88 +1,91 @@
-//! The clock: the one place where time enters.
+//! Clocks: the only place where time enters.
 //!
-//! A store has one clock and asks it once per batch. The system's wall clock can be set back by an operator or by
-//! NTP; a limiter that followed it would grant twice, and one that merely froze would refuse everybody until the
-//! old time came round again. [`SystemClock`] does neither: after a step back it goes on at the pace of the
-//! monotonic clock from the latest instant it has seen.
+//! A store has one clock and reads it once per batch. An operator or NTP can set the wall clock back. A limiter that
+//! followed it would grant twice; one that froze would refuse every order until the old time returned. [`SystemClock`]
+//! does neither: after a step back it continues from the latest instant at the pace of the monotonic clock.
 //!
-//! A decision can take less time than asking the kernel for two clocks, so they are asked about once in a millisecond;
-//! in between the processor's own counter tells how much has passed (`clock/pace.rs`). It is trusted where the kernel
-//! itself keeps time by it, because then it is known to go on steadily and alike on every core; elsewhere every reading asks
-//! the kernel. Refused: a thread that writes the time down every so often. It is cheaper still to read, and as late as the
-//! scheduler is.
+//! A decision can take less time than reading two kernel clocks. So they are read about once per millisecond, and the
+//! processor's counter measures the time in between (`clock/counter_clock.rs`). The counter is used only where the
+//! kernel itself keeps time by it: then it is steady and equal on all cores. Elsewhere every reading asks the kernel.
+//!
+//! A thread that writes the time periodically was rejected: reading is cheaper still, but the time is as late as the
+//! scheduler.
 
-mod pace;
-mod timepiece;
+mod counter_clock;
+mod store_clock;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use pace::{Pace, Scale};
+use counter_clock::{CounterClock, CounterScale};
 use tidegate_core::{Tick, Timestamp};
 
-pub(crate) use timepiece::Timepiece;
+pub(crate) use store_clock::StoreClock;
 
-/// Tells the time, never going back.
+/// A source of time.
 pub trait Clock: Send + Sync {
-    /// The instant it is, in ticks of [`Clock::tick`].
+    /// The current instant, in ticks of [`Clock::tick`].
     fn now(&self) -> Timestamp;
 
-    /// How finely it tells it.
+    /// Resolution of the clock.
     fn tick(&self) -> Tick {
         Tick::NANOSECOND
     }
 
-    /// Whether it may show an earlier instant than before, so that somebody must remember the latest.
+    /// Whether the clock may go back, so that its reader must remember the latest instant.
     fn may_go_back(&self) -> bool {
         true
     }
 
-    /// This instant was seen before, perhaps by another process: a clock that never goes back shows none before it from now on. It takes
-    /// effect within a millisecond. A clock that may go back need not care; whoever remembers the latest instant does.
+    /// Raises the clock to an instant that was seen before, perhaps by another process. A clock that never goes back
+    /// shows no earlier instant from then on, within a millisecond. A clock that may go back can ignore this, because
+    /// its reader remembers the latest instant.
     fn raise(&self, _seen: Timestamp) {}
 }
 
-/// The wall clock, as long as it goes forward.
+/// The system's wall clock, never going back.
 ///
-/// It never goes back. When the wall clock jumps ahead it follows within a millisecond, when the wall clock steps back it
-/// goes on at the monotonic pace, and it is never more than a millisecond ahead of the two. The first one of a process takes
-/// about a millisecond to make, because the counter is measured.
+/// It follows a jump ahead within a millisecond. After a step back it continues at the monotonic pace. It is never more
+/// than a millisecond ahead of both. The first clock of a process takes about a millisecond to make, because the
+/// counter is calibrated.
 #[derive(Debug)]
 pub struct SystemClock {
-    kernel: Kernel,
-    /// Absent where the counter is not to be trusted.
-    counted: Option<Counted>,
+    kernel: KernelClock,
+    /// `None` where the counter cannot be trusted.
+    counter_time: Option<CounterTime>,
 }
 
 impl SystemClock {
-    /// A clock that begins at the wall clock's time.
+    /// A clock that starts at the wall clock's time.
     pub fn new() -> SystemClock {
-        let kernel = Kernel::new();
-        let counted = keeps_time_by_the_counter().then(|| Counted::new(&kernel));
-        SystemClock { kernel, counted }
+        let kernel = KernelClock::new();
+        let counter_time = kernel_uses_counter().then(|| CounterTime::new(&kernel));
+        SystemClock { kernel, counter_time }
     }
 
-    /// The instant it is, if it takes no more than a look at the counter: nearly always, where that is trusted.
+    /// The current instant if reading the counter is enough. That is nearly always so where the counter is trusted.
     #[inline]
-    pub(crate) fn glance(&self) -> Option<Timestamp> {
-        let now = match &self.counted {
-            // In one pattern, so that it is one comparison.
+    pub(crate) fn try_now(&self) -> Option<Timestamp> {
+        let now = match &self.counter_time {
+            // One pattern, so that it is one comparison.
             #[cfg(all(target_arch = "x86_64", not(miri)))]
-            Some(Counted { source: Source::Stamp, pace }) => pace.glance(safe_arch::read_timestamp_counter),
+            Some(CounterTime { source: CounterSource::TimeStampCounter, clock }) => {
+                clock.try_now(safe_arch::read_timestamp_counter)
+            }
             #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-            Some(Counted { source, pace }) => pace.glance(|| source.count()),
+            Some(CounterTime { source, clock }) => clock.try_now(|| source.count()),
             _ => None,
         };
         now.map(Timestamp::from_ticks)
     }
 
-    /// Looks at the kernel's clocks, unless somebody else just has.
+    /// Reads the kernel's clocks, unless another thread just has.
     #[cold]
     #[inline(never)]
-    fn look(&self) -> Timestamp {
+    fn now_from_kernel(&self) -> Timestamp {
         let kernel = || self.kernel.now();
-        Timestamp::from_ticks(match &self.counted {
-            Some(counted) => counted.pace.now(&|| counted.source.count(), &kernel),
+        Timestamp::from_ticks(match &self.counter_time {
+            Some(counter_time) => counter_time.clock.now(&|| counter_time.source.count(), &kernel),
             None => kernel(),
         })
     }
@@ -97,7 +100,7 @@ impl Default for SystemClock {
 impl Clock for SystemClock {
     #[inline]
     fn now(&self) -> Timestamp {
-        self.glance().unwrap_or_else(|| self.look())
+        self.try_now().unwrap_or_else(|| self.now_from_kernel())
     }
 
     fn may_go_back(&self) -> bool {
@@ -109,59 +112,63 @@ impl Clock for SystemClock {
     }
 }
 
-/// The processor's counter and the line of time it is on.
+/// The processor's counter with the latest clock sample.
 #[derive(Debug)]
-struct Counted {
-    source: Source,
-    pace: Pace,
+struct CounterTime {
+    source: CounterSource,
+    clock: CounterClock,
 }
 
-/// Where counts are read.
+/// Where the counter is read.
 #[derive(Debug)]
-enum Source {
-    /// In the processor's time stamp counter, without a look at whether there is one.
+enum CounterSource {
+    /// The processor's time stamp counter, read without checking that it exists.
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    Stamp,
+    TimeStampCounter,
     Other(quanta::Clock),
 }
 
-impl Source {
+impl CounterSource {
     /// The counter that this clock reads.
-    fn of(clock: quanta::Clock) -> Source {
+    fn of(clock: quanta::Clock) -> CounterSource {
         #[cfg(all(target_arch = "x86_64", not(miri)))]
         {
             let (before, count, after) =
                 (safe_arch::read_timestamp_counter(), clock.raw(), safe_arch::read_timestamp_counter());
             if (before..=after).contains(&count) {
-                return Source::Stamp;
+                return CounterSource::TimeStampCounter;
             }
         }
-        Source::Other(clock)
+        CounterSource::Other(clock)
     }
 
     #[inline]
     fn count(&self) -> u64 {
         match self {
             #[cfg(all(target_arch = "x86_64", not(miri)))]
-            Source::Stamp => safe_arch::read_timestamp_counter(),
-            Source::Other(clock) => clock.raw(),
+            CounterSource::TimeStampCounter => safe_arch::read_timestamp_counter(),
+            CounterSource::Other(clock) => clock.raw(),
         }
     }
 }
 
-impl Counted {
-    fn new(kernel: &Kernel) -> Counted {
+impl CounterTime {
+    fn new(kernel: &KernelClock) -> CounterTime {
         let source = quanta::Clock::new();
         let time = kernel.now();
-        // Lines tell how much has passed since they began. `Clock::now` counts from the calibration, and would stand still there after a
-        // sleep that set the counter back.
-        let pace = Pace::new(time, source.raw(), Scale::of(|counts| source.delta_as_nanos(0, counts)));
-        Counted { source: Source::of(source), pace }
+        // Samples measure counts since they were taken. `Clock::now` counts from the calibration and would stop after a
+        // suspend that sets the counter back.
+        let clock = CounterClock::new(
+            time,
+            source.raw(),
+            CounterScale::of(|counts| source.delta_as_nanos(0, counts)),
+        );
+        CounterTime { source: CounterSource::of(source), clock }
     }
 }
 
-/// Whether the kernel makes its own clocks from the counter that user space can read.
-fn keeps_time_by_the_counter() -> bool {
+/// Whether the kernel makes its clocks from the counter that user space can read.
+fn kernel_uses_counter() -> bool {
     const CLOCKSOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
     if !cfg!(target_os = "linux") {
         return true;
@@ -169,36 +176,36 @@ fn keeps_time_by_the_counter() -> bool {
     std::fs::read_to_string(CLOCKSOURCE).is_ok_and(|name| matches!(name.trim(), "tsc" | "arch_sys_counter"))
 }
 
-/// What the kernel's two clocks say together.
+/// The kernel's wall clock and monotonic clock.
 #[derive(Debug)]
-struct Kernel {
+struct KernelClock {
     started: Instant,
-    /// The wall clock at `started`, in nanoseconds; it only ever rises, when the wall clock jumps ahead.
+    /// Wall clock at `started`, in nanoseconds. It rises when the wall clock jumps ahead and never falls.
     base: AtomicU64,
 }
 
-impl Kernel {
+impl KernelClock {
     #[expect(clippy::disallowed_methods, reason = "this is the clock")]
-    fn new() -> Kernel {
+    fn new() -> KernelClock {
         let base = AtomicU64::new(wall());
-        Kernel { started: Instant::now(), base }
+        KernelClock { started: Instant::now(), base }
     }
 
     fn raise(&self, seen: u64) {
-        let _never_back = reckon(&self.base, seen, nanos(self.started.elapsed()));
+        let _never_back = monotonic_wall_time(&self.base, seen, nanos(self.started.elapsed()));
     }
 
     fn now(&self) -> u64 {
-        // The wall first: a pause between the two then makes it seem behind, which the next reading mends; the other way
-        // round it would seem ahead, and would stay so.
+        // Reads the wall clock first. A pause between the two then makes it late, which the next reading corrects. The
+        // other order would make it ahead for good.
         let wall = wall();
-        reckon(&self.base, wall, nanos(self.started.elapsed()))
+        monotonic_wall_time(&self.base, wall, nanos(self.started.elapsed()))
     }
 }
 
-/// The time it is when the wall clock says `wall` and this much has passed since `base` was set: what the wall clock
-/// says, unless it has gone back.
-fn reckon(base: &AtomicU64, wall: u64, elapsed: u64) -> u64 {
+/// The time for this wall clock reading and this much time since `base` was set: the wall clock, unless it has gone
+/// back.
+fn monotonic_wall_time(base: &AtomicU64, wall: u64, elapsed: u64) -> u64 {
     let ahead = wall.saturating_sub(elapsed);
     base.fetch_max(ahead, Ordering::Relaxed).max(ahead).saturating_add(elapsed)
 }
@@ -212,7 +219,7 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A clock that stands still until it is told otherwise: for tests, and for replaying recorded time.
+/// A clock that stands still until it is set, for tests and for replaying recorded time.
 #[derive(Debug)]
 pub struct ManualClock {
     now: AtomicU64,
@@ -220,22 +227,22 @@ pub struct ManualClock {
 }
 
 impl ManualClock {
-    /// A clock that stands at this instant, in nanoseconds.
+    /// A clock at this instant, in nanoseconds.
     pub fn at(now: Timestamp) -> ManualClock {
         ManualClock::ticking(Tick::NANOSECOND, now)
     }
 
-    /// A clock with this tick that stands at this instant.
+    /// A clock at this instant with this tick.
     pub fn ticking(tick: Tick, now: Timestamp) -> ManualClock {
         ManualClock { now: AtomicU64::new(now.ticks()), tick }
     }
 
-    /// Moves it to this instant. It can be moved back, as real clocks can; what reads it must cope.
+    /// Sets the clock. It may be set back, as real clocks are.
     pub fn set(&self, now: Timestamp) {
         self.now.store(now.ticks(), Ordering::Release);
     }
 
-    /// Moves it ahead.
+    /// Advances the clock.
     pub fn advance(&self, by: Duration) {
         self.set(Clock::now(self).plus(self.tick.span(by)));
     }
@@ -274,31 +281,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wall_clock_that_goes_forward_is_followed() {
+    fn wall_clock_moving_forward_is_followed() {
         let base = AtomicU64::new(1_000);
-        assert_eq!(reckon(&base, 1_005, 5), 1_005);
-        assert_eq!(reckon(&base, 9_010, 10), 9_010, "also when it jumps");
-        assert_eq!(reckon(&base, 9_020, 20), 9_020);
+        assert_eq!(monotonic_wall_time(&base, 1_005, 5), 1_005);
+        assert_eq!(monotonic_wall_time(&base, 9_010, 10), 9_010, "also when it jumps");
+        assert_eq!(monotonic_wall_time(&base, 9_020, 20), 9_020);
     }
 
     #[test]
-    fn one_that_goes_back_neither_takes_time_back_nor_stops_it() {
+    fn wall_clock_set_back_neither_moves_nor_stops_time() {
         let base = AtomicU64::new(1_000);
-        assert_eq!(reckon(&base, 1_100, 100), 1_100);
-        assert_eq!(reckon(&base, 600, 110), 1_110, "ten later, though the wall says five hundred earlier");
-        assert_eq!(reckon(&base, 690, 200), 1_200);
-        assert_eq!(reckon(&base, 2_000, 300), 2_000, "until the wall has caught up");
+        assert_eq!(monotonic_wall_time(&base, 1_100, 100), 1_100);
+        assert_eq!(
+            monotonic_wall_time(&base, 600, 110),
+            1_110,
+            "ten later, though the wall says five hundred earlier"
+        );
+        assert_eq!(monotonic_wall_time(&base, 690, 200), 1_200);
+        assert_eq!(monotonic_wall_time(&base, 2_000, 300), 2_000, "until the wall has caught up");
     }
 
     #[test]
-    fn a_pause_between_the_readings_is_not_kept() {
+    fn pause_between_readings_is_corrected() {
         let base = AtomicU64::new(1_000);
-        assert_eq!(reckon(&base, 1_010, 60), 1_060, "fifty passed after the wall was read");
-        assert_eq!(reckon(&base, 1_070, 70), 1_070);
+        assert_eq!(monotonic_wall_time(&base, 1_010, 60), 1_060, "fifty passed after the wall was read");
+        assert_eq!(monotonic_wall_time(&base, 1_070, 70), 1_070);
     }
 
     #[test]
-    fn the_real_one_only_goes_forward() {
+    fn system_clock_never_goes_back() {
         let clock = SystemClock::new();
         let forward = || {
             let readings: Vec<_> = (0..200_000).map(|_| clock.now()).collect();
@@ -312,20 +323,28 @@ mod tests {
     }
 
     #[test]
-    fn the_real_one_stays_with_the_kernel() {
+    fn system_clock_follows_kernel_clock() {
         let clock = SystemClock::new();
         for _ in 0..20_000 {
             let before = clock.kernel.now();
             let now = clock.now().ticks();
             let after = clock.kernel.now();
-            assert!(now.saturating_add(pace::REACH) >= before, "{} behind", before.saturating_sub(now));
-            assert!(now <= after.saturating_add(pace::REACH), "{} ahead", now.saturating_sub(after));
+            assert!(
+                now.saturating_add(counter_clock::MAX_EXTRAPOLATION) >= before,
+                "{} behind",
+                before.saturating_sub(now)
+            );
+            assert!(
+                now <= after.saturating_add(counter_clock::MAX_EXTRAPOLATION),
+                "{} ahead",
+                now.saturating_sub(after)
+            );
         }
     }
 
     #[test]
-    fn where_the_counter_is_not_trusted_every_reading_asks_the_kernel() {
-        let clock = SystemClock { kernel: Kernel::new(), counted: None };
+    fn untrusted_counter_reads_kernel_every_time() {
+        let clock = SystemClock { kernel: KernelClock::new(), counter_time: None };
         let before = clock.kernel.now();
         let now = clock.now().ticks();
         assert!((before..=clock.kernel.now()).contains(&now));

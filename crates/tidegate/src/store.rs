@@ -9,13 +9,13 @@
 //! Refused: an asynchronous trait for everything. A local decision takes less time than a task switch.
 
 pub mod bid;
-mod deciding;
-mod durable;
+mod durable_wait;
 mod leases;
-mod looking;
 pub mod map;
 pub mod memory;
+mod order_path;
 mod requests;
+mod usage;
 pub mod written;
 
 use std::fmt;
@@ -30,8 +30,8 @@ use crate::answer::{OrderError, Replies};
 use crate::catalog::Catalog;
 
 pub use bid::{CompactBatch, CompactReplies, CompactReply, CompactRequest};
-pub(crate) use durable::block_on;
-pub use durable::{durable, wait_durable};
+pub(crate) use durable_wait::block_on;
+pub use durable_wait::{durable, wait_durable};
 pub use map::MapStore;
 pub use memory::{Gate, Gates, Memory, MemoryStore};
 

@@ -1,7 +1,7 @@
 //! `tidegate cpu`: what can be typed.
 //!
 //! What a flag says by itself is checked here; what flags say together is checked with the file's settings, by
-//! [`crate::cpu::terms`].
+//! [`crate::cpu::settings`].
 
 mod run;
 
@@ -16,18 +16,18 @@ use tidegate::text::{parse_decimal, parse_duration, suggestion};
 use tidegate_core::Zone;
 use tidegate_core::calendar::{MAX_SCHEDULED_WINDOW, MIN_SCHEDULED_WINDOW};
 
-pub(crate) use run::{CpuRunArgs, Enforce, Target};
+pub(crate) use run::{CpuRunArgs, CpuTarget, EnforceMethod};
 
 /// Billionths in a unit.
 const UNIT: u64 = 1_000_000_000;
 /// The most percents there are.
-const MOST_PERCENT: u64 = 100 * UNIT;
+const MAX_PERCENT: u64 = 100 * UNIT;
 /// The largest reserve, in percent.
-const MOST_RESERVE: u64 = 99 * UNIT;
+const MAX_RESERVE: u64 = 99 * UNIT;
 /// The longest time between two samples.
-const LONGEST_INTERVAL: Duration = Duration::from_secs(300);
+const MAX_INTERVAL: Duration = Duration::from_secs(300);
 /// The most hours that a picture shows: a year of them.
-const MOST_HOURS: u32 = 366 * 24;
+const MAX_HOURS: u32 = 366 * 24;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
@@ -43,7 +43,7 @@ pub(crate) struct CpuArgs {
 #[derive(Debug, Subcommand)]
 pub(crate) enum CpuCommand {
     /// Reckon what may be used from here on, without a clock and without state
-    Plan(PlanArgs),
+    Plan(CpuPlanArgs),
     /// Govern: keep a machine, a cgroup, a process or a command under its average
     Run(Box<CpuRunArgs>),
     /// Run a recorded or an invented load through the governor
@@ -66,25 +66,25 @@ pub(crate) struct CpuWatchArgs {
 
 /// The numbers of a budget.
 #[derive(Debug, Clone, clap::Args)]
-pub(crate) struct TermsArgs {
+pub(crate) struct BudgetArgs {
     /// What may be used on average, in percent of the machine [default: 30]
-    #[arg(long, value_name = "PERCENT", value_parser = some_percent, allow_hyphen_values = true)]
+    #[arg(long, value_name = "PERCENT", value_parser = parse_positive_percent, allow_hyphen_values = true)]
     pub(crate) avg_limit: Option<Rate>,
     /// How long a window is, a week at most [default: 24h]
-    #[arg(long, value_name = "DURATION", value_parser = window, allow_hyphen_values = true)]
+    #[arg(long, value_name = "DURATION", value_parser = parse_window, allow_hyphen_values = true)]
     pub(crate) window: Option<Duration>,
     /// What may always be used [default: 10]
-    #[arg(long, value_name = "PERCENT", value_parser = percent, allow_hyphen_values = true)]
+    #[arg(long, value_name = "PERCENT", value_parser = parse_percent, allow_hyphen_values = true)]
     pub(crate) min_load: Option<Rate>,
     /// What may be used at most [default: 90]
-    #[arg(long, value_name = "PERCENT", value_parser = percent, allow_hyphen_values = true)]
+    #[arg(long, value_name = "PERCENT", value_parser = parse_percent, allow_hyphen_values = true)]
     pub(crate) max_load: Option<Rate>,
     /// How much of what can be spread is spread evenly, above 0 and at most 1 [default: 0.9]
-    #[arg(long, value_name = "FACTOR", value_parser = safety, allow_hyphen_values = true)]
+    #[arg(long, value_name = "FACTOR", value_parser = parse_safety, allow_hyphen_values = true)]
     pub(crate) safety: Option<Share>,
 }
 
-impl TermsArgs {
+impl BudgetArgs {
     /// What was typed, as a file would say it.
     pub(crate) fn spec(&self) -> CpuSpec {
         CpuSpec {
@@ -104,20 +104,20 @@ impl TermsArgs {
   tidegate cpu plan --elapsed 12h --average 35 --json
 
 Quotas are in percents of the machine times minutes. Nothing is rounded up.")]
-pub(crate) struct PlanArgs {
+pub(crate) struct CpuPlanArgs {
     #[command(flatten)]
-    pub(crate) terms: TermsArgs,
+    pub(crate) terms: BudgetArgs,
     /// How much of the window has passed; all of it asks about the beginning of the next one
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = parse_duration, allow_hyphen_values = true)]
     pub(crate) elapsed: Duration,
     /// What was used on average in that time
-    #[arg(long, value_name = "PERCENT", default_value = "0", value_parser = percent, allow_hyphen_values = true)]
+    #[arg(long, value_name = "PERCENT", default_value = "0", value_parser = parse_percent, allow_hyphen_values = true)]
     pub(crate) average: Rate,
     /// How many samples that average is from; below 10 it is not believed [default: enough]
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     pub(crate) samples: Option<u64>,
     /// How often samples are taken
-    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = interval, allow_hyphen_values = true)]
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_interval, allow_hyphen_values = true)]
     pub(crate) interval: Duration,
     /// Answer in JSON
     #[arg(long)]
@@ -136,7 +136,7 @@ pub(crate) struct CpuSimulateArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: PathBuf,
     #[command(flatten)]
-    pub(crate) how: GovernArgs,
+    pub(crate) governor: GovernorArgs,
     /// Write every look of the governor as CSV
     #[arg(long, value_name = "FILE")]
     pub(crate) samples: Option<PathBuf>,
@@ -147,35 +147,35 @@ pub(crate) struct CpuSimulateArgs {
 
 /// How it is governed.
 #[derive(Debug, clap::Args)]
-pub(crate) struct GovernArgs {
+pub(crate) struct GovernorArgs {
     /// The settings of the governor; flags go before what it says
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     #[command(flatten)]
-    pub(crate) terms: TermsArgs,
+    pub(crate) terms: BudgetArgs,
     /// How much of the quota is taken off once, in percent [default: 1]
-    #[arg(long, value_name = "PERCENT", value_parser = reserve, allow_hyphen_values = true)]
+    #[arg(long, value_name = "PERCENT", value_parser = parse_reserve, allow_hyphen_values = true)]
     pub(crate) reserve: Option<Share>,
     /// Whether windows that end at any moment are kept under the average too [default: on]
     #[arg(long, value_enum)]
-    pub(crate) guard: Option<Switch>,
+    pub(crate) guard: Option<OnOff>,
     /// Whose hours are meant, such as Asia/Shanghai [default: UTC]
-    #[arg(long, value_name = "ZONE", value_parser = zone)]
+    #[arg(long, value_name = "ZONE", value_parser = parse_zone)]
     pub(crate) zone: Option<Zone>,
     /// The hour of the day at which windows begin [default: 0]
     #[arg(long, value_name = "HOUR", value_parser = clap::value_parser!(u8).range(0..=23), allow_hyphen_values = true)]
     pub(crate) start_hour: Option<u8>,
     /// What time counts as that nobody looked at: limit, average or zero; for a trace that before it [default: limit]
-    #[arg(long, value_name = "POLICY", value_parser = unobserved)]
+    #[arg(long, value_name = "POLICY", value_parser = parse_unobserved)]
     pub(crate) unobserved: Option<Unobserved>,
 }
 
-impl GovernArgs {
+impl GovernorArgs {
     /// What was typed, as a file would say it.
     pub(crate) fn spec(&self) -> CpuSpec {
         CpuSpec {
             reserve: self.reserve,
-            guards: self.guard.map(|guard| guard == Switch::On),
+            guards: self.guard.map(|guard| guard == OnOff::On),
             zone: self.zone.clone(),
             first_hour: self.start_hour,
             unobserved: self.unobserved,
@@ -186,7 +186,7 @@ impl GovernArgs {
 
 /// Whether something is done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Switch {
+pub(crate) enum OnOff {
     /// It is
     On,
     /// It is not
@@ -195,7 +195,7 @@ pub(crate) enum Switch {
 
 /// Where a governor keeps what it saw, and how it governs.
 #[derive(Debug, clap::Args)]
-pub(crate) struct StateArgs {
+pub(crate) struct CpuStateArgs {
     /// The directory in which the governor keeps its samples
     #[arg(long, value_name = "DIR", default_value = "./tidegate-cpu")]
     pub(crate) state: PathBuf,
@@ -213,7 +213,7 @@ pub(crate) struct StateArgs {
 It says how things stood at the latest sample. Exit code 1 if there is none.")]
 pub(crate) struct CpuStatusArgs {
     #[command(flatten)]
-    pub(crate) place: StateArgs,
+    pub(crate) state: CpuStateArgs,
     /// Write metrics in the text format of Prometheus; the file is replaced as a whole
     #[arg(long, value_name = "FILE")]
     pub(crate) prometheus: Option<PathBuf>,
@@ -228,44 +228,44 @@ pub(crate) struct CpuStatusArgs {
   tidegate cpu report --svg week.svg --hours 168 --config cpu.yaml")]
 pub(crate) struct CpuReportArgs {
     #[command(flatten)]
-    pub(crate) place: StateArgs,
+    pub(crate) state: CpuStateArgs,
     /// Where the picture goes
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: PathBuf,
     /// How far it reaches back from the latest sample
-    #[arg(long, value_name = "N", default_value_t = 24, value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_HOURS)))]
+    #[arg(long, value_name = "N", default_value_t = 24, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_HOURS)))]
     pub(crate) hours: u32,
     /// Say in JSON what was drawn
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-fn percent(written: &str) -> Result<Rate, String> {
-    let percent = parse_decimal(written)?;
-    if percent > MOST_PERCENT {
+fn parse_percent(text: &str) -> Result<Rate, String> {
+    let percent = parse_decimal(text)?;
+    if percent > MAX_PERCENT {
         return Err("must be at most 100".to_owned());
     }
     Ok(Rate::from_billionths(percent))
 }
 
-fn some_percent(written: &str) -> Result<Rate, String> {
-    let percent = percent(written)?;
+fn parse_positive_percent(text: &str) -> Result<Rate, String> {
+    let percent = parse_percent(text)?;
     if percent == Rate::ZERO { Err("must be above 0".to_owned()) } else { Ok(percent) }
 }
 
-fn safety(written: &str) -> Result<Share, String> {
+fn parse_safety(text: &str) -> Result<Share, String> {
     let refuse = || "must be above 0 and at most 1".to_owned();
-    Share::from_billionths(parse_decimal(written)?).filter(|share| *share != Share::NONE).ok_or_else(refuse)
+    Share::from_billionths(parse_decimal(text)?).filter(|share| *share != Share::NONE).ok_or_else(refuse)
 }
 
-fn reserve(written: &str) -> Result<Share, String> {
-    let percent = parse_decimal(written)?;
-    let refuse = || format!("must be at most {}", MOST_RESERVE / UNIT);
-    Share::from_billionths(percent / 100).filter(|_| percent <= MOST_RESERVE).ok_or_else(refuse)
+fn parse_reserve(text: &str) -> Result<Share, String> {
+    let percent = parse_decimal(text)?;
+    let refuse = || format!("must be at most {}", MAX_RESERVE / UNIT);
+    Share::from_billionths(percent / 100).filter(|_| percent <= MAX_RESERVE).ok_or_else(refuse)
 }
 
-fn window(written: &str) -> Result<Duration, String> {
-    let window = parse_duration(written)?;
+fn parse_window(text: &str) -> Result<Duration, String> {
+    let window = parse_duration(text)?;
     if (MIN_SCHEDULED_WINDOW..=MAX_SCHEDULED_WINDOW).contains(&window) && window.subsec_nanos() == 0 {
         return Ok(window);
     }
@@ -273,28 +273,28 @@ fn window(written: &str) -> Result<Duration, String> {
     Err(format!("must be whole seconds from {least}s to {most}h"))
 }
 
-fn interval(written: &str) -> Result<Duration, String> {
-    let interval = parse_duration(written)?;
-    if interval.is_zero() || interval > LONGEST_INTERVAL {
-        return Err(format!("must be above 0s and at most {}s", LONGEST_INTERVAL.as_secs()));
+fn parse_interval(text: &str) -> Result<Duration, String> {
+    let interval = parse_duration(text)?;
+    if interval.is_zero() || interval > MAX_INTERVAL {
+        return Err(format!("must be above 0s and at most {}s", MAX_INTERVAL.as_secs()));
     }
     Ok(interval)
 }
 
-fn zone(written: &str) -> Result<Zone, String> {
-    Zone::named(written).ok_or_else(|| {
+fn parse_zone(text: &str) -> Result<Zone, String> {
+    Zone::named(text).ok_or_else(|| {
         let names = Zone::names();
         format!(
             "must be a time zone such as Asia/Shanghai{}",
-            suggestion(written, names.iter().map(String::as_str))
+            suggestion(text, names.iter().map(String::as_str))
         )
     })
 }
 
-fn unobserved(written: &str) -> Result<Unobserved, String> {
+fn parse_unobserved(text: &str) -> Result<Unobserved, String> {
     let words = Unobserved::ALL.map(Unobserved::word);
     Unobserved::ALL
         .into_iter()
-        .find(|policy| policy.word() == written)
-        .ok_or_else(|| format!("must be limit, average or zero{}", suggestion(written, words)))
+        .find(|policy| policy.word() == text)
+        .ok_or_else(|| format!("must be limit, average or zero{}", suggestion(text, words)))
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 
-use super::serve::workers;
+use super::serve::parse_workers;
 use crate::log::LogArgs;
 
 #[derive(Debug, clap::Args)]
@@ -19,7 +19,7 @@ pub(crate) struct GatewayArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) config: PathBuf,
     /// How many threads serve; as many as there are cores unless said
-    #[arg(long, value_name = "NUMBER", value_parser = workers)]
+    #[arg(long, value_name = "NUMBER", value_parser = parse_workers)]
     pub(crate) workers: Option<NonZeroUsize>,
     /// A line on standard output for every request, refused ones included
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = AccessLog::Text)]

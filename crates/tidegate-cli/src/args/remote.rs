@@ -7,8 +7,8 @@ use clap::Subcommand;
 use tidegate::text;
 use tidegate_core::order::MAX_WAIT;
 
-use crate::remote::ask::Ask;
-use crate::remote::url::Url;
+use crate::remote::ask::RemoteAsk;
+use crate::remote::url::ServerUrl;
 
 /// Where a server is unless said: where `tidegate serve` listens unless said.
 pub(crate) const DEFAULT_SERVER: &str = "http://127.0.0.1:7700";
@@ -18,13 +18,13 @@ pub(crate) const DEFAULT_SERVER: &str = "http://127.0.0.1:7700";
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Server")]
 pub(crate) struct ServerArgs {
-    #[arg(long, value_name = "URL", value_parser = Url::parse)]
+    #[arg(long, value_name = "URL", value_parser = ServerUrl::parse)]
     #[arg(help = "Where the server is [default: $TIDEGATE_SERVER, else http://127.0.0.1:7700]")]
-    pub(crate) server: Option<Url>,
+    pub(crate) server: Option<ServerUrl>,
     #[arg(long, value_name = "FILE", help = "A file with the token [default: $TIDEGATE_TOKEN]")]
     pub(crate) token_file: Option<PathBuf>,
     /// How long an answer may take, besides --wait
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = some_time)]
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = positive_duration)]
     pub(crate) timeout: Duration,
 }
 
@@ -84,7 +84,7 @@ pub(crate) struct SetArgs {
     #[command(flatten)]
     pub(crate) source: LimitSource,
     /// Only if this is its version by now, as `limit get` shows it
-    #[arg(long, value_name = "VERSION", value_parser = version)]
+    #[arg(long, value_name = "VERSION", value_parser = parse_version)]
     pub(crate) if_version: Option<String>,
     #[command(flatten)]
     pub(crate) server: ServerArgs,
@@ -96,7 +96,7 @@ pub(crate) struct SetArgs {
   tidegate limit get login --key ada --json")]
 pub(crate) struct GetArgs {
     /// The limit's id
-    #[arg(value_parser = limit_id)]
+    #[arg(value_parser = parse_limit_id)]
     pub(crate) id: String,
     /// Count for this key too
     #[arg(long)]
@@ -127,10 +127,10 @@ pub(crate) struct ListArgs {
   tidegate limit delete login")]
 pub(crate) struct DeleteArgs {
     /// The limit's id
-    #[arg(value_parser = limit_id)]
+    #[arg(value_parser = parse_limit_id)]
     pub(crate) id: String,
     /// Only if this is its version by now, as `limit get` shows it
-    #[arg(long, value_name = "VERSION", value_parser = version)]
+    #[arg(long, value_name = "VERSION", value_parser = parse_version)]
     pub(crate) if_version: Option<String>,
     #[command(flatten)]
     pub(crate) server: ServerArgs,
@@ -142,7 +142,7 @@ pub(crate) struct DeleteArgs {
   tidegate limit reset login")]
 pub(crate) struct ResetArgs {
     /// The limit's id
-    #[arg(value_parser = limit_id)]
+    #[arg(value_parser = parse_limit_id)]
     pub(crate) id: String,
     /// Only the items that count this key alone; else everything
     #[arg(long)]
@@ -153,7 +153,7 @@ pub(crate) struct ResetArgs {
 
 /// What is asked for: one limit, or several that are granted whole or not at all.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Wanted {
+pub(crate) struct AskArgs {
     /// The limit's id
     #[arg(required_unless_present = "asks", conflicts_with = "asks")]
     pub(crate) limit: Option<String>,
@@ -164,8 +164,8 @@ pub(crate) struct Wanted {
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "asks")]
     pub(crate) count: u64,
     /// One of several: limit=ID[,count=N][,key=KEY] with the key last, or an ask as JSON; all are granted or none
-    #[arg(long = "ask", value_name = "ASK", value_parser = Ask::parse)]
-    pub(crate) asks: Vec<Ask>,
+    #[arg(long = "ask", value_name = "ASK", value_parser = RemoteAsk::parse)]
+    pub(crate) asks: Vec<RemoteAsk>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -175,15 +175,15 @@ pub(crate) struct Wanted {
   tidegate acquire --ask limit=team-tokens,count=500,key=blue --ask limit=all-tokens,count=500")]
 pub(crate) struct AcquireArgs {
     #[command(flatten)]
-    pub(crate) wanted: Wanted,
+    pub(crate) wanted: AskArgs,
     /// Wait for it, in line, for so long
-    #[arg(long, value_name = "DURATION", value_parser = patience)]
+    #[arg(long, value_name = "DURATION", value_parser = parse_wait)]
     pub(crate) wait: Option<Duration>,
     /// Take it for an estimate: the grant has a lease, and can be settled
     #[arg(long)]
     pub(crate) hold: bool,
     /// How long the lease lasts; else as long as the limit says
-    #[arg(long, value_name = "DURATION", value_parser = some_time)]
+    #[arg(long, value_name = "DURATION", value_parser = positive_duration)]
     pub(crate) ttl: Option<Duration>,
     /// A name that makes it safe to repeat: within 10 minutes it is charged once
     #[arg(long, value_name = "NAME")]
@@ -201,7 +201,7 @@ pub(crate) struct AcquireArgs {
   tidegate peek login ada --count 3 --json")]
 pub(crate) struct PeekArgs {
     #[command(flatten)]
-    pub(crate) wanted: Wanted,
+    pub(crate) wanted: AskArgs,
     /// Print the decision as the server wrote it
     #[arg(long)]
     pub(crate) json: bool,
@@ -229,7 +229,7 @@ pub(crate) struct RenewArgs {
     /// The lease's id, as `acquire` told it
     pub(crate) lease: String,
     /// How long it lasts from now on; else as long as when it was granted
-    #[arg(long, value_name = "DURATION", value_parser = some_time)]
+    #[arg(long, value_name = "DURATION", value_parser = positive_duration)]
     pub(crate) ttl: Option<Duration>,
     /// Print the answer as the server wrote it
     #[arg(long)]
@@ -256,13 +256,13 @@ pub(crate) struct SettleArgs {
 }
 
 /// A limit's id that can be part of a path; whether it is known, the server says.
-fn limit_id(written: &str) -> Result<String, String> {
-    if written.is_empty() { Err("must not be empty".to_owned()) } else { Ok(written.to_owned()) }
+fn parse_limit_id(text: &str) -> Result<String, String> {
+    if text.is_empty() { Err("must not be empty".to_owned()) } else { Ok(text.to_owned()) }
 }
 
 /// A version with or without the quotes of its `ETag`.
-fn version(written: &str) -> Result<String, String> {
-    let bare = written.trim_matches('"');
+fn parse_version(text: &str) -> Result<String, String> {
+    let bare = text.trim_matches('"');
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
     if bare.is_empty() || !bare.bytes().all(fits) {
         return Err("must be as `tidegate limit get` shows it, such as 1-a94ce19e4c05e4e4".to_owned());
@@ -270,17 +270,17 @@ fn version(written: &str) -> Result<String, String> {
     Ok(bare.to_owned())
 }
 
-pub(super) fn some_time(written: &str) -> Result<Duration, String> {
-    match text::parse_duration(written)? {
+pub(super) fn positive_duration(text: &str) -> Result<Duration, String> {
+    match text::parse_duration(text)? {
         Duration::ZERO => Err("must be at least 1ms".to_owned()),
         time => Ok(time),
     }
 }
 
-fn patience(written: &str) -> Result<Duration, String> {
-    let patience = text::parse_duration(written)?;
+fn parse_wait(text: &str) -> Result<Duration, String> {
+    let patience = text::parse_duration(text)?;
     if patience > MAX_WAIT {
-        return Err(format!("must be at most {}s, found {written}", MAX_WAIT.as_secs()));
+        return Err(format!("must be at most {}s, found {text}", MAX_WAIT.as_secs()));
     }
     Ok(patience)
 }
@@ -291,18 +291,18 @@ mod tests {
 
     #[test]
     fn versions_may_be_written_with_the_quotes_of_their_header() {
-        assert_eq!(version("\"3-a94c\""), Ok("3-a94c".to_owned()));
-        assert_eq!(version("3-a94c"), Ok("3-a94c".to_owned()));
+        assert_eq!(parse_version("\"3-a94c\""), Ok("3-a94c".to_owned()));
+        assert_eq!(parse_version("3-a94c"), Ok("3-a94c".to_owned()));
         for wrong in ["", "\"\"", "3 4", "3,4", "*"] {
-            assert!(version(wrong).is_err(), "{wrong}");
+            assert!(parse_version(wrong).is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn nobody_waits_longer_than_the_server_does() {
-        assert_eq!(patience("60s"), Ok(Duration::from_secs(60)));
-        assert_eq!(patience("0s"), Ok(Duration::ZERO));
-        assert!(patience("61s").is_err());
-        assert!(some_time("0s").is_err());
+        assert_eq!(parse_wait("60s"), Ok(Duration::from_secs(60)));
+        assert_eq!(parse_wait("0s"), Ok(Duration::ZERO));
+        assert!(parse_wait("61s").is_err());
+        assert!(positive_duration("0s").is_err());
     }
 }

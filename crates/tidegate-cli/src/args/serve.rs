@@ -26,13 +26,13 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "URL", value_parser = text::parse_store)]
     pub(crate) store: Option<StoreUrl>,
     /// Where to listen for HTTP; off for nowhere [default: 127.0.0.1:7700]
-    #[arg(long, value_name = "ADDRESS", value_parser = address)]
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
     pub(crate) http: Option<Listen>,
     /// Where to listen for RESP; off for nowhere [default: 127.0.0.1:7701]
-    #[arg(long, value_name = "ADDRESS", value_parser = address)]
+    #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
     pub(crate) resp: Option<Listen>,
     /// How many threads answer; as many as there are cores unless said
-    #[arg(long, value_name = "NUMBER", value_parser = workers)]
+    #[arg(long, value_name = "NUMBER", value_parser = parse_workers)]
     pub(crate) workers: Option<NonZeroUsize>,
     /// Let strangers in: listen at a public address without tokens
     #[arg(long)]
@@ -41,15 +41,15 @@ pub(crate) struct ServeArgs {
     pub(crate) logging: LogArgs,
 }
 
-fn address(written: &str) -> Result<Listen, String> {
-    if written == "off" {
+fn parse_address(text: &str) -> Result<Listen, String> {
+    if text == "off" {
         return Ok(Listen::Off);
     }
-    text::parse_address(written).map(Listen::At).map_err(|why| format!("{why}, or off"))
+    text::parse_address(text).map(Listen::At).map_err(|why| format!("{why}, or off"))
 }
 
-pub(super) fn workers(written: &str) -> Result<NonZeroUsize, String> {
-    let number = written.parse::<u64>().ok().filter(|number| (1..=MOST_WORKERS).contains(number));
+pub(super) fn parse_workers(text: &str) -> Result<NonZeroUsize, String> {
+    let number = text.parse::<u64>().ok().filter(|number| (1..=MOST_WORKERS).contains(number));
     let number = number.and_then(|number| NonZeroUsize::new(usize::try_from(number).ok()?));
     number.ok_or_else(|| format!("must be a whole number from 1 to {MOST_WORKERS}"))
 }
@@ -62,19 +62,19 @@ mod tests {
 
     #[test]
     fn a_door_has_an_address_or_is_closed() {
-        assert_eq!(address("off"), Ok(Listen::Off));
+        assert_eq!(parse_address("off"), Ok(Listen::Off));
         let here = SocketAddr::from(([127, 0, 0, 1], 7700));
-        assert_eq!(address("127.0.0.1:7700"), Ok(Listen::At(here)));
+        assert_eq!(parse_address("127.0.0.1:7700"), Ok(Listen::At(here)));
         for wrong in ["", "7700", "127.0.0.1", "127.0.0.1:70000", "http://127.0.0.1:7700"] {
-            assert!(address(wrong).is_err(), "{wrong}");
+            assert!(parse_address(wrong).is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn workers_are_few() {
-        assert_eq!(workers("2"), Ok(NonZeroUsize::new(2).expect("it is not")));
+        assert_eq!(parse_workers("2"), Ok(NonZeroUsize::new(2).expect("it is not")));
         for wrong in ["0", "-1", "1025", "99999999999", "1.5", ""] {
-            assert!(workers(wrong).is_err(), "{wrong}");
+            assert!(parse_workers(wrong).is_err(), "{wrong}");
         }
     }
 }

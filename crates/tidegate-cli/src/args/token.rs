@@ -26,8 +26,8 @@ pub(crate) struct NewTokenArgs {
     #[arg(long)]
     pub(crate) name: Option<String>,
     /// What it allows
-    #[arg(long, value_enum, default_value_t = RoleWord::Decide)]
-    pub(crate) role: RoleWord,
+    #[arg(long, value_enum, default_value_t = RoleArg::Decide)]
+    pub(crate) role: RoleArg,
     /// Only limits whose ids begin with this
     #[arg(long, default_value = "", hide_default_value = true)]
     pub(crate) prefix: String,
@@ -38,7 +38,7 @@ pub(crate) struct NewTokenArgs {
 
 /// A role, as it is typed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum RoleWord {
+pub(crate) enum RoleArg {
     /// To look: limits, counts, and what an ask would be answered
     Read,
     /// To ask and to give back, and to look
@@ -47,13 +47,13 @@ pub(crate) enum RoleWord {
     Admin,
 }
 
-impl RoleWord {
+impl RoleArg {
     /// The role that is meant.
     pub(crate) const fn role(self) -> Role {
         match self {
-            RoleWord::Read => Role::Read,
-            RoleWord::Decide => Role::Decide,
-            RoleWord::Admin => Role::Admin,
+            RoleArg::Read => Role::Read,
+            RoleArg::Decide => Role::Decide,
+            RoleArg::Admin => Role::Admin,
         }
     }
 }

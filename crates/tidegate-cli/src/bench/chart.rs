@@ -13,9 +13,9 @@
 //! the same picture.
 
 use super::number::{counted, grouped};
-use super::report::{Level, Report, percent};
-use super::target::Door;
-use crate::svg::{Canvas, escaped};
+use super::report::{LevelReport, LoadReport, percent};
+use super::target::BenchProtocol;
+use crate::svg::{SvgCanvas, escaped};
 
 /// The whole picture.
 const WIDTH: u32 = 900;
@@ -48,10 +48,10 @@ text{font:12px system-ui,-apple-system,'Segoe UI',Roboto,sans-serif;fill:#57606a
 .well{fill:#3fb950}.ill{fill:#f85149}.ill-ink{fill:#f85149}.point{stroke:#0d1117}}";
 
 /// The picture as an SVG file.
-pub(super) fn draw(report: &Report) -> String {
-    let mut levels: Vec<&Level> = report.levels.iter().collect();
+pub(super) fn draw(report: &LoadReport) -> String {
+    let mut levels: Vec<&LevelReport> = report.levels.iter().collect();
     levels.sort_by_key(|level| level.concurrency);
-    let mut out = Canvas::open([WIDTH, HEIGHT], &format!("Load on {}", report.server), STYLE);
+    let mut out = SvgCanvas::open([WIDTH, HEIGHT], &format!("Load on {}", report.server), STYLE);
     out.text(LEFT, 34, "title", "start", &format!("Load on {}", report.server));
     out.text(LEFT, 56, "", "start", &asked(report));
     let verdict = report.verdict.text();
@@ -63,23 +63,25 @@ pub(super) fn draw(report: &Report) -> String {
 }
 
 /// What was asked, in a line.
-fn asked(report: &Report) -> String {
-    let door = match (report.door, report.pipeline) {
-        (Door::Http, _) => "HTTP".to_owned(),
-        (Door::Resp, 1) => "RESP".to_owned(),
-        (Door::Resp, depth) => format!("RESP, {} at once", counted(depth as u64, "question", "questions")),
+fn asked(report: &LoadReport) -> String {
+    let protocol = match (report.protocol, report.pipeline) {
+        (BenchProtocol::Http, _) => "HTTP".to_owned(),
+        (BenchProtocol::Resp, 1) => "RESP".to_owned(),
+        (BenchProtocol::Resp, depth) => {
+            format!("RESP, {} at once", counted(depth as u64, "question", "questions"))
+        }
     };
-    format!("{door}, {}", counted(u64::from(report.keys), "key", "keys"))
+    format!("{protocol}, {}", counted(u64::from(report.keys), "key", "keys"))
 }
 
 /// Where the points of a curve are, and what its axis says.
-struct Axis {
+struct ChartAxis {
     step: u64,
 }
 
-impl Axis {
+impl ChartAxis {
     /// As many steps as there are lines, each a round number, above everything.
-    fn over(values: impl Iterator<Item = u64>) -> Axis {
+    fn over(values: impl Iterator<Item = u64>) -> ChartAxis {
         let largest = values.max().unwrap_or_default().max(1);
         let wanted = largest.div_ceil(u64::from(LINES));
         let mut power = 1_u64;
@@ -87,7 +89,7 @@ impl Axis {
             for round in [1, 2, 5] {
                 let step = power.saturating_mul(round);
                 if step >= wanted {
-                    return Axis { step };
+                    return ChartAxis { step };
                 }
             }
             power = power.saturating_mul(10);
@@ -106,8 +108,8 @@ impl Axis {
 }
 
 /// Where a level is between the left and the right edge: each doubling is as far as any other.
-fn place(levels: &[&Level], level: &Level) -> u32 {
-    let number = |level: &Level| f64::from(u32::try_from(level.concurrency).unwrap_or(u32::MAX));
+fn x_of(levels: &[&LevelReport], level: &LevelReport) -> u32 {
+    let number = |level: &LevelReport| f64::from(u32::try_from(level.concurrency).unwrap_or(u32::MAX));
     let (Some(first), Some(last)) = (levels.first(), levels.last()) else { return LEFT };
     let (first, last) = (number(first), number(last));
     let width = f64::from(RIGHT - LEFT - 2 * MARGIN);
@@ -150,12 +152,12 @@ fn decimal(number: u64, parts: u64) -> String {
     }
 }
 
-impl Canvas {
+impl SvgCanvas {
     /// Throughput on the left axis, p99 on the right one.
-    fn curves(&mut self, levels: &[&Level]) {
-        let rates = Axis::over(levels.iter().map(|level| level.rate));
-        let slowest = |level: &Level| level.p99.div_ceil(1000);
-        let times = Axis::over(levels.iter().map(|level| slowest(level)));
+    fn curves(&mut self, levels: &[&LevelReport]) {
+        let rates = ChartAxis::over(levels.iter().map(|level| level.rate));
+        let slowest = |level: &LevelReport| level.p99.div_ceil(1000);
+        let times = ChartAxis::over(levels.iter().map(|level| slowest(level)));
         self.text(LEFT, TOP - 10, "head rate-ink", "start", "● decisions per second");
         self.text(RIGHT, TOP - 10, "head slow-ink", "end", "p99 ●");
         for line in 0..=LINES {
@@ -166,7 +168,7 @@ impl Canvas {
         }
         let mut free_from = LEFT;
         for level in levels {
-            let x = place(levels, level);
+            let x = x_of(levels, level);
             self.line("axis", [x, BOTTOM, x, BOTTOM + 5]);
             if x >= free_from {
                 self.text(x, BOTTOM + 20, "", "middle", &grouped(level.concurrency as u64));
@@ -174,7 +176,7 @@ impl Canvas {
             }
         }
         self.text(LEFT.midpoint(RIGHT), BOTTOM + 42, "", "middle", "connections that ask at once");
-        let at = |level: &&Level, y: u32| (place(levels, level), y);
+        let at = |level: &&LevelReport, y: u32| (x_of(levels, level), y);
         let slow: Vec<_> = levels.iter().map(|level| at(level, times.height(slowest(level)))).collect();
         self.curve("slow", &slow, |index| format!("p99 {}", super::milliseconds(levels[index].p99)));
         let quick: Vec<_> = levels.iter().map(|level| at(level, rates.height(level.rate))).collect();
@@ -193,18 +195,18 @@ impl Canvas {
     }
 
     /// How many questions were decided, level by level.
-    fn bars(&mut self, levels: &[&Level]) {
+    fn bars(&mut self, levels: &[&LevelReport]) {
         let width = BARS_RIGHT - BARS_LEFT;
         self.text(BARS_LEFT, TOP - 10, "head", "start", "questions decided");
         let room = (BOTTOM - TOP) / u32::try_from(levels.len().max(1)).unwrap_or(u32::MAX);
         let height = (room * 3 / 5).clamp(2, TALLEST_BAR);
         for (level, number) in levels.iter().zip(0..) {
             let middle = TOP + room.min(2 * TALLEST_BAR) * number + height / 2 + 4;
-            let is_told = number.is_multiple_of(TALLEST_NUMBER.div_ceil(room.max(1)));
+            let is_labeled = number.is_multiple_of(TALLEST_NUMBER.div_ceil(room.max(1)));
             let (y, part) = (middle - height / 2, u32::try_from(level.success).unwrap_or(0).min(10_000));
             self.bar("ill", [BARS_LEFT, y, width, height]);
             self.bar("well", [BARS_LEFT, y, width * part / 10_000, height]);
-            if !is_told {
+            if !is_labeled {
                 continue;
             }
             self.text(BARS_LEFT - 10, middle + 4, "", "end", &grouped(level.concurrency as u64));
@@ -286,7 +288,7 @@ mod tests {
     #[test]
     fn axes_have_round_numbers() {
         for (largest, step) in [(0, 1), (5, 1), (6, 2), (99, 20), (101, 50), (1_000_000, 200_000)] {
-            assert_eq!(Axis::over([largest].into_iter()).step, step, "{largest}");
+            assert_eq!(ChartAxis::over([largest].into_iter()).step, step, "{largest}");
         }
         assert_eq!([short(999), short(20_000), short(1_500), short(2_000_000)], ["999", "20k", "1.5k", "2M"]);
         assert_eq!([time(0), time(500), time(1_500), time(2_000_000)], ["0", "500 µs", "1.5 ms", "2 s"]);

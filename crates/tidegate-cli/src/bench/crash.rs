@@ -12,12 +12,12 @@
 //! before the server is ready, in the middle of its recovery. The tool is generous where it cannot know: a lease whose
 //! release was sent is free, a second that may have passed has passed.
 
-mod asker;
-mod book;
-mod child;
-mod finale;
-pub(crate) mod law;
+mod load;
 mod report;
+mod sales_ledger;
+mod sell_out;
+mod server_process;
+pub(crate) mod tested_limit;
 
 use std::cell::RefCell;
 use std::io::{self, IsTerminal, Write};
@@ -28,17 +28,17 @@ use std::time::Duration;
 use tokio::runtime::Builder;
 
 use super::publish_text;
-use super::random::{Sequence, surprise};
-use super::stop::Stop;
+use super::random::{SplitMix64, random_u64};
+use super::stop_signal::StopSignal;
 use crate::args::{BenchArgs, ServerArgs};
-use crate::remote::server::Server;
-use crate::remote::url::{Url, encoded};
-use crate::remote::usage::Usage;
-use crate::{Failure, say};
-use book::Book;
-use child::{Child, Ready};
-use law::middle_of_the_day;
+use crate::remote::client::ServerClient;
+use crate::remote::url::{ServerUrl, encoded};
+use crate::remote::usage::UsageReply;
+use crate::{Failure, print_message};
 use report::CrashReport;
+use sales_ledger::SalesLedger;
+use server_process::{ServerAddresses, ServerProcess};
+use tested_limit::zone_at_noon_now;
 
 /// A life under load is no longer than this, in milliseconds.
 const LONGEST_LIFE: u32 = 200;
@@ -49,26 +49,26 @@ const KILLS_PER_KILLED_START: u32 = 8;
 
 /// Kills a server, counts, and says what came of it.
 pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
-    let stop = Stop::listen()?;
-    let seed = args.crashing.seed.unwrap_or_else(|| surprise() >> 32);
-    let folder = Folder::of(args.crashing.store_dir.as_deref())?;
+    let stop = StopSignal::listen()?;
+    let seed = args.crashing.seed.unwrap_or_else(|| random_u64() >> 32);
+    let folder = StoreDirectory::of(args.crashing.store_dir.as_deref())?;
     let store = args.crashing.store.clone().unwrap_or_else(|| format!("disk:{}", folder.path.display()));
-    let mut laws = args.crashing.laws.clone();
-    laws.sort();
-    laws.dedup();
-    let mut crashes = Crashes {
+    let mut limits = args.crashing.limits.clone();
+    limits.sort();
+    limits.dedup();
+    let mut crashes = CrashRun {
         store,
         kills: args.crashing.kills,
         timeout: args.timeout,
-        book: Rc::new(RefCell::new(Book::open(&laws, args.crashing.kills))),
-        random: Sequence::from(seed),
+        ledger: Rc::new(RefCell::new(SalesLedger::open(&limits, args.crashing.kills))),
+        random: SplitMix64::from(seed),
         recoveries: Vec::new(),
         stop,
     };
     let done = crashes.all();
-    clear();
+    clear_progress();
     if let Err(why) = done {
-        if crashes.stop.is_asked() {
+        if crashes.stop.is_requested() {
             folder.remove()?;
         } else {
             folder.keep();
@@ -77,137 +77,144 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     }
     let report = CrashReport::of(&crashes, seed);
     publish_text(args.json.as_deref(), &report.text(), &report.json())?;
-    let judged = report.judged();
-    if judged.is_ok() {
+    let result = report.result();
+    if result.is_ok() {
         folder.remove()?;
     } else {
         folder.keep();
     }
-    judged
+    result
 }
 
 /// A run, as far as it is.
-struct Crashes {
+struct CrashRun {
     store: String,
     kills: u32,
     timeout: Duration,
-    book: Rc<RefCell<Book>>,
-    random: Sequence,
+    ledger: Rc<RefCell<SalesLedger>>,
+    random: SplitMix64,
     /// How long each start after a kill took.
     recoveries: Vec<Duration>,
-    stop: Stop,
+    stop: StopSignal,
 }
 
-impl Crashes {
+impl CrashRun {
     fn all(&mut self) -> Result<(), Failure> {
         let runtime = Builder::new_current_thread().enable_all().build();
         let runtime =
             runtime.map_err(|error| Failure::Failed(format!("cannot wait for sockets: {error}")))?;
         for kill in 0..self.kills {
-            if self.stop.is_asked() {
+            if self.stop.is_requested() {
                 return Err(Failure::Failed("stopped before the end".to_owned()));
             }
-            show(kill + 1, self.kills);
+            show_progress(kill + 1, self.kills);
             if kill > 0 && self.random.below(KILLS_PER_KILLED_START) == 0 {
-                self.kill_a_start()?;
+                self.kill_during_start()?;
             } else {
-                let (mut child, ready) = self.start(kill > 0)?;
-                self.prepare(&ready)?;
+                let (mut server, addresses) = self.start(kill > 0)?;
+                self.prepare(&addresses)?;
                 let moment = Duration::from_millis(u64::from(self.random.below(LONGEST_LIFE)));
-                runtime.block_on(self.life(&mut child, &ready, moment))?;
+                runtime.block_on(self.run_life(&mut server, &addresses, moment))?;
             }
         }
-        let (child, ready) = self.start(true)?;
-        self.prepare(&ready)?;
-        runtime.block_on(finale::sell_out(&self.book, &ready, self.timeout))?;
-        child.end()
+        let (server, addresses) = self.start(true)?;
+        self.prepare(&addresses)?;
+        runtime.block_on(sell_out::sell_out(&self.ledger, &addresses, self.timeout))?;
+        server.end()
     }
 
-    fn start(&mut self, is_recovery: bool) -> Result<(Child, Ready), Failure> {
-        let (child, ready, took) = Child::start(&self.store)?;
+    fn start(&mut self, is_recovery: bool) -> Result<(ServerProcess, ServerAddresses), Failure> {
+        let (server, addresses, took) = ServerProcess::start(&self.store)?;
         if is_recovery {
             self.recoveries.push(took);
         }
-        Ok((child, ready))
+        Ok((server, addresses))
     }
 
     /// Starts a server and does not let it finish that.
-    fn kill_a_start(&mut self) -> Result<(), Failure> {
+    fn kill_during_start(&mut self) -> Result<(), Failure> {
         let within = Duration::from_millis(u64::from(self.random.below(LONGEST_START_TO_KILL)));
-        Child::start_and_kill(&self.store, within)
+        ServerProcess::start_and_kill(&self.store, within)
     }
 
     /// The limits are there, as they were; questions that were told before are answered again and charged once.
-    fn prepare(&self, ready: &Ready) -> Result<(), Failure> {
-        let url = Url::parse(&format!("http://{}", ready.http)).map_err(Failure::Failed)?;
-        let server = Server::new(&ServerArgs { server: Some(url), token_file: None, timeout: self.timeout })?;
+    fn prepare(&self, addresses: &ServerAddresses) -> Result<(), Failure> {
+        let url = ServerUrl::parse(&format!("http://{}", addresses.http)).map_err(Failure::Failed)?;
+        let server =
+            ServerClient::new(&ServerArgs { server: Some(url), token_file: None, timeout: self.timeout })?;
         self.make_limits(&server)?;
-        let told = std::mem::take(&mut self.book.borrow_mut().told);
+        let granted = std::mem::take(&mut self.ledger.borrow_mut().granted);
         let before = self.counted(&server)?;
         let mut refused = 0;
-        for again in &told {
-            let question = serde_json::json!({"limit_id": again.law.id(), "limit_key": again.key, "request_id": again.id});
-            let answered: Allowed = server.post("/v1/acquire", &question.to_string())?.read()?;
+        for again in &granted {
+            let question = serde_json::json!({"limit_id": again.limit.id(), "limit_key": again.key, "request_id": again.id});
+            let answered: AllowedReply = server.post("/v1/acquire", &question.to_string())?.read()?;
             refused += u64::from(!answered.allowed);
         }
         let charged = self.counted(&server)?.saturating_sub(before);
-        let mut book = self.book.borrow_mut();
-        book.replayed += told.len() as u64;
-        book.charged_twice += charged.max(refused);
+        let mut ledger = self.ledger.borrow_mut();
+        ledger.replayed += granted.len() as u64;
+        ledger.charged_twice += charged.max(refused);
         Ok(())
     }
 
     /// Makes the limits, once: one that is missing later was forgotten.
-    fn make_limits(&self, server: &Server) -> Result<(), Failure> {
-        let mut book = self.book.borrow_mut();
-        let zone = middle_of_the_day();
-        for law in book.laws() {
-            let is_missing = server.get(&format!("/v1/limits/{}", encoded(law.id()))).is_err();
+    fn make_limits(&self, server: &ServerClient) -> Result<(), Failure> {
+        let mut ledger = self.ledger.borrow_mut();
+        let zone = zone_at_noon_now();
+        for limit in ledger.limits() {
+            let is_missing = server.get(&format!("/v1/limits/{}", encoded(limit.id()))).is_err();
             if is_missing {
-                server.post("/v1/limits", &law.limit(&zone).to_string())?;
-                book.account(law).made += 1;
+                server.post("/v1/limits", &limit.definition(&zone).to_string())?;
+                ledger.account(limit).made += 1;
             }
         }
         Ok(())
     }
 
     /// What the server has counted of those limits whose counts say how often they were charged.
-    fn counted(&self, server: &Server) -> Result<u64, Failure> {
+    fn counted(&self, server: &ServerClient) -> Result<u64, Failure> {
         let mut sum = 0;
-        for law in self.book.borrow().laws().into_iter().filter(|law| law.is_counted()) {
-            let usage: Usage = server.get(&format!("/v1/limits/{}/usage", encoded(law.id())))?.read()?;
+        for limit in self.ledger.borrow().limits().into_iter().filter(|limit| limit.is_counted()) {
+            let usage: UsageReply =
+                server.get(&format!("/v1/limits/{}/usage", encoded(limit.id())))?.read()?;
             sum += usage.policy_status.iter().map(|status| status.current_count).sum::<u64>();
         }
         Ok(sum)
     }
 
     /// A life under load, and its end.
-    async fn life(&self, child: &mut Child, ready: &Ready, moment: Duration) -> Result<(), Failure> {
-        asker::under_load(&self.book, ready, self.timeout, async {
+    async fn run_life(
+        &self,
+        server: &mut ServerProcess,
+        addresses: &ServerAddresses,
+        moment: Duration,
+    ) -> Result<(), Failure> {
+        load::run_load(&self.ledger, addresses, self.timeout, async {
             tokio::time::sleep(moment).await;
-            self.book.borrow_mut().is_killed = true;
-            child.kill()
+            self.ledger.borrow_mut().is_killed = true;
+            server.kill()
         })
         .await
     }
 }
 
 #[derive(Debug, serde::Deserialize)]
-struct Allowed {
+struct AllowedReply {
     allowed: bool,
 }
 
 /// Where the server keeps its counts.
-struct Folder {
+struct StoreDirectory {
     path: PathBuf,
-    is_ours: bool,
+    is_temporary: bool,
 }
 
-impl Folder {
-    fn of(said: Option<&Path>) -> Result<Folder, Failure> {
-        let (path, is_ours) = match said {
+impl StoreDirectory {
+    fn of(given: Option<&Path>) -> Result<StoreDirectory, Failure> {
+        let (path, is_temporary) = match given {
             Some(path) => (path.to_owned(), false),
-            None => (std::env::temp_dir().join(format!("tidegate-crash-{:016x}", surprise())), true),
+            None => (std::env::temp_dir().join(format!("tidegate-crash-{:016x}", random_u64())), true),
         };
         let what = path.display();
         std::fs::create_dir_all(&path)
@@ -220,18 +227,18 @@ impl Folder {
             );
             return Err(Failure::BadInput(why));
         }
-        Ok(Folder { path, is_ours })
+        Ok(StoreDirectory { path, is_temporary })
     }
 
     /// It may show what went wrong, unless there is nothing in it.
     fn keep(&self) {
-        if self.is_ours && std::fs::remove_dir(&self.path).is_err() {
-            say(&format!("what the server has written is kept in {}", self.path.display()));
+        if self.is_temporary && std::fs::remove_dir(&self.path).is_err() {
+            print_message(&format!("what the server has written is kept in {}", self.path.display()));
         }
     }
 
     fn remove(&self) -> Result<(), Failure> {
-        if !self.is_ours {
+        if !self.is_temporary {
             return Ok(());
         }
         std::fs::remove_dir_all(&self.path)
@@ -240,13 +247,13 @@ impl Folder {
 }
 
 /// For somebody who looks.
-fn show(kill: u32, kills: u32) {
+fn show_progress(kill: u32, kills: u32) {
     if io::stderr().is_terminal() {
         let _unseen = write!(io::stderr().lock(), "\r\u{1b}[Kkill {kill} of {kills}");
     }
 }
 
-fn clear() {
+fn clear_progress() {
     if io::stderr().is_terminal() {
         let _unseen = write!(io::stderr().lock(), "\r\u{1b}[K");
     }

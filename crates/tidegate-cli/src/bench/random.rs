@@ -3,18 +3,18 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 /// A number that is another one each time: what the standard library takes from the system to shuffle its tables.
-pub(super) fn surprise() -> u64 {
+pub(super) fn random_u64() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
 /// A sequence that is the same whenever it begins with the same number (`SplitMix64`).
 #[derive(Debug, Clone)]
-pub(super) struct Sequence(u64);
+pub(super) struct SplitMix64(u64);
 
-impl Sequence {
+impl SplitMix64 {
     /// The sequence that begins here.
-    pub(super) const fn from(seed: u64) -> Sequence {
-        Sequence(seed)
+    pub(super) const fn from(seed: u64) -> SplitMix64 {
+        SplitMix64(seed)
     }
 
     fn next(&mut self) -> u64 {
@@ -39,7 +39,7 @@ mod tests {
     #[test]
     fn the_same_seed_is_the_same_sequence() {
         let drawn = |seed| {
-            let mut sequence = Sequence::from(seed);
+            let mut sequence = SplitMix64::from(seed);
             [(); 8].map(|()| sequence.below(1000))
         };
         assert_eq!(drawn(7), drawn(7));
@@ -48,7 +48,7 @@ mod tests {
 
     #[test]
     fn every_number_comes_up_and_none_above() {
-        let mut sequence = Sequence::from(1);
+        let mut sequence = SplitMix64::from(1);
         let mut seen = [0_u32; 10];
         for _ in 0..10_000 {
             seen[sequence.below(10) as usize] += 1;
@@ -60,6 +60,6 @@ mod tests {
 
     #[test]
     fn surprises_differ() {
-        assert_ne!(surprise(), surprise());
+        assert_ne!(random_u64(), random_u64());
     }
 }

@@ -4,17 +4,17 @@
 use serde::Serialize;
 use serde_json::value::RawValue;
 
+use super::load_plan::{LoadPlan, LoadQuota};
 use super::milliseconds;
 use super::number::{basis_points, grouped};
-use super::plan::{Plan, Quota};
-use super::tally::{Reasons, Tally};
-use super::target::Door;
-use super::verdict::{Findings, Verdict};
+use super::tally::{FailureReasons, LoadTally};
+use super::target::BenchProtocol;
+use super::verdict::{LoadFindings, LoadVerdict};
 use crate::remote::table;
 
 /// What was measured with so many connections.
 #[derive(Debug, Clone)]
-pub(super) struct Level {
+pub(super) struct LevelReport {
     pub(super) concurrency: usize,
     /// Decisions in a second.
     pub(super) rate: u64,
@@ -28,21 +28,21 @@ pub(super) struct Level {
     pub(super) p99: u64,
     pub(super) p999: u64,
     pub(super) longest: u64,
-    pub(super) quota: Quota,
+    pub(super) quota: LoadQuota,
     pub(super) server_counted: Option<u64>,
-    pub(super) found: Findings,
+    pub(super) found: LoadFindings,
 }
 
-impl Level {
+impl LevelReport {
     /// What came of a shift.
     pub(super) fn of(
         concurrency: usize,
-        tally: &Tally,
-        quota: Quota,
+        tally: &LoadTally,
+        quota: LoadQuota,
         server_counted: Option<u64>,
-        found: Findings,
-    ) -> Level {
-        Level {
+        found: LoadFindings,
+    ) -> LevelReport {
+        LevelReport {
             concurrency,
             rate: tally.rate(),
             success: basis_points(tally.decided(), tally.decided() + tally.failed),
@@ -72,16 +72,16 @@ impl Level {
         ]
     }
 
-    fn told(&self) -> LevelTold {
-        LevelTold {
+    fn to_json(&self) -> LevelJson {
+        LevelJson {
             concurrency: self.concurrency,
             decisions_per_second: self.rate,
             success_percent: hundredths(self.success),
             allowed: self.granted,
             refused: self.refused,
             failed: self.failed,
-            latency_ns: LatencyTold { p50: self.p50, p99: self.p99, p999: self.p999, max: self.longest },
-            limit: LimitTold { total: self.quota.total, per_key: self.quota.per_key },
+            latency_ns: LatencyJson { p50: self.p50, p99: self.p99, p999: self.p999, max: self.longest },
+            limit: LoadQuotaJson { total: self.quota.total, per_key: self.quota.per_key },
             server_counted: self.server_counted,
             over_admissions: self.found.over_admissions,
         }
@@ -90,30 +90,30 @@ impl Level {
 
 /// Everything that was measured, and the verdict.
 #[derive(Debug)]
-pub(super) struct Report {
+pub(super) struct LoadReport {
     pub(super) server: String,
-    pub(super) door: Door,
+    pub(super) protocol: BenchProtocol,
     pub(super) pipeline: usize,
     pub(super) keys: u32,
     duration_ms: u64,
     warm_up_ms: u64,
-    pub(super) levels: Vec<Level>,
-    pub(super) verdict: Verdict,
+    pub(super) levels: Vec<LevelReport>,
+    pub(super) verdict: LoadVerdict,
 }
 
-impl Report {
+impl LoadReport {
     /// Nothing has been measured yet.
-    pub(super) fn begin(plan: &Plan) -> Report {
+    pub(super) fn begin(plan: &LoadPlan) -> LoadReport {
         let whole = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        Report {
+        LoadReport {
             server: plan.target.to_string(),
-            door: plan.target.door,
+            protocol: plan.target.protocol,
             pipeline: plan.pipeline,
             keys: plan.keys,
             duration_ms: whole(plan.duration),
             warm_up_ms: whole(plan.warm_up),
             levels: Vec::new(),
-            verdict: Verdict::default(),
+            verdict: LoadVerdict::default(),
         }
     }
 
@@ -121,29 +121,29 @@ impl Report {
     pub(super) fn text(&self) -> String {
         let heads =
             [" CONCURRENCY", " DECISIONS/S", " SUCCESS", " ALLOWED", " REFUSED", " P50", " P99", " P99.9"];
-        let rows: Vec<_> = self.levels.iter().map(Level::row).collect();
+        let rows: Vec<_> = self.levels.iter().map(LevelReport::row).collect();
         format!("{}\n{}", table::lines(heads, &rows), self.verdict.text())
     }
 
     /// For programs.
     pub(super) fn json(&self) -> String {
-        let Verdict { decisions, failures, found, reasons, .. } = &self.verdict;
-        json(&Told {
+        let LoadVerdict { decisions, failures, found, reasons, .. } = &self.verdict;
+        json(&LoadReportJson {
             server: &self.server,
-            door: self.door.word(),
+            protocol: self.protocol.name(),
             pipeline: self.pipeline,
             keys: self.keys,
             duration_ms: self.duration_ms,
             warm_up_ms: self.warm_up_ms,
-            levels: self.levels.iter().map(Level::told).collect(),
-            verdict: VerdictTold {
+            levels: self.levels.iter().map(LevelReport::to_json).collect(),
+            verdict: LoadVerdictJson {
                 clean: self.verdict.is_clean(),
                 decisions: *decisions,
                 failures: *failures,
                 over_admissions: found.over_admissions,
                 forgotten: found.forgotten,
                 invented: found.invented,
-                reasons: ReasonTold::all(reasons),
+                reasons: ReasonJson::all(reasons),
             },
         })
     }
@@ -155,33 +155,34 @@ pub(super) fn json(told: &impl Serialize) -> String {
 }
 
 #[derive(Debug, Serialize)]
-struct Told<'a> {
+struct LoadReportJson<'a> {
     server: &'a str,
-    door: &'static str,
+    #[serde(rename = "door")]
+    protocol: &'static str,
     pipeline: usize,
     keys: u32,
     duration_ms: u64,
     warm_up_ms: u64,
-    levels: Vec<LevelTold>,
-    verdict: VerdictTold<'a>,
+    levels: Vec<LevelJson>,
+    verdict: LoadVerdictJson<'a>,
 }
 
 #[derive(Debug, Serialize)]
-struct LevelTold {
+struct LevelJson {
     concurrency: usize,
     decisions_per_second: u64,
     success_percent: Box<RawValue>,
     allowed: u64,
     refused: u64,
     failed: u64,
-    latency_ns: LatencyTold,
-    limit: LimitTold,
+    latency_ns: LatencyJson,
+    limit: LoadQuotaJson,
     server_counted: Option<u64>,
     over_admissions: u64,
 }
 
 #[derive(Debug, Serialize)]
-struct LatencyTold {
+struct LatencyJson {
     p50: u64,
     p99: u64,
     p999: u64,
@@ -189,33 +190,33 @@ struct LatencyTold {
 }
 
 #[derive(Debug, Serialize)]
-struct LimitTold {
+struct LoadQuotaJson {
     total: u64,
     per_key: u64,
 }
 
 #[derive(Debug, Serialize)]
-struct VerdictTold<'a> {
+struct LoadVerdictJson<'a> {
     clean: bool,
     decisions: u64,
     failures: u64,
     over_admissions: u64,
     forgotten: u64,
     invented: u64,
-    reasons: Vec<ReasonTold<'a>>,
+    reasons: Vec<ReasonJson<'a>>,
 }
 
 /// Why something failed, and how often.
 #[derive(Debug, Serialize)]
-pub(super) struct ReasonTold<'a> {
+pub(super) struct ReasonJson<'a> {
     reason: &'a str,
     count: u64,
 }
 
-impl<'a> ReasonTold<'a> {
+impl<'a> ReasonJson<'a> {
     /// All of them, the most frequent first.
-    pub(super) fn all(reasons: &'a Reasons) -> Vec<ReasonTold<'a>> {
-        reasons.sorted().into_iter().map(|(reason, count)| ReasonTold { reason, count }).collect()
+    pub(super) fn all(reasons: &'a FailureReasons) -> Vec<ReasonJson<'a>> {
+        reasons.sorted().into_iter().map(|(reason, count)| ReasonJson { reason, count }).collect()
     }
 }
 
@@ -234,8 +235,8 @@ pub(super) mod tests {
     use super::*;
 
     /// A level as it might have been.
-    pub(in crate::bench) fn level(concurrency: usize, rate: u64, success: u64, p99: u64) -> Level {
-        Level {
+    pub(in crate::bench) fn level(concurrency: usize, rate: u64, success: u64, p99: u64) -> LevelReport {
+        LevelReport {
             concurrency,
             rate,
             success,
@@ -246,23 +247,23 @@ pub(super) mod tests {
             p99,
             p999: p99 * 2,
             longest: p99 * 4,
-            quota: Quota { total: rate / 2, per_key: 1 },
+            quota: LoadQuota { total: rate / 2, per_key: 1 },
             server_counted: Some(rate / 2),
-            found: Findings::default(),
+            found: LoadFindings::default(),
         }
     }
 
     /// A report of these levels.
-    pub(in crate::bench) fn report(levels: Vec<Level>) -> Report {
-        Report {
+    pub(in crate::bench) fn report(levels: Vec<LevelReport>) -> LoadReport {
+        LoadReport {
             server: "http://127.0.0.1:7700".to_owned(),
-            door: Door::Http,
+            protocol: BenchProtocol::Http,
             pipeline: 1,
             keys: 10_000,
             duration_ms: 5000,
             warm_up_ms: 500,
             levels,
-            verdict: Verdict { decisions: 7, ..Verdict::default() },
+            verdict: LoadVerdict { decisions: 7, ..LoadVerdict::default() },
         }
     }
 

@@ -3,16 +3,16 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::latency::Latencies;
+use super::latency_histogram::LatencyHistogram;
 
 /// How many reasons are told apart.
-const MOST_REASONS: usize = 8;
+const MAX_REASONS: usize = 8;
 /// The name of all others.
 const OTHERS: &str = "other reasons";
 
 /// What came of some questions.
 #[derive(Debug, Clone)]
-pub(super) struct Tally {
+pub(super) struct LoadTally {
     /// How long was asked.
     pub(super) lasted: Duration,
     pub(super) granted: u64,
@@ -25,14 +25,14 @@ pub(super) struct Tally {
     pub(super) in_time: u64,
     /// What each key was granted.
     pub(super) by_key: Vec<u32>,
-    pub(super) latencies: Latencies,
-    pub(super) reasons: Reasons,
+    pub(super) latencies: LatencyHistogram,
+    pub(super) reasons: FailureReasons,
 }
 
-impl Tally {
+impl LoadTally {
     /// Nothing yet, of so many keys.
-    pub(super) fn new(keys: usize, lasted: Duration) -> Tally {
-        Tally {
+    pub(super) fn new(keys: usize, lasted: Duration) -> LoadTally {
+        LoadTally {
             lasted,
             granted: 0,
             refused: 0,
@@ -40,8 +40,8 @@ impl Tally {
             unanswered: 0,
             in_time: 0,
             by_key: vec![0; keys],
-            latencies: Latencies::default(),
-            reasons: Reasons::default(),
+            latencies: LatencyHistogram::default(),
+            reasons: FailureReasons::default(),
         }
     }
 
@@ -58,7 +58,7 @@ impl Tally {
     }
 
     /// And what somebody else has counted.
-    pub(super) fn merge(&mut self, other: &Tally) {
+    pub(super) fn merge(&mut self, other: &LoadTally) {
         self.granted += other.granted;
         self.refused += other.refused;
         self.failed += other.failed;
@@ -85,9 +85,9 @@ impl Tally {
 
 /// Why questions failed, and how many for each reason.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Reasons(BTreeMap<String, u64>);
+pub(super) struct FailureReasons(BTreeMap<String, u64>);
 
-impl Reasons {
+impl FailureReasons {
     /// So many more for this reason.
     pub(super) fn add(&mut self, why: &str, count: u64) {
         if count == 0 {
@@ -97,12 +97,12 @@ impl Reasons {
             *known += count;
             return;
         }
-        let why = if self.0.len() < MOST_REASONS { why } else { OTHERS };
+        let why = if self.0.len() < MAX_REASONS { why } else { OTHERS };
         *self.0.entry(why.to_owned()).or_default() += count;
     }
 
     /// And those of somebody else.
-    pub(super) fn merge(&mut self, other: &Reasons) {
+    pub(super) fn merge(&mut self, other: &FailureReasons) {
         for (why, count) in &other.0 {
             self.add(why, *count);
         }
@@ -123,7 +123,7 @@ mod tests {
     #[test]
     fn two_threads_count_as_one() {
         let (mut one, mut other) =
-            (Tally::new(3, Duration::from_secs(2)), Tally::new(3, Duration::from_secs(2)));
+            (LoadTally::new(3, Duration::from_secs(2)), LoadTally::new(3, Duration::from_secs(2)));
         one.grant(0);
         one.grant(2);
         other.grant(2);
@@ -138,14 +138,14 @@ mod tests {
 
     #[test]
     fn reasons_are_few_and_none_is_lost() {
-        let mut reasons = Reasons::default();
+        let mut reasons = FailureReasons::default();
         for number in 0..100 {
             reasons.add(&format!("reason {number}"), 1);
         }
         reasons.add("reason 0", 5);
         reasons.add("never", 0);
         let sorted = reasons.sorted();
-        assert_eq!(sorted.len(), MOST_REASONS + 1);
+        assert_eq!(sorted.len(), MAX_REASONS + 1);
         assert_eq!(sorted[..2], [(OTHERS, 92), ("reason 0", 6)]);
         assert_eq!(sorted.iter().map(|(_, count)| count).sum::<u64>(), 105);
     }

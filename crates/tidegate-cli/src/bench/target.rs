@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::remote::url::Url;
+use crate::remote::url::ServerUrl;
 
 /// Where `tidegate serve` listens unless said.
 const HTTP_PORT: u16 = 7700;
@@ -10,27 +10,27 @@ const RESP_PORT: u16 = 7701;
 
 /// How questions are asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Door {
+pub(crate) enum BenchProtocol {
     Http,
     Resp,
 }
 
-impl Door {
+impl BenchProtocol {
     /// Its name in reports.
-    pub(super) const fn word(self) -> &'static str {
+    pub(super) const fn name(self) -> &'static str {
         match self {
-            Door::Http => "http",
-            Door::Resp => "resp",
+            BenchProtocol::Http => "http",
+            BenchProtocol::Resp => "resp",
         }
     }
 }
 
 /// A door of a server, as it was typed and as it is found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Target {
+pub(crate) struct BenchTarget {
     /// As it was typed, without a slash at its end.
     text: String,
-    pub(super) door: Door,
+    pub(super) protocol: BenchProtocol,
     /// Without brackets.
     pub(super) host: String,
     pub(super) port: u16,
@@ -38,14 +38,14 @@ pub(crate) struct Target {
     pub(super) path: String,
 }
 
-impl Target {
+impl BenchTarget {
     /// Reads what somebody wrote, or says what is wrong with it and what would be right.
-    pub(crate) fn parse(written: &str) -> Result<Target, String> {
-        let text = written.trim_end_matches('/');
+    pub(crate) fn parse(text_given: &str) -> Result<BenchTarget, String> {
+        let text = text_given.trim_end_matches('/');
         let (scheme, rest) = text.split_once("://").unwrap_or(("", text));
-        let (door, port) = match scheme {
-            "http" => (Door::Http, HTTP_PORT),
-            "redis" => (Door::Resp, RESP_PORT),
+        let (protocol, port) = match scheme {
+            "http" => (BenchProtocol::Http, HTTP_PORT),
+            "redis" => (BenchProtocol::Resp, RESP_PORT),
             "https" | "rediss" => {
                 return Err(format!(
                     "{scheme}:// is not measured: it would measure the encryption; give http:// or redis://"
@@ -54,33 +54,33 @@ impl Target {
             "grpc" => return Err("grpc:// is not spoken yet; give http:// or redis://".to_owned()),
             _ => {
                 return Err(format!(
-                    "must begin with http:// or redis://, such as http://127.0.0.1:7700, found '{written}'"
+                    "must begin with http:// or redis://, such as http://127.0.0.1:7700, found '{text_given}'"
                 ));
             }
         };
         // One reader of URLs: what is no URL for the other commands is none here.
-        Url::parse(&format!("http://{rest}"))?;
+        ServerUrl::parse(&format!("http://{rest}"))?;
         let (authority, path) = rest.find('/').map_or((rest, ""), |slash| rest.split_at(slash));
-        if door == Door::Resp && !path.is_empty() {
-            return Err(format!("must be redis://HOST:PORT and nothing behind it, found '{written}'"));
+        if protocol == BenchProtocol::Resp && !path.is_empty() {
+            return Err(format!("must be redis://HOST:PORT and nothing behind it, found '{text_given}'"));
         }
         let (host, port) = host_and_port(authority, port)?;
-        Ok(Target { text: text.to_owned(), door, host, port, path: path.to_owned() })
+        Ok(BenchTarget { text: text.to_owned(), protocol, host, port, path: path.to_owned() })
     }
 
     /// Where the HTTP door of the same server is, unless somebody says otherwise.
-    pub(super) fn http(&self) -> Result<Url, String> {
-        match self.door {
-            Door::Http => Url::parse(&self.text),
-            Door::Resp if self.host.contains(':') => {
-                Url::parse(&format!("http://[{}]:{HTTP_PORT}", self.host))
+    pub(super) fn http(&self) -> Result<ServerUrl, String> {
+        match self.protocol {
+            BenchProtocol::Http => ServerUrl::parse(&self.text),
+            BenchProtocol::Resp if self.host.contains(':') => {
+                ServerUrl::parse(&format!("http://[{}]:{HTTP_PORT}", self.host))
             }
-            Door::Resp => Url::parse(&format!("http://{}:{HTTP_PORT}", self.host)),
+            BenchProtocol::Resp => ServerUrl::parse(&format!("http://{}:{HTTP_PORT}", self.host)),
         }
     }
 }
 
-impl fmt::Display for Target {
+impl fmt::Display for BenchTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
@@ -104,35 +104,35 @@ mod tests {
 
     #[test]
     fn a_door_is_found_by_its_scheme() {
-        for (written, door, host, port, path) in [
-            ("http://127.0.0.1:7700", Door::Http, "127.0.0.1", 7700, ""),
-            ("http://limits/", Door::Http, "limits", 7700, ""),
-            ("http://limits:80/tide/", Door::Http, "limits", 80, "/tide"),
-            ("redis://[::1]:7", Door::Resp, "::1", 7, ""),
-            ("redis://[::1]", Door::Resp, "::1", 7701, ""),
-            ("redis://limits", Door::Resp, "limits", 7701, ""),
+        for (text_given, protocol, host, port, path) in [
+            ("http://127.0.0.1:7700", BenchProtocol::Http, "127.0.0.1", 7700, ""),
+            ("http://limits/", BenchProtocol::Http, "limits", 7700, ""),
+            ("http://limits:80/tide/", BenchProtocol::Http, "limits", 80, "/tide"),
+            ("redis://[::1]:7", BenchProtocol::Resp, "::1", 7, ""),
+            ("redis://[::1]", BenchProtocol::Resp, "::1", 7701, ""),
+            ("redis://limits", BenchProtocol::Resp, "limits", 7701, ""),
         ] {
-            let target = Target::parse(written).expect(written);
-            let found = (target.door, &*target.host, target.port, &*target.path);
-            assert_eq!(found, (door, host, port, path), "{written}");
+            let target = BenchTarget::parse(text_given).expect(text_given);
+            let found = (target.protocol, &*target.host, target.port, &*target.path);
+            assert_eq!(found, (protocol, host, port, path), "{text_given}");
         }
     }
 
     #[test]
     fn limits_are_made_beside_the_door_that_is_measured() {
-        for (written, http) in [
+        for (text_given, http) in [
             ("http://limits:80/tide/", "http://limits:80/tide"),
             ("redis://limits:6379", "http://limits:7700"),
             ("redis://[::1]:6379", "http://[::1]:7700"),
         ] {
-            let target = Target::parse(written).expect(written);
+            let target = BenchTarget::parse(text_given).expect(text_given);
             assert_eq!(target.http().map(|url| url.to_string()), Ok(http.to_owned()));
         }
     }
 
     #[test]
     fn what_cannot_be_measured_is_told_what_can() {
-        for (written, why) in [
+        for (text_given, why) in [
             ("", "must begin with http:// or redis://"),
             ("127.0.0.1:7700", "must begin with http:// or redis://"),
             ("ftp://host", "must begin with http:// or redis://"),
@@ -144,8 +144,8 @@ mod tests {
             ("http://", "must "),
             ("redis://ada:secret@host", "must not contain a name or a password"),
         ] {
-            let told = Target::parse(written).expect_err(written);
-            assert!(told.contains(why) && !told.contains("secret"), "{written}: {told}");
+            let message = BenchTarget::parse(text_given).expect_err(text_given);
+            assert!(message.contains(why) && !message.contains("secret"), "{text_given}: {message}");
         }
     }
 }

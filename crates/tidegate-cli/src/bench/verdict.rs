@@ -4,9 +4,9 @@
 //! above is an over-admission, whatever the server says. Then it compares with what the server has counted: a question that was
 //! lost may have been charged, so that much more may stand there, and never less.
 
+use super::load_plan::LoadQuota;
 use super::number::{counted, grouped};
-use super::plan::Quota;
-use super::tally::{Reasons, Tally};
+use super::tally::{FailureReasons, LoadTally};
 use crate::Failure;
 
 /// How many reasons are shown.
@@ -14,7 +14,7 @@ const SHOWN_REASONS: usize = 5;
 
 /// What was found out about one shift.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Findings {
+pub(super) struct LoadFindings {
     /// Grants above the limit for all keys, or above those of single keys, whichever are more.
     pub(super) over_admissions: u64,
     /// Grants that the server has not counted.
@@ -23,13 +23,13 @@ pub(super) struct Findings {
     pub(super) invented: u64,
 }
 
-impl Findings {
-    fn of(tally: &Tally, quota: Quota, server_counted: Option<u64>) -> Findings {
+impl LoadFindings {
+    fn of(tally: &LoadTally, quota: LoadQuota, server_counted: Option<u64>) -> LoadFindings {
         let above = |granted: &u32| u64::from(*granted).saturating_sub(quota.per_key);
         let of_keys = tally.by_key.iter().map(above).sum();
         let of_all = tally.granted.saturating_sub(quota.total);
         let server_counted = server_counted.unwrap_or(tally.granted);
-        Findings {
+        LoadFindings {
             over_admissions: of_all.max(of_keys),
             forgotten: tally.granted.saturating_sub(server_counted),
             invented: server_counted.saturating_sub(tally.granted + tally.unanswered),
@@ -39,19 +39,24 @@ impl Findings {
 
 /// What was found out about all shifts together.
 #[derive(Debug, Default)]
-pub(super) struct Verdict {
+pub(super) struct LoadVerdict {
     pub(super) decisions: u64,
     pub(super) failures: u64,
-    pub(super) found: Findings,
+    pub(super) found: LoadFindings,
     /// Shifts after which the server could not say what it has counted.
     pub(super) uncompared: u64,
-    pub(super) reasons: Reasons,
+    pub(super) reasons: FailureReasons,
 }
 
-impl Verdict {
+impl LoadVerdict {
     /// Adds what came of a shift, warm-ups too.
-    pub(super) fn judge(&mut self, tally: &Tally, quota: Quota, server_counted: Option<u64>) -> Findings {
-        let found = Findings::of(tally, quota, server_counted);
+    pub(super) fn judge(
+        &mut self,
+        tally: &LoadTally,
+        quota: LoadQuota,
+        server_counted: Option<u64>,
+    ) -> LoadFindings {
+        let found = LoadFindings::of(tally, quota, server_counted);
         self.decisions += tally.decided();
         self.failures += tally.failed;
         self.found.over_admissions += found.over_admissions;
@@ -64,14 +69,14 @@ impl Verdict {
 
     /// Whether nothing was found.
     pub(super) fn is_clean(&self) -> bool {
-        self.failures == 0 && self.found == Findings::default() && self.uncompared == 0
+        self.failures == 0 && self.found == LoadFindings::default() && self.uncompared == 0
     }
 
     /// The verdict in plain words, each line with its end.
     pub(super) fn text(&self) -> String {
         let failures = counted(self.failures, "failure", "failures");
         let decisions = counted(self.decisions, "decision", "decisions");
-        let Findings { over_admissions, forgotten, invented } = self.found;
+        let LoadFindings { over_admissions, forgotten, invented } = self.found;
         let sold = if over_admissions == 0 {
             "nothing sold above its limit".to_owned()
         } else {
@@ -103,11 +108,11 @@ impl Verdict {
     }
 
     /// The verdict as an end of the command.
-    pub(super) fn judged(&self) -> Result<(), Failure> {
+    pub(super) fn result(&self) -> Result<(), Failure> {
         if self.is_clean() {
             return Ok(());
         }
-        let Findings { over_admissions, forgotten, invented } = self.found;
+        let LoadFindings { over_admissions, forgotten, invented } = self.found;
         let uncompared = match self.uncompared {
             0 => String::new(),
             some => format!(", {} not compared", counted(some, "count", "counts")),
@@ -126,11 +131,11 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    const QUOTA: Quota = Quota { total: 10, per_key: 4 };
+    const QUOTA: LoadQuota = LoadQuota { total: 10, per_key: 4 };
 
     /// What these keys were granted.
-    fn tally(by_key: &[u32]) -> Tally {
-        let mut tally = Tally::new(by_key.len(), Duration::from_secs(1));
+    fn tally(by_key: &[u32]) -> LoadTally {
+        let mut tally = LoadTally::new(by_key.len(), Duration::from_secs(1));
         for (key, granted) in by_key.iter().enumerate() {
             (0..*granted).for_each(|_| tally.grant(key));
         }
@@ -138,39 +143,39 @@ mod tests {
         tally
     }
 
-    fn judged(tally: &Tally, server_counted: Option<u64>) -> Verdict {
-        let mut verdict = Verdict::default();
+    fn result(tally: &LoadTally, server_counted: Option<u64>) -> LoadVerdict {
+        let mut verdict = LoadVerdict::default();
         verdict.judge(tally, QUOTA, server_counted);
         verdict
     }
 
     #[test]
     fn a_full_limit_is_no_over_admission() {
-        let verdict = judged(&tally(&[4, 4, 2]), Some(10));
-        assert!(verdict.is_clean() && verdict.judged().is_ok());
-        let told = "0 failures in 13 decisions; nothing sold above its limit.\nThe server has counted what it granted.\n";
-        assert_eq!(verdict.text(), told);
+        let verdict = result(&tally(&[4, 4, 2]), Some(10));
+        assert!(verdict.is_clean() && verdict.result().is_ok());
+        let expected = "0 failures in 13 decisions; nothing sold above its limit.\nThe server has counted what it granted.\n";
+        assert_eq!(verdict.text(), expected);
     }
 
     #[test]
     fn one_grant_above_the_total_is_found() {
-        let verdict = judged(&tally(&[4, 4, 3]), Some(11));
+        let verdict = result(&tally(&[4, 4, 3]), Some(11));
         assert_eq!(verdict.found.over_admissions, 1);
         assert!(verdict.text().contains("1 grant ABOVE THE LIMIT"), "{}", verdict.text());
-        assert!(matches!(verdict.judged(), Err(Failure::Failed(_))));
+        assert!(matches!(verdict.result(), Err(Failure::Failed(_))));
     }
 
     #[test]
     fn one_grant_above_a_keys_share_is_found() {
-        let verdict = judged(&tally(&[6, 1, 1]), Some(8));
+        let verdict = result(&tally(&[6, 1, 1]), Some(8));
         assert_eq!(verdict.found.over_admissions, 2);
         assert!(!verdict.is_clean());
     }
 
     #[test]
     fn what_the_server_forgot_is_found() {
-        let verdict = judged(&tally(&[4, 4, 0]), Some(7));
-        assert_eq!(verdict.found, Findings { forgotten: 1, ..Findings::default() });
+        let verdict = result(&tally(&[4, 4, 0]), Some(7));
+        assert_eq!(verdict.found, LoadFindings { forgotten: 1, ..LoadFindings::default() });
         assert!(verdict.text().contains("not counted 1 grant"), "{}", verdict.text());
         assert!(!verdict.is_clean());
     }
@@ -179,8 +184,8 @@ mod tests {
     fn lost_questions_explain_as_many_units_as_they_are() {
         let mut lost = tally(&[4, 0, 0]);
         lost.unanswered = 2;
-        assert_eq!(judged(&lost, Some(6)).found, Findings::default());
-        assert_eq!(judged(&lost, Some(7)).found.invented, 1);
+        assert_eq!(result(&lost, Some(6)).found, LoadFindings::default());
+        assert_eq!(result(&lost, Some(7)).found.invented, 1);
     }
 
     #[test]
@@ -188,21 +193,21 @@ mod tests {
         let mut failing = tally(&[1]);
         failing.fail("connection reset", 1200);
         failing.fail("no answer within 10ms", 1);
-        let verdict = judged(&failing, Some(1));
-        let told = "1,201 failures beside 4 decisions; nothing sold above its limit.\n  1,200 x connection reset\n  1 x no answer";
-        assert!(verdict.text().starts_with(told), "{}", verdict.text());
+        let verdict = result(&failing, Some(1));
+        let expected = "1,201 failures beside 4 decisions; nothing sold above its limit.\n  1,200 x connection reset\n  1 x no answer";
+        assert!(verdict.text().starts_with(expected), "{}", verdict.text());
         assert!(!verdict.is_clean());
     }
 
     #[test]
     fn what_cannot_be_compared_is_not_clean() {
-        let verdict = judged(&tally(&[1]), None);
+        let verdict = result(&tally(&[1]), None);
         assert!(!verdict.is_clean() && verdict.text().contains("could not be read"), "{}", verdict.text());
     }
 
     #[test]
     fn shifts_add_up() {
-        let mut verdict = Verdict::default();
+        let mut verdict = LoadVerdict::default();
         verdict.judge(&tally(&[5]), QUOTA, Some(5));
         verdict.judge(&tally(&[4]), QUOTA, Some(4));
         assert_eq!((verdict.decisions, verdict.found.over_admissions), (15, 1));

@@ -3,11 +3,11 @@
 pub(super) mod http;
 pub(super) mod resp;
 
-use super::target::{Door, Target};
+use super::target::{BenchProtocol, BenchTarget};
 
 /// One question.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Ask<'a> {
+pub(super) struct WireAsk<'a> {
     pub(super) limit: &'a str,
     pub(super) key: &'a str,
     /// With an id it is charged once, however often it is asked.
@@ -15,45 +15,45 @@ pub(super) struct Ask<'a> {
 }
 
 /// What a server said to one question: its decision, or why there is none.
-pub(super) type Reply = Result<Answer, String>;
+pub(super) type WireReply = Result<WireDecision, String>;
 
 /// A decision, as far as it is counted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Answer {
+pub(super) struct WireDecision {
     pub(super) allowed: bool,
     pub(super) lease: Option<Box<str>>,
 }
 
 /// How a door is spoken with.
 #[derive(Debug, Clone)]
-pub(super) enum Wire {
-    Http(http::Head),
+pub(super) enum WireProtocol {
+    Http(http::RequestHead),
     Resp,
 }
 
-impl Wire {
+impl WireProtocol {
     /// The wire of a target, for whoever has this token.
-    pub(super) fn of(target: &Target, token: Option<&str>) -> Wire {
-        match target.door {
-            Door::Http => Wire::Http(http::Head::new(target, token)),
-            Door::Resp => Wire::Resp,
+    pub(super) fn of(target: &BenchTarget, token: Option<&str>) -> WireProtocol {
+        match target.protocol {
+            BenchProtocol::Http => WireProtocol::Http(http::RequestHead::new(target, token)),
+            BenchProtocol::Resp => WireProtocol::Resp,
         }
     }
 
     /// Adds a question to what will be sent.
-    pub(super) fn ask(&self, out: &mut Vec<u8>, ask: Ask<'_>) {
+    pub(super) fn encode_ask(&self, out: &mut Vec<u8>, ask: WireAsk<'_>) {
         match self {
-            Wire::Http(head) => http::ask(out, head, ask),
-            Wire::Resp => resp::ask(out, ask),
+            WireProtocol::Http(head) => http::encode_ask(out, head, ask),
+            WireProtocol::Resp => resp::encode_ask(out, ask),
         }
     }
 
     /// The first reply in these bytes and how many of them it is; `None` if it is not whole yet. If the bytes can be no
     /// reply, nothing behind them can be understood either.
-    pub(super) fn hear(&self, bytes: &[u8]) -> Result<Option<(usize, Reply)>, String> {
+    pub(super) fn parse_reply(&self, bytes: &[u8]) -> Result<Option<(usize, WireReply)>, String> {
         match self {
-            Wire::Http(_) => http::hear(bytes),
-            Wire::Resp => resp::hear(bytes),
+            WireProtocol::Http(_) => http::parse_reply(bytes),
+            WireProtocol::Resp => resp::parse_reply(bytes),
         }
     }
 }

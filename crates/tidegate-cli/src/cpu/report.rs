@@ -1,64 +1,64 @@
 //! `tidegate cpu report`: a picture of what was used and what was allowed.
 
+mod axis_ticks;
+mod chart;
 mod columns;
-mod picture;
-mod ticks;
 
 use std::time::Duration;
 
 use serde::Serialize;
 use tidegate_cpu::journal::{before, read_since};
 
-use super::place::Place;
-use super::replace::Replacement;
-use super::shown::{self, Number};
+use super::atomic_file::AtomicFile;
+use super::format::{self, JsonNumber};
+use super::state_directory::StateDirectory;
 use crate::args::CpuReportArgs;
 use crate::bench::number::counted;
 use crate::store::as_line;
-use crate::{Failure, answer};
+use crate::{Failure, print_result};
 
-use columns::Columns;
-use picture::COLUMNS;
+use chart::COLUMNS;
+use columns::ChartColumns;
 
 /// The wire form of what was drawn.
 #[derive(Serialize)]
-struct Told {
+struct CpuReportJson {
     svg: String,
     from: String,
     to: String,
     samples: u64,
     /// What was used, where somebody looked.
-    average: Option<Number>,
-    highest: Option<Number>,
-    unobserved_minutes: Number,
+    average: Option<JsonNumber>,
+    highest: Option<JsonNumber>,
+    unobserved_minutes: JsonNumber,
 }
 
 /// Draws, and says what.
 pub(super) fn run(args: &CpuReportArgs) -> Result<(), Failure> {
-    let place = Place::open(&args.place)?;
-    let mut svg = Replacement::begin_for("--svg", &args.svg)?;
-    let to = place.last.at.wall;
+    let state = StateDirectory::open(&args.state)?;
+    let mut svg = AtomicFile::begin_for("--svg", &args.svg)?;
+    let to = state.last.at.wall;
     let since = before(to, Duration::from_secs(u64::from(args.hours) * 3600));
-    let samples = read_since(place.folder, since).map_err(|error| place.unread(&error))?;
+    let samples = read_since(state.folder, since).map_err(|error| state.unreadable_samples(&error))?;
     let from = samples.first().map_or(to, |first| first.at.wall).max(since);
-    let columns = Columns::of(&samples, from, to, COLUMNS);
-    svg.write(picture::draw(&columns, &place.settings).as_bytes())?;
+    let columns = ChartColumns::of(&samples, from, to, COLUMNS);
+    svg.write(chart::draw(&columns, &state.settings).as_bytes())?;
     svg.finish()?;
-    let zone = place.settings.tiling.zone();
+    let zone = state.settings.tiling.zone();
     let (from, to, svg) =
-        (shown::instant(zone, from), shown::instant(zone, to), args.svg.display().to_string());
+        (format::instant(zone, from), format::instant(zone, to), args.svg.display().to_string());
     let drawn = columns.samples();
     if args.json {
         let whole = columns.whole();
-        return answer(&as_line(&Told {
+        return print_result(&as_line(&CpuReportJson {
             svg,
             from,
             to,
             samples: drawn,
-            average: whole.mean().map(shown::rate),
-            highest: whole.range().map(|(_, highest)| shown::rate(highest)),
-            unobserved_minutes: shown::minutes(whole.unseen()),
+            average: whole.mean().map(format::rate),
+            highest: whole.range().map(|(_, highest)| format::rate(highest)),
+            unobserved_minutes: format::minutes(whole.unobserved()),
         }));
     }
-    answer(&format!("drew {} from {from} to {to} into {svg}\n", counted(drawn, "sample", "samples")))
+    print_result(&format!("drew {} from {from} to {to} into {svg}\n", counted(drawn, "sample", "samples")))
 }

@@ -8,7 +8,7 @@
 
 mod command;
 mod display;
-mod subject;
+mod governed_target;
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -32,34 +32,34 @@ use tidegate_cpu::runner::{RunError, Runner, recent};
 use tidegate_cpu::status::Status;
 use tidegate_cpu::{Governor, Settings};
 
-use super::{place, replace, shown, terms};
+use super::{atomic_file, format, settings, state_directory};
 use crate::args::{CpuRunArgs, CpuWatchArgs};
-use crate::{Failure, say};
-use command::{ENDED_BY_SIGNAL, Started};
-use display::Display;
-use subject::Subject;
+use crate::{Failure, print_message};
+use command::{ENDED_BY_SIGNAL, GovernedCommand};
+use display::StatusDisplay;
+use governed_target::GovernedTarget;
 
 /// What ends or interrupts the waiting.
-enum Event {
+enum RunEvent {
     /// The command has ended, with this code.
     Ended(u8),
     /// Somebody says stop.
-    Told(i32),
+    Signaled(i32),
 }
 
 /// Governs until the command ends or somebody says stop.
 pub(crate) fn run(args: &CpuRunArgs) -> Result<(), Failure> {
     let flags = args.spec();
-    let file = terms::read(args.how.config.as_deref(), &flags)?;
+    let file = settings::read(args.governor.config.as_deref(), &flags)?;
     let spec = flags.over(file);
-    let settings = terms::settings(spec.clone(), CpuSpec::default())?;
+    let settings = settings::settings(spec.clone(), CpuSpec::default())?;
     let program = args.command.first().map(|program| command::find(program)).transpose()?;
     if let Some(file) = &args.prometheus {
         // Whether it can be written at all; nothing is.
-        replace::Replacement::begin_for("--prometheus", file)?;
+        atomic_file::AtomicFile::begin_for("--prometheus", file)?;
     }
     let is_new = !args.state.exists();
-    let done = run_as(args, spec, settings, program);
+    let done = run_in_state(args, spec, settings, program);
     if let (true, Err(_)) = (is_new, &done) {
         // A start that was refused leaves nothing; one that was not has left samples there.
         let _not_empty = fs::remove_dir(&args.state);
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &CpuRunArgs) -> Result<(), Failure> {
     done
 }
 
-fn run_as(
+fn run_in_state(
     args: &CpuRunArgs,
     spec: CpuSpec,
     settings: Settings,
@@ -83,14 +83,15 @@ fn run_as(
         JournalError::Io(..) => Failure::Failed(error.to_string()),
     })?;
     put_back(state, args.quiet)?;
-    let (events, told) = channel();
-    hear(events.clone()).map_err(|error| Failure::Failed(format!("signals cannot be heard: {error}")))?;
+    let (events, received) = channel();
+    listen_for_signals(events.clone())
+        .map_err(|error| Failure::Failed(format!("signals cannot be heard: {error}")))?;
     let (guardian, mut started) = guard(state, program, &args.command)?;
-    let governed = govern(args, (spec, settings), journal, &guardian, started.as_mut(), events, &told);
+    let governed = govern(args, (spec, settings), journal, &guardian, started.as_mut(), events, &received);
     if governed.is_err()
         && let Some(started) = &mut started
     {
-        started.give_up();
+        started.kill_waiting();
     }
     let finished = guardian.finish().map_err(|error| Failure::Failed(error.to_string()));
     let code = governed?;
@@ -106,10 +107,10 @@ fn put_back(state: &Path, is_quiet: bool) -> Result<(), Failure> {
     let restored = restore_left_behind(state).map_err(|error| Failure::Failed(error.to_string()))?;
     if !restored.undone.is_empty() && !is_quiet {
         let count = restored.undone.len();
-        say(&format!("{count} changes of a governor that ended without a word were put back"));
+        print_message(&format!("{count} changes of a governor that ended without a word were put back"));
     }
     for (undo, error) in restored.failed {
-        say(&format!("this could not be put back: {undo:?}: {error}"));
+        print_message(&format!("this could not be put back: {undo:?}: {error}"));
     }
     Ok(())
 }
@@ -119,7 +120,7 @@ fn guard(
     state: &Path,
     program: Option<PathBuf>,
     command: &[OsString],
-) -> Result<(Guardian, Option<Started>), Failure> {
+) -> Result<(Guardian, Option<GovernedCommand>), Failure> {
     let itself = std::env::current_exe().map_err(|error| Failure::Failed(format!("where am I: {error}")))?;
     let args = [OsStr::new("cpu"), OsStr::new("watch")];
     let guarded = match program {
@@ -128,14 +129,14 @@ fn guard(
             let rest = command.iter().skip(1).cloned();
             let command: Vec<OsString> = std::iter::once(program.into_os_string()).chain(rest).collect();
             Guardian::spawn_with(state, &itself, &args, &command)
-                .map(|(guardian, ward)| (guardian, Some(Started::new(ward))))
+                .map(|(guardian, ward)| (guardian, Some(GovernedCommand::new(ward))))
         }
     };
     guarded.map_err(|error| Failure::Failed(error.to_string()))
 }
 
 /// What the watchdog does: waits for the governor to end, and puts back what it could not.
-pub(crate) fn stand_watch(args: &CpuWatchArgs) -> Result<(), Failure> {
+pub(crate) fn run_watchdog(args: &CpuWatchArgs) -> Result<(), Failure> {
     let Some((program, rest)) = args.command.split_first() else {
         let _restored = watch(io::stdin().lock());
         return Ok(());
@@ -155,41 +156,42 @@ fn govern(
     (spec, settings): (CpuSpec, Settings),
     journal: Journal,
     guardian: &Guardian,
-    mut started: Option<&mut Started>,
-    events: Sender<Event>,
-    told: &Receiver<Event>,
+    mut started: Option<&mut GovernedCommand>,
+    events: Sender<RunEvent>,
+    received: &Receiver<RunEvent>,
 ) -> Result<Option<u8>, Failure> {
     let roots = &Roots::default();
     let clock = Clock::new(&roots.proc).map_err(|error| Failure::Failed(format!("the clock: {error}")))?;
     let samples =
         recent(&args.state, &settings, clock.now()).map_err(|error| Failure::Failed(error.to_string()))?;
-    let subject = Subject::find(args, &settings, roots, guardian, started.as_deref())?;
-    let mut display = Display::new(args, &subject.what);
-    let Subject { meter, part, enforcer, .. } = subject;
+    let target = GovernedTarget::find(args, &settings, roots, guardian, started.as_deref())?;
+    let mut display = StatusDisplay::new(args, &target.description);
+    let GovernedTarget { meter, part, enforcer, .. } = target;
     let mut runner =
         Runner::begin(settings, (journal, &samples), cores(), meter, part, enforcer, clock.now())
             .map_err(failed)?;
     // Whoever looks at the samples reads them by these; a start that was refused has none.
-    place::keep(&args.state, &spec)?;
-    tell_collectors(args, runner.governor(), Governing::Yes)
+    state_directory::save_settings(&args.state, &spec)?;
+    write_metrics(args, runner.governor(), Governing::Yes)
         .map_err(|failure| Failure::BadInput(format!("--prometheus: {failure}")))?;
     display.begin(runner.governor());
     if let Some(started) = &mut started {
-        started.go_on(events)?;
+        started.resume(events)?;
     }
-    let mut told_already = false;
-    let (mut loose, mut unread, mut unkept) = (Trouble::default(), Trouble::default(), Trouble::default());
-    let (mut unwatched, mut beyond) = (Trouble::default(), Trouble::default());
-    beyond.is(surplus(&runner));
+    let mut has_forwarded = false;
+    let (mut ungoverned, mut unwritten_metrics, mut unkept) =
+        (RepeatedWarning::default(), RepeatedWarning::default(), RepeatedWarning::default());
+    let (mut watchdog_gone, mut surplus_warning) = (RepeatedWarning::default(), RepeatedWarning::default());
+    surplus_warning.is(surplus(&runner));
     let code = loop {
-        match told.recv_timeout(runner.pause(clock.now())) {
+        match received.recv_timeout(runner.pause(clock.now())) {
             Err(RecvTimeoutError::Timeout) => {}
-            Ok(Event::Ended(code)) => break Some(code),
-            Ok(Event::Told(signal)) => match &started {
+            Ok(RunEvent::Ended(code)) => break Some(code),
+            Ok(RunEvent::Signaled(signal)) => match &started {
                 // Its end is waited for; whoever says it twice does not want to.
-                Some(started) if !told_already => {
-                    started.tell(signal);
-                    told_already = true;
+                Some(started) if !has_forwarded => {
+                    started.forward_signal(signal);
+                    has_forwarded = true;
                     continue;
                 }
                 // The command runs on: that is not how it ended.
@@ -199,7 +201,7 @@ fn govern(
             Err(RecvTimeoutError::Disconnected) => break None,
         }
         let renewed = guardian.renew();
-        unwatched
+        watchdog_gone
             .is(renewed.err().map(|error| format!("the watchdog is gone, and there is no other: {error}")));
         let look = match runner.look(clock.now()) {
             Ok(look) => look,
@@ -211,35 +213,35 @@ fn govern(
             }
             // It may be over in a moment; meanwhile somebody should know.
             Err(error) => {
-                loose.is(Some(format!("not governing at the moment: {error}")));
+                ungoverned.is(Some(format!("not governing at the moment: {error}")));
                 continue;
             }
         };
-        loose.is(None);
-        beyond.is(surplus(&runner));
+        ungoverned.is(None);
+        surplus_warning.is(surplus(&runner));
         display.look(runner.governor(), &look);
-        let told = tell_collectors(args, runner.governor(), Governing::Yes);
-        unread.is(told.err().map(|failure| failure.to_string()));
+        let received = write_metrics(args, runner.governor(), Governing::Yes);
+        unwritten_metrics.is(received.err().map(|failure| failure.to_string()));
         unkept.is(runner.unkept().map(|error| format!("samples cannot be kept, governing goes on: {error}")));
     };
     // What was used until now is known, unless it went with its counter.
     let _gone = runner.look(clock.now());
     let (mut governor, kept) = runner.finish().map_err(failed)?;
     unkept.is(kept.err().map(|error| format!("the last samples may not be kept: {error}")));
-    let told = tell_collectors(args, &mut governor, Governing::No);
-    unread.is(told.err().map(|failure| failure.to_string()));
+    let received = write_metrics(args, &mut governor, Governing::No);
+    unwritten_metrics.is(received.err().map(|failure| failure.to_string()));
     display.end(&mut governor);
     Ok(code)
 }
 
 /// Something that is wrong and does not end the run: told once, until it is something else.
 #[derive(Default)]
-struct Trouble(Option<String>);
+struct RepeatedWarning(Option<String>);
 
-impl Trouble {
+impl RepeatedWarning {
     fn is(&mut self, now: Option<String>) {
         if let Some(trouble) = now.as_ref().filter(|_| self.0 != now) {
-            say(trouble);
+            print_message(trouble);
         }
         self.0 = now;
     }
@@ -247,14 +249,14 @@ impl Trouble {
 
 /// What to say if a counter rose by more than the machine can do.
 fn surplus(runner: &Runner) -> Option<String> {
-    let surplus = shown::short_quota(runner.surplus()?);
+    let surplus = format::short_quota(runner.surplus()?);
     Some(format!("the counter rose by {surplus} more than all cores can do in that time; that is left out"))
 }
 
 /// Writes the metrics, if anybody wants them.
-fn tell_collectors(args: &CpuRunArgs, governor: &mut Governor, governing: Governing) -> Result<(), Failure> {
+fn write_metrics(args: &CpuRunArgs, governor: &mut Governor, governing: Governing) -> Result<(), Failure> {
     let Some(file) = &args.prometheus else { return Ok(()) };
-    replace::replace(file, &metrics::text(&Status::of(governor), governing))
+    atomic_file::write_atomically(file, &metrics::text(&Status::of(governor), governing))
 }
 
 fn is_gone(error: &RunError) -> bool {
@@ -279,11 +281,11 @@ fn failed(error: RunError) -> Failure {
 }
 
 /// Hears the signals by which programs are told to stop.
-fn hear(events: Sender<Event>) -> io::Result<()> {
+fn listen_for_signals(events: Sender<RunEvent>) -> io::Result<()> {
     let mut signals = Signals::new(not_ignored()?)?;
     thread::Builder::new().name("signals".to_owned()).spawn(move || {
         for signal in signals.forever() {
-            if events.send(Event::Told(signal)).is_err() {
+            if events.send(RunEvent::Signaled(signal)).is_err() {
                 return;
             }
         }

@@ -3,8 +3,8 @@
 //! What the governor has not seen before the trace counts as the settings say (`unobserved`), as it does when a governor is started on a
 //! machine that ran before.
 
-mod looks;
-mod told;
+mod report;
+mod samples_csv;
 
 use std::fs::{self, File};
 use std::io;
@@ -15,22 +15,22 @@ use std::path::Path;
 use tidegate_cpu::Settings;
 use tidegate_cpu::simulation::Simulation;
 
-use super::terms;
-use super::trace::{Row, Trace};
+use super::settings;
+use super::trace::{TraceReader, TraceRow};
 use crate::args::CpuSimulateArgs;
-use crate::{Failure, answer};
+use crate::{Failure, print_result};
 
-use looks::Looks;
-use told::Told;
+use report::SimulationReport;
+use samples_csv::SamplesCsv;
 
 /// Runs the trace, and says what came of it.
 pub(super) fn run(args: &CpuSimulateArgs) -> Result<(), Failure> {
     let stdin = Path::new("-");
-    if args.trace == stdin && args.how.config.as_deref() == Some(stdin) {
+    if args.trace == stdin && args.governor.config.as_deref() == Some(stdin) {
         let why = "--trace and --config cannot both be read from standard input; give a FILE for one of them";
         return Err(Failure::BadInput(why.to_owned()));
     }
-    for (option, read) in [("--trace", Some(&args.trace)), ("--config", args.how.config.as_ref())] {
+    for (option, read) in [("--trace", Some(&args.trace)), ("--config", args.governor.config.as_ref())] {
         if let (Some(read), Some(samples)) = (read, &args.samples)
             && is_same_file(read, samples)
         {
@@ -41,14 +41,14 @@ pub(super) fn run(args: &CpuSimulateArgs) -> Result<(), Failure> {
             return Err(Failure::BadInput(why));
         }
     }
-    let flags = args.how.spec();
-    let file = terms::read(args.how.config.as_deref(), &flags)?;
-    let settings = terms::settings(flags, file)?;
+    let flags = args.governor.spec();
+    let file = settings::read(args.governor.config.as_deref(), &flags)?;
+    let settings = settings::settings(flags, file)?;
     let (name, input) = open(&args.trace)?;
-    let mut looks = args.samples.as_deref().map(Looks::begin).transpose()?;
-    let told = simulate(&settings, name, input, looks.as_mut())?;
-    looks.map_or(Ok(()), Looks::finish)?;
-    answer(&if args.json { told.json() } else { told.text() })
+    let mut samples_csv = args.samples.as_deref().map(SamplesCsv::begin).transpose()?;
+    let report = simulate(&settings, name, input, samples_csv.as_mut())?;
+    samples_csv.map_or(Ok(()), SamplesCsv::finish)?;
+    print_result(&if args.json { report.json() } else { report.text() })
 }
 
 /// Whether two paths lead to one file that is there.
@@ -73,17 +73,17 @@ fn simulate(
     settings: &Settings,
     name: String,
     input: File,
-    mut looks: Option<&mut Looks>,
-) -> Result<Told, Failure> {
-    let mut running: Option<(Simulation, Row)> = None;
+    mut samples_csv: Option<&mut SamplesCsv>,
+) -> Result<SimulationReport, Failure> {
+    let mut running: Option<(Simulation, TraceRow)> = None;
     let mut first = None;
-    Trace::named(name).read(input, |row| {
+    TraceReader::named(name).read(input, |row| {
         first.get_or_insert(row.at);
         if let Some((simulation, before)) = &mut running {
             let mut limit = simulation.governor().applied();
             simulation.run(row.at, before.load, |at, used, look| {
-                if let Some(looks) = &mut looks {
-                    looks.add(at, before.load, used, limit, look);
+                if let Some(samples_csv) = &mut samples_csv {
+                    samples_csv.add(at, before.load, used, limit, look);
                     limit = look.applied;
                 }
             });
@@ -98,5 +98,5 @@ fn simulate(
         ));
     };
     let (outcome, windows) = simulation.finish();
-    Ok(Told::of(settings, first, last.at, &outcome, &windows))
+    Ok(SimulationReport::of(settings, first, last.at, &outcome, &windows))
 }

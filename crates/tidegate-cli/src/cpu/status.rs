@@ -11,94 +11,95 @@ use tidegate_cpu::metrics::{self, Governing};
 use tidegate_cpu::runner::{in_force, recent};
 use tidegate_cpu::status::Status;
 
-use super::place::Place;
-use super::replace::replace;
-use super::shown::{self, Number};
+use super::atomic_file::write_atomically;
+use super::format::{self, JsonNumber};
+use super::state_directory::StateDirectory;
 use crate::args::CpuStatusArgs;
 use crate::bench::number::grouped;
 use crate::store::as_line;
-use crate::{Failure, answer};
+use crate::{Failure, print_result};
 
 /// Says how it stands, and writes metrics if they are wanted.
 pub(super) fn run(args: &CpuStatusArgs) -> Result<(), Failure> {
-    let place = Place::open(&args.place)?;
-    let zone = place.settings.tiling.zone().clone();
-    let governing = if is_in_use(place.folder) { Governing::Yes } else { Governing::No };
-    let status = read(place)?;
+    let state = StateDirectory::open(&args.state)?;
+    let zone = state.settings.tiling.zone().clone();
+    let governing = if is_in_use(state.folder) { Governing::Yes } else { Governing::No };
+    let status = read(state)?;
     if let Some(path) = &args.prometheus {
-        replace(path, &metrics::text(&status, governing))?;
+        write_atomically(path, &metrics::text(&status, governing))?;
     }
-    answer(&if args.json {
-        as_line(&told(&zone, &status, governing))
+    print_result(&if args.json {
+        as_line(&status_json(&zone, &status, governing))
     } else {
         text(&zone, &status, governing)
     })
 }
 
-fn read(place: Place<'_>) -> Result<Status, Failure> {
-    let last = &place.last;
+fn read(state: StateDirectory<'_>) -> Result<Status, Failure> {
+    let last = &state.last;
     let now = Now { wall: last.at.wall, uptime: last.uptime, boot: last.boot };
-    let samples = recent(place.folder, &place.settings, now).map_err(|error| place.unread(&error))?;
-    let governor = Governor::resume(place.settings, &samples);
+    let samples =
+        recent(state.folder, &state.settings, now).map_err(|error| state.unreadable_samples(&error))?;
+    let governor = Governor::resume(state.settings, &samples);
     let mut governor = governor.ok_or_else(|| {
-        Failure::Failed(format!("the samples in {} have just gone; try again", place.folder.display()))
+        Failure::Failed(format!("the samples in {} have just gone; try again", state.folder.display()))
     })?;
     Ok(Status::of(&mut governor))
 }
 
 /// The wire form of a status.
 #[derive(Serialize)]
-pub(super) struct Told {
+pub(super) struct StatusJson {
     at: String,
     running: bool,
     status: &'static str,
     risk: &'static str,
-    used: Number,
-    remaining: Number,
-    total_quota: Number,
-    applied_limit: Number,
-    enforced_limit: Number,
-    safe_limit: Number,
-    trailing_limit: Number,
-    trailing_used: Number,
-    trailing_quota: Number,
-    target_cpu: Number,
-    average: Number,
+    used: JsonNumber,
+    remaining: JsonNumber,
+    total_quota: JsonNumber,
+    applied_limit: JsonNumber,
+    enforced_limit: JsonNumber,
+    safe_limit: JsonNumber,
+    trailing_limit: JsonNumber,
+    trailing_used: JsonNumber,
+    trailing_quota: JsonNumber,
+    target_cpu: JsonNumber,
+    average: JsonNumber,
     samples: u64,
     exceeded: u64,
     window_start: String,
     window_end: String,
-    remaining_minutes: Number,
-    unobserved_minutes: Number,
+    remaining_minutes: JsonNumber,
+    unobserved_minutes: JsonNumber,
     is_starting: bool,
 }
 
 /// A status for programs.
-pub(super) fn told(zone: &Zone, status: &Status, governing: Governing) -> Told {
+pub(super) fn status_json(zone: &Zone, status: &Status, governing: Governing) -> StatusJson {
     let outlook = &status.outlook;
     let (trailing_used, trailing_quota) = status.trailing;
-    Told {
-        at: shown::instant(zone, status.at()),
+    StatusJson {
+        at: format::instant(zone, status.at()),
         running: governing == Governing::Yes,
         status: outlook.status.word(),
         risk: status.risk.word(),
-        used: shown::quota(outlook.used),
-        remaining: shown::quota(outlook.remaining),
-        total_quota: shown::quota(outlook.total),
-        applied_limit: shown::rate(status.applied),
-        enforced_limit: shown::rate(in_force(status.applied)),
-        safe_limit: shown::rate(outlook.safe_rate),
-        trailing_limit: shown::rate(shown::at_most_all(status.trailing_limit)),
-        trailing_used: shown::quota(trailing_used),
-        trailing_quota: shown::quota(trailing_quota),
-        target_cpu: shown::rate(outlook.target),
-        average: shown::rate(status.average),
+        used: format::quota(outlook.used),
+        remaining: format::quota(outlook.remaining),
+        total_quota: format::quota(outlook.total),
+        applied_limit: format::rate(status.applied),
+        enforced_limit: format::rate(in_force(status.applied)),
+        safe_limit: format::rate(outlook.safe_rate),
+        trailing_limit: format::rate(format::at_most_all(status.trailing_limit)),
+        trailing_used: format::quota(trailing_used),
+        trailing_quota: format::quota(trailing_quota),
+        target_cpu: format::rate(outlook.target),
+        average: format::rate(status.average),
         samples: status.samples,
         exceeded: status.exceeded,
-        window_start: shown::instant(zone, status.window.start),
-        window_end: shown::instant(zone, status.window.end),
-        remaining_minutes: shown::minutes(outlook.left),
-        unobserved_minutes: shown::minutes(status.unobserved),
+        window_start: format::instant(zone, status.window.start),
+        window_end: format::instant(zone, status.window.end),
+        remaining_minutes: format::minutes(outlook.left),
+        unobserved_minutes: format::minutes(status.unobserved),
         is_starting: status.is_starting,
     }
 }
@@ -106,10 +107,10 @@ pub(super) fn told(zone: &Zone, status: &Status, governing: Governing) -> Told {
 fn text(zone: &Zone, status: &Status, governing: Governing) -> String {
     let outlook = &status.outlook;
     let (start, end) = (status.window.start, status.window.end);
-    let at = shown::instant(zone, status.at());
-    let (used, total) = (shown::short_quota(outlook.used), shown::short_quota(outlook.total));
+    let at = format::instant(zone, status.at());
+    let (used, total) = (format::short_quota(outlook.used), format::short_quota(outlook.total));
     let (trailing_used, trailing_total) = status.trailing;
-    let trailing_limit = shown::short_rate(shown::at_most_all(status.trailing_limit));
+    let trailing_limit = format::short_rate(format::at_most_all(status.trailing_limit));
     let is_at_work = match governing {
         Governing::Yes => format!("yes, latest sample at {at}"),
         Governing::No => format!("no; this is how it stood at {at}"),
@@ -118,30 +119,30 @@ fn text(zone: &Zone, status: &Status, governing: Governing) -> String {
     if status.is_starting {
         standing.push_str("; little is known of this window yet");
     }
-    shown::table(&[
+    format::table(&[
         ("governing", is_at_work),
-        ("window", format!("{} to {}", shown::instant(zone, start), shown::instant(zone, end))),
-        ("time left", shown::short_minutes(outlook.left)),
+        ("window", format!("{} to {}", format::instant(zone, start), format::instant(zone, end))),
+        ("time left", format::short_minutes(outlook.left)),
         ("used", format!("{used} of {total}, risk {}", status.risk.word())),
-        ("remaining", shown::short_quota(outlook.remaining)),
-        ("average", shown::short_rate(status.average)),
+        ("remaining", format::short_quota(outlook.remaining)),
+        ("average", format::short_rate(status.average)),
         (
             "limit",
             format!(
                 "{}, put in force as {}",
-                shown::short_rate(status.applied),
-                shown::short_rate(in_force(status.applied))
+                format::short_rate(status.applied),
+                format::short_rate(in_force(status.applied))
             ),
         ),
-        ("safe limit", shown::short_rate(outlook.safe_rate)),
+        ("safe limit", format::short_rate(outlook.safe_rate)),
         ("trailing limit", trailing_limit),
         (
             "trailing window",
-            format!("{} of {}", shown::short_quota(trailing_used), shown::short_quota(trailing_total)),
+            format!("{} of {}", format::short_quota(trailing_used), format::short_quota(trailing_total)),
         ),
-        ("target", shown::short_rate(outlook.target)),
+        ("target", format::short_rate(outlook.target)),
         ("samples", format!("{}, {} above the limit", grouped(status.samples), grouped(status.exceeded))),
-        ("not observed", shown::short_minutes(status.unobserved)),
+        ("not observed", format::short_minutes(status.unobserved)),
         ("status", standing),
     ])
 }

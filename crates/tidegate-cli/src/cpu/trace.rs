@@ -17,79 +17,83 @@ use tidegate::Timestamp;
 use tidegate::budget::Rate;
 use tidegate::text::suggestion;
 
-use crate::lines::{self, LONGEST_LINE, Piece};
+use crate::lines::{self, LONGEST_LINE, LineBatch};
 use crate::{Failure, instant, json, unreadable};
 
 /// The fields of a row, in the order of columns.
 const FIELDS: [&str; 2] = ["time", "cpu"];
 
 /// The longest trace: ten years and some days.
-const LONGEST_TRACE: Duration = Duration::from_secs(3660 * 86_400);
+const MAX_TRACE: Duration = Duration::from_secs(3660 * 86_400);
 
 const BILLION: u64 = 1_000_000_000;
 /// All of a machine, in billionths of a percent.
 const WHOLE: u64 = 100 * BILLION;
 /// How many digits a number of seconds has before its point, and how many there are behind it.
-const MOST_DIGITS: usize = 10;
-const PLACES: usize = 9;
+const MAX_DIGITS: usize = 10;
+const MAX_PLACES: usize = 9;
 /// The most of a value that a message shows.
-const LONGEST_SHOWN: usize = 48;
+const MAX_SHOWN: usize = 48;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// From when on how much would be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Row {
+pub(super) struct TraceRow {
     pub(super) at: Timestamp,
     pub(super) load: Rate,
 }
 
 /// How rows are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Form {
+enum TraceFormat {
     Columns,
     Objects,
 }
 
 /// A trace that is being read.
 #[derive(Debug)]
-pub(super) struct Trace {
+pub(super) struct TraceReader {
     name: String,
-    instants: instant::Reader,
-    form: Option<Form>,
+    instants: instant::InstantReader,
+    format: Option<TraceFormat>,
     /// The number of the latest line, from 1.
     line: u64,
     first: Option<Timestamp>,
     last: Option<Timestamp>,
 }
 
-impl Trace {
+impl TraceReader {
     /// A trace by this name.
-    pub(super) fn named(name: String) -> Trace {
-        let instants = instant::Reader::default();
-        Trace { name, instants, form: None, line: 0, first: None, last: None }
+    pub(super) fn named(name: String) -> TraceReader {
+        let instants = instant::InstantReader::default();
+        TraceReader { name, instants, format: None, line: 0, first: None, last: None }
     }
 
     /// Reads all rows, in their order. There are two at least.
-    pub(super) fn read(&mut self, source: impl Read, mut see: impl FnMut(Row)) -> Result<(), Failure> {
-        let mut input = lines::Reader::new(source);
+    pub(super) fn read(
+        &mut self,
+        source: impl Read,
+        mut on_row: impl FnMut(TraceRow),
+    ) -> Result<(), Failure> {
+        let mut input = lines::LineReader::new(source);
         let mut rows = 0_u64;
         loop {
             match input.next() {
-                Ok(Piece::Lines(piece)) => {
+                Ok(LineBatch::Lines(piece)) => {
                     for line in lines::split(piece) {
                         self.line += 1;
                         if let Some(row) = self.row(line).map_err(|why| self.refused(&why))? {
                             rows += 1;
-                            see(row);
+                            on_row(row);
                         }
                     }
                 }
-                Ok(Piece::Overlong(..)) => {
+                Ok(LineBatch::Overlong(..)) => {
                     self.line += 1;
                     return Err(self.refused(&too_long()));
                 }
-                Ok(Piece::End) => break,
+                Ok(LineBatch::End) => break,
                 Err(error) => return Err(unreadable(&self.name, &error)),
             }
         }
@@ -106,22 +110,25 @@ impl Trace {
     }
 
     /// The row of a line, if it has one.
-    fn row(&mut self, line: &[u8]) -> Result<Option<Row>, String> {
+    fn row(&mut self, line: &[u8]) -> Result<Option<TraceRow>, String> {
         // What some programs put before everything else they write.
         let line = if self.line == 1 { line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line) } else { line };
         let line = line.trim_ascii();
         if line.is_empty() {
             return Ok(None);
         }
-        let is_first = self.form.is_none();
-        let form =
-            *self.form.get_or_insert(if line.starts_with(b"{") { Form::Objects } else { Form::Columns });
+        let is_first = self.format.is_none();
+        let format = *self.format.get_or_insert(if line.starts_with(b"{") {
+            TraceFormat::Objects
+        } else {
+            TraceFormat::Columns
+        });
         if is_first && is_header(line) {
             return Ok(None);
         }
-        let row = match form {
-            Form::Columns => plain(line).map_or_else(|| self.columns(line), Ok)?,
-            Form::Objects => self.object(line)?,
+        let row = match format {
+            TraceFormat::Columns => parse_plain_row(line).map_or_else(|| self.columns(line), Ok)?,
+            TraceFormat::Objects => self.object(line)?,
         };
         self.follow(row.at)?;
         Ok(Some(row))
@@ -133,28 +140,28 @@ impl Trace {
         if at < last {
             return Err("time: must not be before that of the row above; sort the trace by time".to_owned());
         }
-        if u128::from(at.since(first).ticks()) > LONGEST_TRACE.as_nanos() {
-            let days = LONGEST_TRACE.as_secs() / 86_400;
+        if u128::from(at.since(first).ticks()) > MAX_TRACE.as_nanos() {
+            let days = MAX_TRACE.as_secs() / 86_400;
             return Err(format!("time: must be within {days} days of the first row; cut the trace in parts"));
         }
         Ok(())
     }
 
-    fn columns(&mut self, line: &[u8]) -> Result<Row, String> {
+    fn columns(&mut self, line: &[u8]) -> Result<TraceRow, String> {
         let refuse =
-            || format!("must be two columns, a time and a load such as 0,12.5; found {}", shown(line));
+            || format!("must be two columns, a time and a load such as 0,12.5; found {}", quoted(line));
         let comma = memchr::memchr(b',', line).ok_or_else(refuse)?;
         let (time, load) = (line[..comma].trim_ascii_end(), line[comma + 1..].trim_ascii_start());
         if memchr::memchr(b',', load).is_some() {
             return Err(refuse());
         }
-        let at = seconds(time).map_or_else(|| self.thorough_time(time), Ok);
-        Ok(Row { at: at.map_err(|why| format!("time: {why}"))?, load: read_load(load)? })
+        let at = seconds(time).map_or_else(|| self.parse_other_time(time), Ok);
+        Ok(TraceRow { at: at.map_err(|why| format!("time: {why}"))?, load: read_load(load)? })
     }
 
     /// A time that is not plain seconds.
-    fn thorough_time(&mut self, written: &[u8]) -> Result<Timestamp, String> {
-        let refuse = || format!("must be RFC 3339 or seconds since 1970, found {}", shown(written));
+    fn parse_other_time(&mut self, written: &[u8]) -> Result<Timestamp, String> {
+        let refuse = || format!("must be RFC 3339 or seconds since 1970, found {}", quoted(written));
         let text = std::str::from_utf8(written).map_err(|_| refuse())?;
         if text.get(1..).is_some_and(|rest| rest.contains(['T', 't', ':'])) {
             return self.instants.read_plain(text);
@@ -166,7 +173,7 @@ impl Trace {
         Err(refuse())
     }
 
-    fn object(&mut self, line: &[u8]) -> Result<Row, String> {
+    fn object(&mut self, line: &[u8]) -> Result<TraceRow, String> {
         if line.len() > LONGEST_LINE {
             return Err(too_long());
         }
@@ -189,7 +196,7 @@ impl Trace {
         let time = time.ok_or("time: is missing; write RFC 3339 or seconds since 1970")?;
         let load = load.ok_or("cpu: is missing; write what would be used, in percent")?;
         let at = seconds(time.as_bytes()).map_or_else(|| self.instants.read(time), Ok);
-        Ok(Row { at: at.map_err(|why| format!("time: {why}"))?, load: read_load(load.as_bytes())? })
+        Ok(TraceRow { at: at.map_err(|why| format!("time: {why}"))?, load: read_load(load.as_bytes())? })
     }
 }
 
@@ -207,25 +214,25 @@ fn too_long() -> String {
 
 fn unknown(name: &str) -> String {
     let meant = suggestion(name, FIELDS);
-    format!("{}: is not a field of a row; the fields are time and cpu{meant}", shown(name.as_bytes()))
+    format!("{}: is not a field of a row; the fields are time and cpu{meant}", quoted(name.as_bytes()))
 }
 
 /// A value in a message.
-fn shown(value: &[u8]) -> String {
+fn quoted(value: &[u8]) -> String {
     let text = String::from_utf8_lossy(value);
-    let mut out: String = text.chars().take(LONGEST_SHOWN).flat_map(char::escape_debug).collect();
-    if text.chars().nth(LONGEST_SHOWN).is_some() {
+    let mut out: String = text.chars().take(MAX_SHOWN).flat_map(char::escape_debug).collect();
+    if text.chars().nth(MAX_SHOWN).is_some() {
         out.push('…');
     }
     format!("'{out}'")
 }
 
 /// A row of two plain numbers, such as `1761091205,36.5`.
-fn plain(line: &[u8]) -> Option<Row> {
+fn parse_plain_row(line: &[u8]) -> Option<TraceRow> {
     let (nanos, rest) = decimal(line)?;
     let (load, rest) = decimal(rest.strip_prefix(b",")?)?;
     let at = Timestamp::from_ticks(i64::try_from(nanos).ok()?.unsigned_abs());
-    (rest.is_empty() && load <= WHOLE).then(|| Row { at, load: Rate::from_billionths(load) })
+    (rest.is_empty() && load <= WHOLE).then(|| TraceRow { at, load: Rate::from_billionths(load) })
 }
 
 /// Plain seconds since 1970, such as `1761091205.25`. Whatever comes behind the ninth place is for somebody else to judge.
@@ -242,17 +249,17 @@ fn read_load(written: &[u8]) -> Result<Rate, String> {
         .filter(|(_, rest)| rest.iter().all(|byte| has_places && byte.is_ascii_digit()))
         .filter(|(load, _)| *load <= WHOLE)
         .map(|(load, _)| Rate::from_billionths(load))
-        .ok_or_else(|| format!("cpu: must be a number from 0 to 100 such as 36.5, found {}", shown(written)))
+        .ok_or_else(|| format!("cpu: must be a number from 0 to 100 such as 36.5, found {}", quoted(written)))
 }
 
 /// The billionths that digits say, with a point among them or without; what follows them.
 fn decimal(written: &[u8]) -> Option<(u64, &[u8])> {
-    let (whole, count) = digits(written, MOST_DIGITS);
+    let (whole, count) = digits(written, MAX_DIGITS);
     let rest = &written[count..];
     let number = whole.checked_mul(BILLION).filter(|_| count > 0)?;
     let Some(places) = rest.strip_prefix(b".") else { return Some((number, rest)) };
-    let (part, count) = digits(places, PLACES);
-    let scale = u32::try_from(PLACES - count).ok()?;
+    let (part, count) = digits(places, MAX_PLACES);
+    let scale = u32::try_from(MAX_PLACES - count).ok()?;
     let number = number.checked_add(part * 10_u64.pow(scale)).filter(|_| count > 0)?;
     Some((number, &places[count..]))
 }
@@ -278,8 +285,8 @@ mod tests {
 
     fn read(text: &str) -> Result<Vec<(u64, u64)>, String> {
         let mut rows = Vec::new();
-        let see = |row: Row| rows.push((row.at.ticks(), row.load.billionths()));
-        let read = Trace::named("trace".to_owned()).read(text.as_bytes(), see);
+        let on_row = |row: TraceRow| rows.push((row.at.ticks(), row.load.billionths()));
+        let read = TraceReader::named("trace".to_owned()).read(text.as_bytes(), on_row);
         read.map(|()| rows).map_err(|failure| failure.to_string())
     }
 

@@ -11,14 +11,14 @@ use crate::{instant, json};
 
 /// Where messages say whose they are, and when they were sent.
 #[derive(Debug)]
-pub(super) struct Paths {
+pub(super) struct FieldPaths {
     pub(super) key: FieldPath,
     pub(super) time: Option<FieldPath>,
 }
 
 /// A message, as far as the limits are concerned.
 #[derive(Debug)]
-pub(super) struct Message<'a> {
+pub(super) struct PipeMessage<'a> {
     pub(super) user: User<'a>,
     /// When it was sent; the epoch unless that was to be read.
     pub(super) at: Timestamp,
@@ -26,25 +26,25 @@ pub(super) struct Message<'a> {
 
 /// Reads messages.
 #[derive(Debug)]
-pub(super) struct Reader {
-    paths: Paths,
-    instants: instant::Reader,
+pub(super) struct MessageReader {
+    paths: FieldPaths,
+    instants: instant::InstantReader,
 }
 
-impl Reader {
-    pub(super) fn new(paths: Paths) -> Reader {
-        Reader { paths, instants: instant::Reader::default() }
+impl MessageReader {
+    pub(super) fn new(paths: FieldPaths) -> MessageReader {
+        MessageReader { paths, instants: instant::InstantReader::default() }
     }
 
     /// The message on a line, or why it cannot be judged: it is not JSON, or has no time where one is needed. Of fields
     /// that are written twice the last counts, as for most readers of JSON.
-    pub(super) fn read<'a>(&mut self, line: &'a [u8]) -> Result<Message<'a>, String> {
+    pub(super) fn read<'a>(&mut self, line: &'a [u8]) -> Result<PipeMessage<'a>, String> {
         if line.len() > LONGEST_LINE {
             return Err(too_long());
         }
         let line = std::str::from_utf8(line)
             .map_err(|error| format!("is not UTF-8 text from column {}", error.valid_up_to() + 1))?;
-        let Paths { key: key_path, time: time_path } = &self.paths;
+        let FieldPaths { key: key_path, time: time_path } = &self.paths;
         let (mut key, mut time) = (None, None);
         json::fields(line, |name, value| {
             if name == key_path.first {
@@ -57,13 +57,13 @@ impl Reader {
         .map_err(|why| format!("is not JSON: {why}"))?;
         let at = match time_path {
             Some(path) => {
-                let time = follow(time, &path.rest).ok_or_else(|| format!("{path}: is missing"))?;
+                let time = value_at(time, &path.rest).ok_or_else(|| format!("{path}: is missing"))?;
                 self.instants.read(time).map_err(|why| format!("{path}: {why}"))?
             }
             None => Timestamp::EPOCH,
         };
-        let user = whose(follow(key, &key_path.rest));
-        Ok(Message {
+        let user = user_of(value_at(key, &key_path.rest));
+        Ok(PipeMessage {
             user: user.ok_or_else(|| format!("{key_path}: has an escape that is no character"))?,
             at,
         })
@@ -76,7 +76,7 @@ pub(super) fn too_long() -> String {
 }
 
 /// The value behind the rest of a path.
-fn follow<'a>(value: Option<&'a str>, path: &[String]) -> Option<&'a str> {
+fn value_at<'a>(value: Option<&'a str>, path: &[String]) -> Option<&'a str> {
     path.iter().try_fold(value?, |object, wanted| {
         let mut found = None;
         // It is a part of JSON that was read before, so it can only be no object.
@@ -90,7 +90,7 @@ fn follow<'a>(value: Option<&'a str>, path: &[String]) -> Option<&'a str> {
 }
 
 /// The user that a value stands for; `None` if it is no text.
-fn whose(value: Option<&str>) -> Option<User<'_>> {
+fn user_of(value: Option<&str>) -> Option<User<'_>> {
     let name = match value {
         None | Some("null") => return Some(None::<&str>.into()),
         Some(value) if value.starts_with('"') => json::text(value)?,

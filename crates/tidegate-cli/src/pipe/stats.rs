@@ -9,18 +9,18 @@ pub(super) type LineFate = Option<Fate>;
 
 /// Counts by fate.
 #[derive(Debug, Default)]
-pub(super) struct Stats {
-    judged: Counts,
+pub(super) struct PipeStats {
+    decided: Counts,
     errors: u64,
     spent: Span,
     /// How many refusals and errors had been told of.
-    told: u64,
+    reported: u64,
 }
 
-impl Stats {
+impl PipeStats {
     pub(super) fn count(&mut self, fate: LineFate) {
         match fate {
-            Some(fate) => self.judged.count(fate),
+            Some(fate) => self.decided.count(fate),
             None => self.errors += 1,
         }
     }
@@ -32,7 +32,7 @@ impl Stats {
 
     /// How many messages there were so far.
     pub(super) fn processed(&self) -> u64 {
-        self.judged.processed() + self.errors
+        self.decided.processed() + self.errors
     }
 
     /// Adds time spent on messages; waiting for them is not among it.
@@ -42,13 +42,13 @@ impl Stats {
 
     /// A sentence when the refusals and errors have doubled since the last one: a flood of refusals is not answered
     /// with a flood of words. It holds counts and nothing that a message said.
-    pub(super) fn news(&mut self) -> Option<String> {
-        let (refused, errors) = (self.judged.dropped(), self.errors);
-        if refused + errors == 0 || refused + errors < 2 * self.told {
+    pub(super) fn progress_message(&mut self) -> Option<String> {
+        let (refused, errors) = (self.decided.dropped(), self.errors);
+        if refused + errors == 0 || refused + errors < 2 * self.reported {
             return None;
         }
-        self.told = refused + errors;
-        let Counts { dropped_global: global, dropped_user: user, .. } = self.judged;
+        self.reported = refused + errors;
+        let Counts { dropped_global: global, dropped_user: user, .. } = self.decided;
         Some(format!(
             "pipe: refused {refused} so far, {global} by global and {user} by user; {errors} errors"
         ))
@@ -57,12 +57,12 @@ impl Stats {
     /// The statistics as one JSON object.
     pub(super) fn report(&self, current_global: u64, active_users: usize) -> String {
         let processed = self.processed();
-        let report = Report {
+        let report = PipeStatsJson {
             processed,
-            passed: self.judged.passed,
-            dropped: self.judged.dropped(),
-            dropped_global: self.judged.dropped_global,
-            dropped_user: self.judged.dropped_user,
+            passed: self.decided.passed,
+            dropped: self.decided.dropped(),
+            dropped_global: self.decided.dropped_global,
+            dropped_user: self.decided.dropped_user,
             errors: self.errors,
             current_global,
             active_users,
@@ -74,7 +74,7 @@ impl Stats {
 
 /// The wire form of the statistics.
 #[derive(Serialize)]
-struct Report {
+struct PipeStatsJson {
     processed: u64,
     passed: u64,
     dropped: u64,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// How much of one limit, for which key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Ask {
+pub(crate) struct RemoteAsk {
     pub(crate) limit_id: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) limit_key: Option<String>,
@@ -20,19 +20,19 @@ const fn one() -> u64 {
     1
 }
 
-impl Ask {
+impl RemoteAsk {
     /// Reads what somebody typed, or says what is wrong with it.
-    pub(crate) fn parse(written: &str) -> Result<Ask, String> {
-        if written.starts_with('{') {
-            return serde_json::from_str(written).map_err(|error| {
+    pub(crate) fn parse(text: &str) -> Result<RemoteAsk, String> {
+        if text.starts_with('{') {
+            return serde_json::from_str(text).map_err(|error| {
                 format!(
                     "must be an ask such as {{\"limit_id\":\"a\",\"limit_key\":\"x\",\"count\":1}}: {error}"
                 )
             });
         }
-        let (fields, limit_key) = match written.split_once(",key=") {
+        let (fields, limit_key) = match text.split_once(",key=") {
             Some((fields, key)) => (fields, Some(key_alone(key)?)),
-            None => (written, None),
+            None => (text, None),
         };
         let (mut limit_id, mut count) = (None, None);
         for field in fields.split(',') {
@@ -46,7 +46,7 @@ impl Ask {
             }
         }
         let limit_id = limit_id.ok_or("must say which limit: limit=ID[,count=N][,key=KEY]")?;
-        Ok(Ask { limit_id, limit_key, count: count.unwrap_or(1) })
+        Ok(RemoteAsk { limit_id, limit_key, count: count.unwrap_or(1) })
     }
 }
 
@@ -65,13 +65,13 @@ fn key_alone(key: &str) -> Result<String, String> {
 mod tests {
     use super::*;
 
-    fn ask(limit_id: &str, key: Option<&str>, count: u64) -> Ask {
-        Ask { limit_id: limit_id.to_owned(), limit_key: key.map(str::to_owned), count }
+    fn ask(limit_id: &str, key: Option<&str>, count: u64) -> RemoteAsk {
+        RemoteAsk { limit_id: limit_id.to_owned(), limit_key: key.map(str::to_owned), count }
     }
 
     #[test]
     fn asks_say_what_they_are_about() {
-        for (written, meant) in [
+        for (text, meant) in [
             ("limit=a", ask("a", None, 1)),
             ("limit=shop/a:b,key=x", ask("shop/a:b", Some("x"), 1)),
             ("limit=a,count=3,key=x", ask("a", Some("x"), 3)),
@@ -81,20 +81,20 @@ mod tests {
             (r#"{"limit_id":"a"}"#, ask("a", None, 1)),
             (r#"{"limit_id":"a","limit_key":"x,count=0","count":2}"#, ask("a", Some("x,count=0"), 2)),
         ] {
-            assert_eq!(Ask::parse(written), Ok(meant), "{written}");
+            assert_eq!(RemoteAsk::parse(text), Ok(meant), "{text}");
         }
     }
 
     #[test]
     fn a_key_cannot_say_how_much() {
-        for written in ["limit=a,key=x,count=0", "limit=a,key=x,limit=b", "limit=a,key=x,key=y"] {
-            assert!(Ask::parse(written).expect_err(written).contains("write the key last"), "{written}");
+        for text in ["limit=a,key=x,count=0", "limit=a,key=x,limit=b", "limit=a,key=x,key=y"] {
+            assert!(RemoteAsk::parse(text).expect_err(text).contains("write the key last"), "{text}");
         }
     }
 
     #[test]
     fn what_cannot_be_meant_is_refused() {
-        for written in [
+        for text in [
             "",
             "a",
             "a:x:1",
@@ -110,7 +110,7 @@ mod tests {
             r#"{"limit_id":"a","who":"x"}"#,
             "{",
         ] {
-            assert!(Ask::parse(written).is_err(), "{written}");
+            assert!(RemoteAsk::parse(text).is_err(), "{text}");
         }
     }
 }

@@ -3,27 +3,27 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::decide::milliseconds;
-use super::server::{Answered, Server};
+use super::acquire::milliseconds;
+use super::client::{ServerClient, ServerReply};
 use crate::args::{ReleaseArgs, RenewArgs, SettleArgs};
-use crate::{Failure, answer};
+use crate::{Failure, print_result};
 
 #[derive(Deserialize)]
-struct Released {
+struct ReleaseReply {
     released: bool,
 }
 
 #[derive(Deserialize)]
-struct Renewed {
+struct RenewReply {
     expires_at: String,
 }
 
 /// Gives a lease back. One that was not there any more is a failure: somebody else may have what it held.
 pub(crate) fn release(args: &ReleaseArgs) -> Result<(), Failure> {
     let body = json!({"lease_id": args.lease});
-    let answered = Server::new(&args.server)?.post("/v1/release", &body.to_string())?;
-    let Released { released } = answered.read()?;
-    tell(&answered, args.json, || "released".to_owned(), released)?;
+    let reply = ServerClient::new(&args.server)?.post("/v1/release", &body.to_string())?;
+    let ReleaseReply { released } = reply.read()?;
+    print_reply(&reply, args.json, || "released".to_owned(), released)?;
     if released {
         return Ok(());
     }
@@ -37,9 +37,9 @@ pub(crate) fn renew(args: &RenewArgs) -> Result<(), Failure> {
     if let Some(ttl) = args.ttl {
         body["ttl_ms"] = milliseconds(ttl).into();
     }
-    let answered = Server::new(&args.server)?.post("/v1/renew", &body.to_string())?;
-    let Renewed { expires_at } = answered.read()?;
-    tell(&answered, args.json, || format!("renewed until {expires_at}"), true)
+    let reply = ServerClient::new(&args.server)?.post("/v1/renew", &body.to_string())?;
+    let RenewReply { expires_at } = reply.read()?;
+    print_reply(&reply, args.json, || format!("renewed until {expires_at}"), true)
 }
 
 /// Corrects a held charge to its true cost.
@@ -49,15 +49,20 @@ pub(crate) fn settle(args: &SettleArgs) -> Result<(), Failure> {
         each => each.into(),
     };
     let body = json!({"lease_id": args.lease, "actual": actual});
-    let answered = Server::new(&args.server)?.post("/v1/settle", &body.to_string())?;
-    tell(&answered, args.json, || "settled".to_owned(), true)
+    let reply = ServerClient::new(&args.server)?.post("/v1/settle", &body.to_string())?;
+    print_reply(&reply, args.json, || "settled".to_owned(), true)
 }
 
 /// The answer as it is, or in words if there is something to say.
-fn tell(answered: &Answered, json: bool, words: impl Fn() -> String, done: bool) -> Result<(), Failure> {
+fn print_reply(
+    reply: &ServerReply,
+    json: bool,
+    words: impl Fn() -> String,
+    done: bool,
+) -> Result<(), Failure> {
     match (json, done) {
-        (true, _) => answer(&format!("{}\n", answered.text.trim_end())),
-        (false, true) => answer(&format!("{}\n", words())),
+        (true, _) => print_result(&format!("{}\n", reply.text.trim_end())),
+        (false, true) => print_result(&format!("{}\n", words())),
         (false, false) => Ok(()),
     }
 }

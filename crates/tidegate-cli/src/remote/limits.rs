@@ -8,15 +8,15 @@ use serde_json::value::RawValue;
 use tidegate::LimitSpec;
 use tidegate_server::http::limit_as_json;
 
-use super::server::{Answered, Server};
+use super::client::{ServerClient, ServerReply};
 use super::url::encoded;
-use super::usage::Usage;
-use super::{source, table};
+use super::usage::UsageReply;
+use super::{limit_source, table};
 use crate::args::{AddArgs, DeleteArgs, GetArgs, LimitArgs, LimitCommand, ListArgs, ResetArgs, SetArgs};
-use crate::{Failure, answer, say};
+use crate::{Failure, print_message, print_result};
 
 /// How many limits are asked for at once.
-const LIMITS_A_PAGE: usize = 500;
+const LIMITS_PER_PAGE: usize = 500;
 
 /// Does what is to be done with limits.
 pub(crate) fn run(args: &LimitArgs) -> Result<(), Failure> {
@@ -31,39 +31,39 @@ pub(crate) fn run(args: &LimitArgs) -> Result<(), Failure> {
 }
 
 fn add(args: &AddArgs) -> Result<(), Failure> {
-    let limits = source::limits(&args.source)?;
-    let server = Server::new(&args.server)?;
-    one_by_one(&limits, "added", |limit| server.post("/v1/limits", &limit_as_json(limit)))
+    let limits = limit_source::limits(&args.source)?;
+    let server = ServerClient::new(&args.server)?;
+    send_each(&limits, "added", |limit| server.post("/v1/limits", &limit_as_json(limit)))
 }
 
 fn set(args: &SetArgs) -> Result<(), Failure> {
-    let limits = source::limits(&args.source)?;
+    let limits = limit_source::limits(&args.source)?;
     let version = args.if_version.as_deref();
     if version.is_some() && limits.len() > 1 {
         let why = format!("--if-version is for one limit, and there are {}", limits.len());
         return Err(Failure::BadInput(why));
     }
-    let server = Server::new(&args.server)?;
-    one_by_one(&limits, "set", |limit| server.put(&path(&limit.id), &limit_as_json(limit), version))
+    let server = ServerClient::new(&args.server)?;
+    send_each(&limits, "set", |limit| server.put(&path(&limit.id), &limit_as_json(limit), version))
 }
 
 /// Does the same with every limit, and tells what became of each. A server that is gone for one is gone for all.
-fn one_by_one(
+fn send_each(
     limits: &[LimitSpec],
     done: &str,
-    send: impl Fn(&LimitSpec) -> Result<Answered, Failure>,
+    send: impl Fn(&LimitSpec) -> Result<ServerReply, Failure>,
 ) -> Result<(), Failure> {
     let (mut failed, mut bad_input) = (0, false);
     for limit in limits {
         match send(limit) {
-            Ok(answered) => answer(&format!("{done} {}, version {}\n", limit.id, answered.version))?,
+            Ok(answered) => print_result(&format!("{done} {}, version {}\n", limit.id, answered.version))?,
             Err(failure) if limits.len() == 1 || matches!(failure, Failure::Unreachable(_)) => {
                 return Err(failure);
             }
             Err(failure) => {
                 failed += 1;
                 bad_input |= matches!(failure, Failure::BadInput(_));
-                say(&format!("{}: {}", limit.id, failure.to_string().replace('\n', "\n  ")));
+                print_message(&format!("{}: {}", limit.id, failure.to_string().replace('\n', "\n  ")));
             }
         }
     }
@@ -75,43 +75,43 @@ fn one_by_one(
 }
 
 fn delete(args: &DeleteArgs) -> Result<(), Failure> {
-    Server::new(&args.server)?.delete(&path(&args.id), args.if_version.as_deref())?;
-    answer(&format!("deleted {}\n", args.id))
+    ServerClient::new(&args.server)?.delete(&path(&args.id), args.if_version.as_deref())?;
+    print_result(&format!("deleted {}\n", args.id))
 }
 
 fn reset(args: &ResetArgs) -> Result<(), Failure> {
     let body = json!({"limit_key": args.key});
-    Server::new(&args.server)?.post(&format!("{}/reset", path(&args.id)), &body.to_string())?;
+    ServerClient::new(&args.server)?.post(&format!("{}/reset", path(&args.id)), &body.to_string())?;
     let whose = args.key.as_ref().map(|key| format!(" for {key}")).unwrap_or_default();
-    answer(&format!("reset {}{whose}\n", args.id))
+    print_result(&format!("reset {}{whose}\n", args.id))
 }
 
 fn list(args: &ListArgs) -> Result<(), Failure> {
-    let server = Server::new(&args.server)?;
+    let server = ServerClient::new(&args.server)?;
     let prefix = args.prefix.as_deref().unwrap_or_default();
-    let first = format!("/v1/limits?limit={LIMITS_A_PAGE}&prefix={}", encoded(prefix));
+    let first = format!("/v1/limits?limit={LIMITS_PER_PAGE}&prefix={}", encoded(prefix));
     let mut limits = Vec::new();
     let mut next = Some(first.clone());
     while let Some(path) = next {
-        let page: Page = server.get(&path)?.read()?;
+        let page: LimitPage = server.get(&path)?.read()?;
         limits.extend(page.limits);
         next = page.next.map(|after| format!("{first}&after={}", encoded(&after)));
     }
     if args.json {
         let written: Vec<_> = limits.iter().map(|limit| limit.get()).collect();
-        return answer(&format!("{{\"limits\":[{}]}}\n", written.join(",")));
+        return print_result(&format!("{{\"limits\":[{}]}}\n", written.join(",")));
     }
     if limits.is_empty() {
-        say(if prefix.is_empty() { "there are no limits" } else { "there are no such limits" });
+        print_message(if prefix.is_empty() { "there are no limits" } else { "there are no such limits" });
         return Ok(());
     }
     let rows: Result<Vec<_>, Failure> =
-        limits.iter().map(|limit| Shown::read(limit).map(|it| it.row())).collect();
-    answer(&table::lines(["ID", "MODE", "ITEMS"], &rows?))
+        limits.iter().map(|limit| LimitReply::read(limit).map(|it| it.row())).collect();
+    print_result(&table::lines(["ID", "MODE", "ITEMS"], &rows?))
 }
 
 fn get(args: &GetArgs) -> Result<(), Failure> {
-    let server = Server::new(&args.server)?;
+    let server = ServerClient::new(&args.server)?;
     let at = path(&args.id);
     let answered = server.get(&at)?;
     let usage = server.get(&format!("{at}/usage"))?;
@@ -127,14 +127,14 @@ fn get(args: &GetArgs) -> Result<(), Failure> {
             let _infallible =
                 write!(text, ",\"limit_key\":{},\"key_usage\":{}", json!(key), of_key.text.trim_end());
         }
-        return answer(&format!("{text}}}\n"));
+        return print_result(&format!("{text}}}\n"));
     }
-    let shown: Shown = answered.read()?;
-    let mut counted: Usage = usage.read()?;
+    let shown: LimitReply = answered.read()?;
+    let mut counted: UsageReply = usage.read()?;
     if let Some(of_key) = of_key {
-        counted.policy_status.extend(of_key.read::<Usage>()?.policy_status);
+        counted.policy_status.extend(of_key.read::<UsageReply>()?.policy_status);
     }
-    answer(&shown.whole(&answered.version, &counted))
+    print_result(&shown.whole(&answered.version, &counted))
 }
 
 fn path(id: &str) -> String {
@@ -142,26 +142,26 @@ fn path(id: &str) -> String {
 }
 
 #[derive(Deserialize)]
-struct Page {
+struct LimitPage {
     limits: Vec<Box<RawValue>>,
     next: Option<String>,
 }
 
 /// A limit as it is answered, as far as people are shown it.
 #[derive(Debug, Deserialize)]
-struct Shown {
+struct LimitReply {
     id: String,
     description: Option<String>,
     time_zone: String,
     starts_at: Option<String>,
     ends_at: Option<String>,
     mode: String,
-    items: Vec<Item>,
-    overrides: Vec<Override>,
+    items: Vec<ItemReply>,
+    overrides: Vec<OverrideReply>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Item {
+struct ItemReply {
     name: Option<String>,
     policy: String,
     limit: i64,
@@ -171,15 +171,15 @@ struct Item {
 }
 
 #[derive(Debug, Deserialize)]
-struct Override {
+struct OverrideReply {
     key: String,
     item: String,
     limit: i64,
     until: Option<String>,
 }
 
-impl Shown {
-    fn read(written: &RawValue) -> Result<Shown, Failure> {
+impl LimitReply {
+    fn read(written: &RawValue) -> Result<LimitReply, Failure> {
         let cannot = |error| Failure::Failed(format!("the server's limit cannot be understood: {error}"));
         serde_json::from_str(written.get()).map_err(cannot)
     }
@@ -192,7 +192,7 @@ impl Shown {
     }
 
     /// Everything about it.
-    fn whole(&self, version: &str, counted: &Usage) -> String {
+    fn whole(&self, version: &str, counted: &UsageReply) -> String {
         let mut out = format!("{}  {}  version {version}\n", self.id, self.mode);
         let utc = self.time_zone == "UTC";
         for (what, value) in [
@@ -209,7 +209,7 @@ impl Shown {
         out.push('\n');
         out.push_str(&table::lines(["ITEM", " LIMIT", " USED", "LAST CHARGED"], &rows));
         if !self.overrides.is_empty() {
-            let rows: Vec<_> = self.overrides.iter().map(Override::row).collect();
+            let rows: Vec<_> = self.overrides.iter().map(OverrideReply::row).collect();
             out.push('\n');
             out.push_str(&table::lines(["OVERRIDE FOR", "ITEM", " LIMIT", "UNTIL"], &rows));
         }
@@ -217,10 +217,10 @@ impl Shown {
     }
 }
 
-impl Item {
+impl ItemReply {
     /// What it is called: as it says, or after what it is.
     fn name(&self) -> String {
-        let Item { name, policy, per, window, .. } = self;
+        let ItemReply { name, policy, per, window, .. } = self;
         match (name, window) {
             (Some(name), _) => name.clone(),
             (None, Some(window)) => format!("{per}/{policy}-{window}"),
@@ -234,7 +234,7 @@ impl Item {
     }
 
     /// Its line. What is not known, because it is counted for each key alone, is a dash.
-    fn row(&self, counted: &Usage) -> [String; 4] {
+    fn row(&self, counted: &UsageReply) -> [String; 4] {
         let name = self.name();
         let status = counted.of(&name);
         let used = status.map_or("-".to_owned(), |status| status.current_count.to_string());
@@ -243,7 +243,7 @@ impl Item {
     }
 }
 
-impl Override {
+impl OverrideReply {
     fn row(&self) -> [String; 4] {
         let until = self.until.clone().unwrap_or_default();
         [table::harmless(&self.key), self.item.clone(), capacity(self.limit), until]

@@ -4,34 +4,40 @@
 
 use serde::Deserialize;
 
-use super::url::Url;
+use super::url::ServerUrl;
 use crate::Failure;
 
 /// RFC 9457, as the server writes it.
 #[derive(Debug, Deserialize)]
-struct Problem {
+struct ProblemReply {
     code: String,
     detail: String,
     #[serde(default)]
-    errors: Vec<FieldError>,
+    errors: Vec<ProblemField>,
 }
 
 #[derive(Debug, Deserialize)]
-struct FieldError {
+struct ProblemField {
     field: String,
     message: String,
 }
 
 /// What an answer with this status means for whoever asked. `token` says whether one was sent.
-pub(super) fn failure(url: &Url, status: u16, location: Option<&str>, text: &str, token: bool) -> Failure {
-    match serde_json::from_str::<Problem>(text) {
+pub(super) fn failure(
+    url: &ServerUrl,
+    status: u16,
+    location: Option<&str>,
+    text: &str,
+    token: bool,
+) -> Failure {
+    match serde_json::from_str::<ProblemReply>(text) {
         Ok(problem) => problem.failure(token),
-        Err(_) => Failure::Failed(stranger(url, status, location)),
+        Err(_) => Failure::Failed(foreign_reply(url, status, location)),
     }
 }
 
 /// Whoever answers is no Tidegate.
-fn stranger(url: &Url, status: u16, location: Option<&str>) -> String {
+fn foreign_reply(url: &ServerUrl, status: u16, location: Option<&str>) -> String {
     let answered = format!("{url} answered with status {status}, and not as a Tidegate does");
     match location {
         Some(elsewhere) => {
@@ -41,17 +47,17 @@ fn stranger(url: &Url, status: u16, location: Option<&str>) -> String {
     }
 }
 
-impl Problem {
+impl ProblemReply {
     fn failure(&self, token: bool) -> Failure {
-        let mut told = if self.errors.is_empty() { self.detail.clone() } else { self.fields() };
+        let mut message = if self.errors.is_empty() { self.detail.clone() } else { self.fields() };
         if let Some(advice) = self.advice(token) {
-            told.push_str("; ");
-            told.push_str(advice);
+            message.push_str("; ");
+            message.push_str(advice);
         }
         match &*self.code {
             "bad_request" | "invalid_limit" | "unknown_limit" | "not_found" | "request_id_reused"
-            | "too_large" => Failure::BadInput(told),
-            _ => Failure::Failed(told),
+            | "too_large" => Failure::BadInput(message),
+            _ => Failure::Failed(message),
         }
     }
 
@@ -86,42 +92,42 @@ impl Problem {
 mod tests {
     use super::*;
 
-    fn told(code: &str, errors: &str, token: bool) -> Failure {
+    fn message(code: &str, errors: &str, token: bool) -> Failure {
         let text = format!("{{\"code\":\"{code}\",\"detail\":\"so it is\",\"errors\":{errors},\"new\":1}}");
-        let url = Url::parse("http://localhost:1").expect("a URL");
+        let url = ServerUrl::parse("http://localhost:1").expect("a URL");
         failure(&url, 400, None, &text, token)
     }
 
     #[test]
     fn what_was_typed_is_to_blame_or_it_is_not() {
         for code in ["bad_request", "invalid_limit", "unknown_limit", "not_found", "too_large"] {
-            assert!(matches!(told(code, "[]", false), Failure::BadInput(_)), "{code}");
+            assert!(matches!(message(code, "[]", false), Failure::BadInput(_)), "{code}");
         }
         for code in
             ["unauthorized", "forbidden", "limit_exists", "managed_by_file", "store_unavailable", "new"]
         {
-            assert!(matches!(told(code, "[]", false), Failure::Failed(_)), "{code}");
+            assert!(matches!(message(code, "[]", false), Failure::Failed(_)), "{code}");
         }
     }
 
     #[test]
     fn every_field_has_its_line() {
         let errors = r#"[{"field":"items[0].limit","message":"is missing"},{"field":"","message":"no"}]"#;
-        assert_eq!(told("invalid_limit", errors, false).to_string(), "items[0].limit: is missing\nno");
+        assert_eq!(message("invalid_limit", errors, false).to_string(), "items[0].limit: is missing\nno");
     }
 
     #[test]
     fn a_token_is_missing_or_unknown() {
-        assert!(told("unauthorized", "[]", false).to_string().contains("set TIDEGATE_TOKEN"));
-        assert!(told("unauthorized", "[]", true).to_string().contains("does not know the token"));
+        assert!(message("unauthorized", "[]", false).to_string().contains("set TIDEGATE_TOKEN"));
+        assert!(message("unauthorized", "[]", true).to_string().contains("does not know the token"));
     }
 
     #[test]
     fn strangers_are_known_by_their_words() {
-        let url = Url::parse("http://localhost:1").expect("a URL");
-        let told = failure(&url, 404, None, "<html>", false).to_string();
-        assert!(told.contains("http://localhost:1 answered with status 404"), "{told}");
-        let told = failure(&url, 301, Some("https://there/"), "", false).to_string();
-        assert!(told.contains("points to https://there/"), "{told}");
+        let url = ServerUrl::parse("http://localhost:1").expect("a URL");
+        let message = failure(&url, 404, None, "<html>", false).to_string();
+        assert!(message.contains("http://localhost:1 answered with status 404"), "{message}");
+        let message = failure(&url, 301, Some("https://there/"), "", false).to_string();
+        assert!(message.contains("points to https://there/"), "{message}");
     }
 }

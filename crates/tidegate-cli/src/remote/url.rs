@@ -7,21 +7,21 @@ use ureq::http::Uri;
 
 /// Where a server is: `http://127.0.0.1:7700`, or `https://limits.example.com/tidegate` behind a proxy.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Url {
+pub(crate) struct ServerUrl {
     /// Without a slash at its end.
     text: String,
     host: String,
 }
 
-impl Url {
+impl ServerUrl {
     /// Reads what somebody wrote, or says what is wrong with it and what would be right.
-    pub(crate) fn parse(written: &str) -> Result<Url, String> {
-        let text = written.trim_end_matches('/');
-        let schemeless = !written.contains("://");
+    pub(crate) fn parse(text_given: &str) -> Result<ServerUrl, String> {
+        let text = text_given.trim_end_matches('/');
+        let schemeless = !text_given.contains("://");
         let refuse = |why: &str| {
             let advice =
                 if schemeless && !text.is_empty() { format!("; write http://{text}") } else { String::new() };
-            Err(format!("{why}, such as http://127.0.0.1:7700, found '{written}'{advice}"))
+            Err(format!("{why}, such as http://127.0.0.1:7700, found '{text_given}'{advice}"))
         };
         let Ok(uri) = text.parse::<Uri>() else { return refuse("must be a URL") };
         if schemeless || !matches!(uri.scheme_str(), Some("http" | "https")) {
@@ -38,7 +38,7 @@ impl Url {
         if uri.query().is_some() || text.contains('#') {
             return refuse("must end with the host, or with a path");
         }
-        Ok(Url { text: text.to_owned(), host: authority.host().to_owned() })
+        Ok(ServerUrl { text: text.to_owned(), host: authority.host().to_owned() })
     }
 
     /// The URL of a path there.
@@ -58,7 +58,7 @@ impl Url {
     }
 }
 
-impl fmt::Display for Url {
+impl fmt::Display for ServerUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)
     }
@@ -85,19 +85,19 @@ mod tests {
 
     #[test]
     fn a_server_may_be_anywhere() {
-        for (written, at) in [
+        for (text_given, at) in [
             ("http://127.0.0.1:7700", "http://127.0.0.1:7700/v1/limits"),
             ("http://127.0.0.1:7700/", "http://127.0.0.1:7700/v1/limits"),
             ("https://limits.example.com/tide//", "https://limits.example.com/tide/v1/limits"),
             ("http://[::1]:7700", "http://[::1]:7700/v1/limits"),
         ] {
-            assert_eq!(Url::parse(written).map(|url| url.at("/v1/limits")), Ok(at.to_owned()));
+            assert_eq!(ServerUrl::parse(text_given).map(|url| url.at("/v1/limits")), Ok(at.to_owned()));
         }
     }
 
     #[test]
     fn what_cannot_be_a_server_is_told_what_would_be() {
-        for (written, why) in [
+        for (text_given, why) in [
             ("localhost:7700", "write http://localhost:7700"),
             ("127.0.0.1", "write http://127.0.0.1"),
             ("", "must be"),
@@ -107,24 +107,24 @@ mod tests {
             ("http://host/#x", "must end with the host"),
             ("http://ho st", "must be a URL"),
         ] {
-            let told = Url::parse(written).expect_err(written);
-            assert!(told.contains(why), "{written}: {told}");
+            let message = ServerUrl::parse(text_given).expect_err(text_given);
+            assert!(message.contains(why), "{text_given}: {message}");
         }
     }
 
     #[test]
     fn a_secret_in_a_url_is_not_repeated() {
-        let told = Url::parse("http://ada:hunter2@host").expect_err("it has a password");
-        assert!(told.contains("TIDEGATE_TOKEN") && !told.contains("hunter2"), "{told}");
+        let message = ServerUrl::parse("http://ada:hunter2@host").expect_err("it has a password");
+        assert!(message.contains("TIDEGATE_TOKEN") && !message.contains("hunter2"), "{message}");
     }
 
     #[test]
     fn this_machine_has_several_names() {
         for here in ["http://localhost:1", "http://LOCALHOST", "http://127.9.9.9:1", "https://[::1]:1"] {
-            assert!(Url::parse(here).expect(here).is_loopback(), "{here}");
+            assert!(ServerUrl::parse(here).expect(here).is_loopback(), "{here}");
         }
         for elsewhere in ["http://10.0.0.1", "http://localhost.example.com", "http://[::2]:1"] {
-            assert!(!Url::parse(elsewhere).expect(elsewhere).is_loopback(), "{elsewhere}");
+            assert!(!ServerUrl::parse(elsewhere).expect(elsewhere).is_loopback(), "{elsewhere}");
         }
     }
 

@@ -4,14 +4,14 @@ use serde::Deserialize;
 
 /// What is counted for a limit as a whole, or for one key of it.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Usage {
+pub(crate) struct UsageReply {
     /// Every item of the row.
-    pub(crate) policy_status: Vec<Status>,
+    pub(crate) policy_status: Vec<ItemUsage>,
 }
 
 /// What is counted of one item.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Status {
+pub(crate) struct ItemUsage {
     /// Its name.
     pub(crate) item: String,
     /// How much is in use.
@@ -20,9 +20,9 @@ pub(crate) struct Status {
     pub(crate) last_time: Option<String>,
 }
 
-impl Usage {
+impl UsageReply {
     /// What is counted of the item of this name.
-    pub(crate) fn of(&self, item: &str) -> Option<&Status> {
+    pub(crate) fn of(&self, item: &str) -> Option<&ItemUsage> {
         self.policy_status.iter().find(|status| status.item == item)
     }
 }

@@ -2,24 +2,24 @@
 
 use std::fs::File;
 
-use crate::lines::{self, LONGEST_LINE, Piece};
+use crate::lines::{self, LONGEST_LINE, LineBatch};
 use crate::{Failure, instant, unreadable};
 
-use super::event::Event;
+use super::event::SimulatedEvent;
 
 /// The events of one read, in their order, and the text they were written in.
 #[derive(Debug, Default)]
-pub(super) struct Batch {
+pub(super) struct EventBatch {
     /// The lines of the events, one after the other; events say where in it their parts are.
     pub(super) text: String,
-    pub(super) events: Vec<Event>,
+    pub(super) events: Vec<SimulatedEvent>,
     /// What comes after them, if it is not another batch.
-    pub(super) end: Option<End>,
+    pub(super) end: Option<BatchEnd>,
 }
 
 /// Why there are no more batches.
 #[derive(Debug)]
-pub(super) enum End {
+pub(super) enum BatchEnd {
     /// The input has ended.
     Input,
     /// It makes no sense from here on, or cannot be read.
@@ -28,38 +28,43 @@ pub(super) enum End {
 
 /// Reads and understands the input.
 #[derive(Debug)]
-pub(super) struct Parser {
+pub(super) struct EventReader {
     name: String,
-    input: lines::Reader<File>,
-    instants: instant::Reader,
+    input: lines::LineReader<File>,
+    instants: instant::InstantReader,
     /// The number of the line before, from 1.
     line: u64,
 }
 
-impl Parser {
-    pub(super) fn new(name: String, input: File) -> Parser {
-        Parser { name, input: lines::Reader::new(input), instants: instant::Reader::default(), line: 0 }
+impl EventReader {
+    pub(super) fn new(name: String, input: File) -> EventReader {
+        EventReader {
+            name,
+            input: lines::LineReader::new(input),
+            instants: instant::InstantReader::default(),
+            line: 0,
+        }
     }
 
     /// Fills a batch with the events that come next.
-    pub(super) fn fill(&mut self, batch: &mut Batch) {
+    pub(super) fn fill(&mut self, batch: &mut EventBatch) {
         batch.text.clear();
         batch.events.clear();
         batch.end = match self.input.next() {
-            Ok(Piece::Lines(lines)) => {
+            Ok(LineBatch::Lines(lines)) => {
                 let failed = lines::split(lines).find_map(|line| {
                     self.line += 1;
                     let refuse = |why| Failure::BadInput(format!("{}:{}: {why}", self.name, self.line));
                     parse(line, self.line, &mut self.instants, batch).map_err(refuse).err()
                 });
-                failed.map(End::Failed)
+                failed.map(BatchEnd::Failed)
             }
-            Ok(Piece::Overlong(..)) => {
+            Ok(LineBatch::Overlong(..)) => {
                 let why = format!("{}:{}: {}", self.name, self.line + 1, too_long());
-                Some(End::Failed(Failure::BadInput(why)))
+                Some(BatchEnd::Failed(Failure::BadInput(why)))
             }
-            Ok(Piece::End) => Some(End::Input),
-            Err(error) => Some(End::Failed(unreadable(&self.name, &error))),
+            Ok(LineBatch::End) => Some(BatchEnd::Input),
+            Err(error) => Some(BatchEnd::Failed(unreadable(&self.name, &error))),
         };
     }
 }
@@ -69,7 +74,12 @@ fn too_long() -> String {
 }
 
 /// Adds the event of a line to a batch; a blank line has none.
-fn parse(line: &[u8], number: u64, instants: &mut instant::Reader, batch: &mut Batch) -> Result<(), String> {
+fn parse(
+    line: &[u8],
+    number: u64,
+    instants: &mut instant::InstantReader,
+    batch: &mut EventBatch,
+) -> Result<(), String> {
     if lines::is_blank(line) {
         return Ok(());
     }
@@ -79,7 +89,7 @@ fn parse(line: &[u8], number: u64, instants: &mut instant::Reader, batch: &mut B
     let line = std::str::from_utf8(line)
         .map_err(|error| format!("is not UTF-8 text from column {}", error.valid_up_to() + 1))?;
     let start = batch.text.len();
-    let event = Event::read(line, start, number, instants)?;
+    let event = SimulatedEvent::read(line, start, number, instants)?;
     batch.text.push_str(line);
     batch.events.push(event);
     Ok(())

@@ -12,55 +12,55 @@ use tidegate::{Amount, Timestamp};
 use crate::instant;
 use crate::json::{self, kind};
 
-/// The fields an event may have, in the order of [`Written`].
+/// The fields an event may have, in the order of [`WrittenEvent`].
 const FIELDS: [&str; 7] = ["at", "op", "limit_id", "limit_key", "count", "as", "lease"];
 
 /// Something that happens in the simulated day.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Event {
+pub(super) struct SimulatedEvent {
     /// The number of its line.
     pub(super) line: u64,
     /// When it says it happens.
     pub(super) at: Timestamp,
     /// Where it says so.
     pub(super) at_written: Range<usize>,
-    pub(super) limit_id: Option<Text>,
-    pub(super) limit_key: Option<Text>,
-    pub(super) op: Op,
+    pub(super) limit_id: Option<EventText>,
+    pub(super) limit_key: Option<EventText>,
+    pub(super) op: EventOp,
 }
 
 /// What happens.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Op {
-    Acquire { count: Amount, label: Option<Text> },
+pub(super) enum EventOp {
+    Acquire { count: Amount, label: Option<EventText> },
     Peek { count: Amount },
-    Release { label: Text },
+    Release { label: EventText },
     Reset,
 }
 
 /// A text of an event: where it is written, quotes included, and what it means if that is something else.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Text {
+pub(super) struct EventText {
     pub(super) written: Range<usize>,
     decoded: Option<Box<str>>,
 }
 
-impl Text {
+impl EventText {
     /// What it means. `batch` is the text it was read from.
     pub(super) fn meant<'a>(&'a self, batch: &'a str) -> &'a str {
         self.decoded.as_deref().unwrap_or_else(|| &batch[self.written.start + 1..self.written.end - 1])
     }
 }
 
-impl Event {
+impl SimulatedEvent {
     /// Reads a line that will stand at `start` of its batch's text.
     pub(super) fn read(
         line: &str,
         start: usize,
         number: u64,
-        instants: &mut instant::Reader,
-    ) -> Result<Event, String> {
-        let written = Written::read(line, start)?;
+        instants: &mut instant::InstantReader,
+    ) -> Result<SimulatedEvent, String> {
+        let written = WrittenEvent::read(line, start)?;
         let [at, op, limit_id, limit_key, count, label, lease] = written.values;
         let at =
             at.ok_or("at: is missing; every event says when it happens, in RFC 3339 or seconds since 1970")?;
@@ -76,14 +76,14 @@ impl Event {
             ));
         }
         let op = match op {
-            "peek" => Op::Peek { count },
-            "release" => {
-                Op::Release { label: lease.ok_or("lease: is missing; a release names what it gives back")? }
-            }
-            "reset" => Op::Reset,
-            _ => Op::Acquire { count, label },
+            "peek" => EventOp::Peek { count },
+            "release" => EventOp::Release {
+                label: lease.ok_or("lease: is missing; a release names what it gives back")?,
+            },
+            "reset" => EventOp::Reset,
+            _ => EventOp::Acquire { count, label },
         };
-        let event = Event {
+        let event = SimulatedEvent {
             line: number,
             at: instants.read(at).map_err(|why| format!("at: {why}"))?,
             at_written: written.place(at),
@@ -91,7 +91,7 @@ impl Event {
             limit_key: text("limit_key", limit_key)?,
             op,
         };
-        if event.limit_id.is_none() && !matches!(event.op, Op::Release { .. }) {
+        if event.limit_id.is_none() && !matches!(event.op, EventOp::Release { .. }) {
             return Err("limit_id: is missing; it says which limit is meant".to_owned());
         }
         Ok(event)
@@ -99,15 +99,15 @@ impl Event {
 }
 
 /// An event as it is written: the JSON of every field, in the order of [`FIELDS`].
-struct Written<'a> {
+struct WrittenEvent<'a> {
     line: &'a str,
     start: usize,
     values: [Option<&'a str>; FIELDS.len()],
 }
 
-impl<'a> Written<'a> {
-    fn read(line: &'a str, start: usize) -> Result<Written<'a>, String> {
-        let mut written = Written { line, start, values: [None; FIELDS.len()] };
+impl<'a> WrittenEvent<'a> {
+    fn read(line: &'a str, start: usize) -> Result<WrittenEvent<'a>, String> {
+        let mut written = WrittenEvent { line, start, values: [None; FIELDS.len()] };
         let mut seen = [false; FIELDS.len()];
         let mut wrong = None;
         let is_object = json::fields(line, |name, value| match field(name) {
@@ -130,7 +130,7 @@ impl<'a> Written<'a> {
         start..start + value.len()
     }
 
-    fn text(&self, name: &str, value: &str) -> Result<Text, String> {
+    fn text(&self, name: &str, value: &str) -> Result<EventText, String> {
         let meant = json::text(value).ok_or_else(|| match kind(value) {
             "text" => format!("{name}: has an escape that is no character"),
             found => format!("{name}: must be text, found {found}"),
@@ -139,7 +139,7 @@ impl<'a> Written<'a> {
             Cow::Borrowed(_) => None,
             Cow::Owned(meant) => Some(meant.into_boxed_str()),
         };
-        Ok(Text { written: self.place(value), decoded })
+        Ok(EventText { written: self.place(value), decoded })
     }
 }
 

@@ -8,15 +8,15 @@ use crate::decision::number;
 
 /// Counts per limit, in the order of the file.
 #[derive(Debug)]
-pub(super) struct Summary {
-    limits: Vec<Tally>,
+pub(super) struct SimulationSummary {
+    limits: Vec<LimitSummary>,
     by_id: HashMap<String, usize>,
     /// Which limit was counted last.
     latest: usize,
 }
 
 #[derive(Debug)]
-struct Tally {
+struct LimitSummary {
     id: String,
     leases: bool,
     allowed: u64,
@@ -26,10 +26,10 @@ struct Tally {
     items: Vec<(String, u64)>,
 }
 
-impl Summary {
-    pub(super) fn of(limits: &[LimitSpec]) -> Summary {
+impl SimulationSummary {
+    pub(super) fn of(limits: &[LimitSpec]) -> SimulationSummary {
         let by_id = limits.iter().enumerate().map(|(index, limit)| (limit.id.clone(), index)).collect();
-        Summary { limits: limits.iter().map(Tally::of).collect(), by_id, latest: 0 }
+        SimulationSummary { limits: limits.iter().map(LimitSummary::of).collect(), by_id, latest: 0 }
     }
 
     /// Whether the grants of a limit come with leases; `None` if there is no such limit.
@@ -80,9 +80,9 @@ impl Summary {
     }
 }
 
-impl Tally {
-    fn of(limit: &LimitSpec) -> Tally {
-        Tally {
+impl LimitSummary {
+    fn of(limit: &LimitSpec) -> LimitSummary {
+        LimitSummary {
             id: limit.id.clone(),
             leases: limit.items.iter().any(|item| matches!(item.policy, Policy::Concurrency { .. })),
             allowed: 0,

@@ -4,38 +4,39 @@ use std::io::{self, BufWriter, StdoutLock, Write};
 
 use serde::Serialize;
 use tidegate::Timestamp;
-use tidegate_disk::log::{Found, Kind, inspect};
-use tidegate_disk::record::{Record, Records};
+use tidegate_disk::record::{LogRecord, RecordReader};
+use tidegate_disk::wal::{BlockKind, InspectedItem, inspect};
 
-use super::known::Known;
-use super::told::Told;
+use super::limit_names::LimitNames;
+use super::record_json::RecordJson;
 use super::{as_line, instant, open, refused};
 use crate::args::DumpArgs;
 use crate::bench::number::counted;
-use crate::{Failure, say, unwritable};
+use crate::{Failure, print_message, unwritable};
 
 /// Shows every record.
 pub(super) fn run(args: &DumpArgs) -> Result<(), Failure> {
     let files = open(&args.folder)?;
     let out = BufWriter::new(io::stdout().lock());
-    let mut dump = Dump { out, written: Ok(()), is_json: args.json, known: Known::default(), problems: 0 };
+    let mut dump =
+        RecordDump { out, written: Ok(()), is_json: args.json, names: LimitNames::default(), problems: 0 };
     inspect(&files, &mut |found| dump.found(&found)).map_err(|error| refused(&args.folder, error))?;
     dump.end()
 }
 
 /// What there is to see, on its way out.
-struct Dump {
+struct RecordDump {
     out: BufWriter<StdoutLock<'static>>,
     /// Whether whoever reads it still does.
     written: io::Result<()>,
     is_json: bool,
-    known: Known,
+    names: LimitNames,
     problems: u64,
 }
 
 /// Where a record stands.
 #[derive(Debug, Clone, Copy, Serialize)]
-struct Place<'a> {
+struct RecordPosition<'a> {
     file: &'a str,
     /// Where its chunk or block begins.
     offset: u64,
@@ -44,56 +45,58 @@ struct Place<'a> {
 }
 
 #[derive(Debug, Serialize)]
-struct Line<'a> {
+struct DumpLine<'a> {
     #[serde(flatten)]
-    place: Place<'a>,
+    place: RecordPosition<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     time: Option<&'a str>,
     #[serde(flatten)]
-    told: Told,
+    record_json: RecordJson,
 }
 
-impl Dump {
-    fn found(&mut self, found: &Found<'_>) {
+impl RecordDump {
+    fn found(&mut self, found: &InspectedItem<'_>) {
         match *found {
-            Found::Chunk { file, offset, payload } => {
-                let place = Place { file, offset, block: None };
+            InspectedItem::Chunk { file, offset, payload } => {
+                let place = RecordPosition { file, offset, block: None };
                 self.head(&format!("{file} at byte {offset}"));
                 self.records(place, None, payload);
             }
-            Found::Block { file, offset, kind, number, time, payload } => {
-                let (place, time) =
-                    (Place { file, offset, block: Some(number) }, instant(Timestamp::from_ticks(time)));
+            InspectedItem::Block { file, offset, kind, number, time, payload } => {
+                let (place, time) = (
+                    RecordPosition { file, offset, block: Some(number) },
+                    instant(Timestamp::from_ticks(time)),
+                );
                 self.head(&format!("{file} at byte {offset}: block {number}, {time}"));
-                let told = match kind {
-                    Kind::Records if payload.is_empty() => Told::Time,
-                    Kind::Records => return self.records(place, Some(&time), payload),
-                    Kind::Start => Told::Opened,
-                    Kind::Seal => Told::Sealed,
-                    Kind::Stop => Told::Stopped,
+                let record_json = match kind {
+                    BlockKind::Records if payload.is_empty() => RecordJson::Time,
+                    BlockKind::Records => return self.records(place, Some(&time), payload),
+                    BlockKind::Start => RecordJson::Opened,
+                    BlockKind::Seal => RecordJson::Sealed,
+                    BlockKind::Stop => RecordJson::Stopped,
                 };
-                self.line(place, Some(&time), told);
+                self.line(place, Some(&time), record_json);
             }
-            Found::Problem(problem) => self.problem(&problem.to_string()),
+            InspectedItem::Problem(problem) => self.problem(&problem.to_string()),
         }
     }
 
-    fn records(&mut self, place: Place<'_>, time: Option<&str>, payload: &[u8]) {
-        let mut records = Records::new(payload);
+    fn records(&mut self, place: RecordPosition<'_>, time: Option<&str>, payload: &[u8]) {
+        let mut records = RecordReader::new(payload);
         loop {
-            let record = match records.next(&|id| self.known.limit(id)) {
+            let record = match records.next(&|id| self.names.limit(id)) {
                 Ok(Some(record)) => record,
                 Ok(None) => return,
                 Err(illegible) => {
-                    let Place { file, offset, .. } = place;
+                    let RecordPosition { file, offset, .. } = place;
                     return self.problem(&format!("{file} at byte {offset}: no record: {illegible}"));
                 }
             };
-            if let Record::Put { text, .. } = &record {
-                self.known.put(text);
+            if let LogRecord::Put { text, .. } = &record {
+                self.names.put(text);
             }
-            let told = Told::of(record, &self.known);
-            self.line(place, time, told);
+            let record_json = RecordJson::of(record, &self.names);
+            self.line(place, time, record_json);
         }
     }
 
@@ -104,11 +107,11 @@ impl Dump {
         }
     }
 
-    fn line(&mut self, place: Place<'_>, time: Option<&str>, told: Told) {
+    fn line(&mut self, place: RecordPosition<'_>, time: Option<&str>, record_json: RecordJson) {
         let line = if self.is_json {
-            as_line(&Line { place, time, told })
+            as_line(&DumpLine { place, time, record_json })
         } else {
-            let mut line = told.line();
+            let mut line = record_json.line();
             line.push('\n');
             line
         };
@@ -117,7 +120,7 @@ impl Dump {
 
     fn problem(&mut self, what: &str) {
         self.problems += 1;
-        say(what);
+        print_message(what);
     }
 
     fn write(&mut self, text: &str) {

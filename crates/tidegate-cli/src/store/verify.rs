@@ -9,19 +9,21 @@ use tidegate::Timestamp;
 use tidegate::clock::SystemClock;
 use tidegate::store::Memory;
 use tidegate::store::memory::restoring::Restore;
-use tidegate_disk::files::Real;
-use tidegate_disk::log::{Before, Found, MOST_PROBLEMS, Problem, Report, Tail, inspect};
-use tidegate_disk::record::{Record, Records};
+use tidegate_disk::directory::RealDirectory;
+use tidegate_disk::record::{LogRecord, RecordReader};
+use tidegate_disk::wal::{
+    InspectedItem, InspectionReport, LogProblem, LogTail, MAX_PROBLEMS, PreviousRun, inspect,
+};
 
-use super::{as_line, digits, instant, open, place, refused};
+use super::{as_line, digits, instant, open, path_text, refused};
 use crate::args::VerifyArgs;
 use crate::bench::number::{counted, grouped};
-use crate::{Failure, answer};
+use crate::{Failure, print_result};
 
 /// How often a store that changes while it is looked at is looked at.
-const MOST_LOOKS: usize = 4;
+const MAX_ATTEMPTS: usize = 4;
 /// A store that is only rehearsed has room for everything: how much a server gives it is not known here.
-const ROOM: usize = usize::MAX / 4;
+const DRY_RUN_CAPACITY: usize = usize::MAX / 4;
 
 const WHAT_TO_DO: &str = "A server does not start from this directory. Restore it from a backup (`tidegate store backup` makes one); \
                           nothing can be left out of it without selling something twice.";
@@ -29,9 +31,13 @@ const WHAT_TO_DO: &str = "A server does not start from this directory. Restore i
 /// Looks at everything, and says what is wrong with it.
 pub(super) fn run(args: &VerifyArgs) -> Result<(), Failure> {
     let files = open(&args.folder)?;
-    let seen = look_well(&files).map_err(|error| refused(&args.folder, error))?;
-    answer(&if args.json { as_line(&seen.told(&args.folder)) } else { seen.text(&args.folder) })?;
-    match seen.report.problem_count {
+    let verification = verify(&files).map_err(|error| refused(&args.folder, error))?;
+    print_result(&if args.json {
+        as_line(&verification.json(&args.folder))
+    } else {
+        verification.text(&args.folder)
+    })?;
+    match verification.report.problem_count {
         0 => Ok(()),
         count => {
             let wrong = counted(count, "thing is", "things are");
@@ -41,58 +47,58 @@ pub(super) fn run(args: &VerifyArgs) -> Result<(), Failure> {
 }
 
 /// Looks until nothing is wrong, or the same is wrong twice: what is being written may look wrong for a moment.
-fn look_well(files: &Real) -> std::io::Result<Seen> {
-    let mut seen = look(files)?;
-    for _ in 1..MOST_LOOKS {
-        if seen.report.is_sound() {
+fn verify(files: &RealDirectory) -> std::io::Result<Verification> {
+    let mut verification = verify_once(files)?;
+    for _ in 1..MAX_ATTEMPTS {
+        if verification.report.is_sound() {
             break;
         }
-        let again = look(files)?;
-        if again == seen {
+        let again = verify_once(files)?;
+        if again == verification {
             break;
         }
-        seen = again;
+        verification = again;
     }
-    Ok(seen)
+    Ok(verification)
 }
 
-fn look(files: &Real) -> std::io::Result<Seen> {
-    let mut rehearsal = Rehearsal::new();
-    let mut report = inspect(files, &mut |found| rehearsal.found(&found))?;
-    let room = MOST_PROBLEMS.saturating_sub(report.problems.len());
-    report.problem_count += rehearsal.problems.len() as u64;
-    report.problems.extend(rehearsal.problems.into_iter().take(room));
-    Ok(Seen {
-        limits: rehearsal.restoring.limits().count() as u64,
-        snapshot_records: rehearsal.snapshot_records,
-        log_records: rehearsal.log_records,
+fn verify_once(files: &RealDirectory) -> std::io::Result<Verification> {
+    let mut dry_run = DryRun::new();
+    let mut report = inspect(files, &mut |found| dry_run.found(&found))?;
+    let room = MAX_PROBLEMS.saturating_sub(report.problems.len());
+    report.problem_count += dry_run.problems.len() as u64;
+    report.problems.extend(dry_run.problems.into_iter().take(room));
+    Ok(Verification {
+        limits: dry_run.restoring.limits().count() as u64,
+        snapshot_records: dry_run.snapshot_records,
+        log_records: dry_run.log_records,
         report,
     })
 }
 
 /// What was found.
 #[derive(Debug, PartialEq, Eq)]
-struct Seen {
-    report: Report,
+struct Verification {
+    report: InspectionReport,
     limits: u64,
     snapshot_records: u64,
     log_records: u64,
 }
 
 /// A start that does not take place.
-struct Rehearsal {
+struct DryRun {
     restoring: Restore,
     snapshot_records: u64,
     log_records: u64,
     /// Whether everything so far was as it should be. What comes after a gap need not make sense.
     is_whole: bool,
-    problems: Vec<Problem>,
+    problems: Vec<LogProblem>,
 }
 
-impl Rehearsal {
-    fn new() -> Rehearsal {
-        let memory = Memory { capacity_bytes: ROOM, ..Memory::default() };
-        Rehearsal {
+impl DryRun {
+    fn new() -> DryRun {
+        let memory = Memory { capacity_bytes: DRY_RUN_CAPACITY, ..Memory::default() };
+        DryRun {
             restoring: Restore::new(SystemClock::new(), memory),
             snapshot_records: 0,
             log_records: 0,
@@ -101,19 +107,19 @@ impl Rehearsal {
         }
     }
 
-    fn found(&mut self, found: &Found<'_>) {
+    fn found(&mut self, found: &InspectedItem<'_>) {
         let (file, offset, read) = match *found {
-            Found::Chunk { file, offset, payload } => {
+            InspectedItem::Chunk { file, offset, payload } => {
                 let read = self.read(payload);
                 self.snapshot_records += read.0;
                 (file, offset, read.1)
             }
-            Found::Block { file, offset, payload, .. } => {
+            InspectedItem::Block { file, offset, payload, .. } => {
                 let read = self.read(payload);
                 self.log_records += read.0;
                 (file, offset, read.1)
             }
-            Found::Problem(_) => {
+            InspectedItem::Problem(_) => {
                 self.is_whole = false;
                 return;
             }
@@ -121,15 +127,15 @@ impl Rehearsal {
         if let Err(why) = read {
             self.is_whole = false;
             let what = format!("records that make no sense: {why}");
-            if self.problems.len() < MOST_PROBLEMS {
-                self.problems.push(Problem { file: file.to_owned(), offset, what });
+            if self.problems.len() < MAX_PROBLEMS {
+                self.problems.push(LogProblem { file: file.to_owned(), offset, what });
             }
         }
     }
 
     /// Reads records; how many, and whether all of them made sense.
     fn read(&mut self, payload: &[u8]) -> (u64, Result<(), String>) {
-        let mut records = Records::new(payload);
+        let mut records = RecordReader::new(payload);
         let mut count = 0;
         loop {
             let restoring = &self.restoring;
@@ -140,28 +146,28 @@ impl Rehearsal {
             };
             count += 1;
             if self.is_whole
-                && let Err(why) = self.tell(record)
+                && let Err(why) = self.apply(record)
             {
                 return (count, Err(why));
             }
         }
     }
 
-    fn tell(&mut self, record: Record<'_>) -> Result<(), String> {
-        let told = record.tell(&mut self.restoring);
-        told.map_err(|why| why.to_string())
+    fn apply(&mut self, record: LogRecord<'_>) -> Result<(), String> {
+        let json = record.restore_into(&mut self.restoring);
+        json.map_err(|why| why.to_string())
     }
 }
 
-impl Seen {
+impl Verification {
     /// For people.
     fn text(&self, folder: &Path) -> String {
-        let Seen { report, limits, snapshot_records, log_records } = self;
+        let Verification { report, limits, snapshot_records, log_records } = self;
         let records = |count| counted(count, "record", "records");
         let bytes = |count| counted(count, "byte", "bytes");
         let mut lines = vec![match report.store_id {
-            Some(id) => format!("{}: store {}", place(folder), digits(&id)),
-            None => format!("{}: which store it is cannot be read", place(folder)),
+            Some(id) => format!("{}: store {}", path_text(folder), digits(&id)),
+            None => format!("{}: which store it is cannot be read", path_text(folder)),
         }];
         lines.push(match report.snapshot {
             Some(segment) => format!(
@@ -183,19 +189,19 @@ impl Seen {
         if let Some((first, last)) = report.times {
             lines.push(format!("written   from {} to {}", at(first), at(last)));
         }
-        let left = match report.before {
+        let left = match report.previous_run {
             _ if report.store_id.is_none() => "cannot be told",
-            Before::Created => "new, and never written to",
-            Before::Stopped => "stopped cleanly",
-            Before::Crashed if report.is_sound() => {
+            PreviousRun::Created => "new, and never written to",
+            PreviousRun::Stopped => "stopped cleanly",
+            PreviousRun::Crashed if report.is_sound() => {
                 "a server runs on it, or it was not stopped cleanly: the next start recovers"
             }
-            Before::Crashed => "a server runs on it, or it was not stopped cleanly",
+            PreviousRun::Crashed => "a server runs on it, or it was not stopped cleanly",
         };
         lines.push(format!("left      {left}"));
         lines.push(match &report.tail {
-            Tail::Whole => "tail      whole".to_owned(),
-            Tail::Torn { file, offset, bytes: torn } => format!(
+            LogTail::Whole => "tail      whole".to_owned(),
+            LogTail::Torn { file, offset, bytes: torn } => format!(
                 "tail      {} of {file} from byte {offset} on are not a whole block: nobody was told of it, and a start cuts it off",
                 bytes(*torn)
             ),
@@ -214,30 +220,30 @@ impl Seen {
         lines.join("\n")
     }
 
-    fn told(&self, folder: &Path) -> Told<'_> {
+    fn json(&self, folder: &Path) -> VerificationJson<'_> {
         let report = &self.report;
-        let problem = |problem: &Problem| ProblemTold {
+        let problem = |problem: &LogProblem| ProblemJson {
             file: problem.file.clone(),
             offset: problem.offset,
             what: problem.what.clone(),
         };
-        Told {
-            directory: place(folder),
+        VerificationJson {
+            directory: path_text(folder),
             store: report.store_id.map(|id| digits(&id)),
             sound: report.is_sound(),
-            left: match report.before {
+            left: match report.previous_run {
                 _ if report.store_id.is_none() => "unknown",
-                Before::Created => "new",
-                Before::Stopped => "stopped",
-                Before::Crashed => "running_or_crashed",
+                PreviousRun::Created => "new",
+                PreviousRun::Stopped => "stopped",
+                PreviousRun::Crashed => "running_or_crashed",
             },
-            snapshot: report.snapshot.map(|segment| SnapshotTold {
+            snapshot: report.snapshot.map(|segment| SnapshotJson {
                 segment,
                 chunks: report.chunks,
                 bytes: report.snapshot_bytes,
                 records: self.snapshot_records,
             }),
-            log: LogTold {
+            log: LogJson {
                 segments: report.segments,
                 blocks: report.blocks,
                 bytes: report.block_bytes,
@@ -245,10 +251,12 @@ impl Seen {
                 last_block: report.last_number,
             },
             limits: self.limits,
-            times: report.times.map(|(first, last)| TimesTold { first: at(first), last: at(last) }),
+            times: report.times.map(|(first, last)| TimesJson { first: at(first), last: at(last) }),
             torn_tail: match &report.tail {
-                Tail::Whole => None,
-                Tail::Torn { file, offset, bytes } => Some(TornTold { file, offset: *offset, bytes: *bytes }),
+                LogTail::Whole => None,
+                LogTail::Torn { file, offset, bytes } => {
+                    Some(TornTailJson { file, offset: *offset, bytes: *bytes })
+                }
             },
             problems: report.problems.iter().map(problem).collect(),
             problem_count: report.problem_count,
@@ -261,22 +269,22 @@ fn at(ticks: u64) -> String {
 }
 
 #[derive(Debug, Serialize)]
-struct Told<'a> {
+struct VerificationJson<'a> {
     directory: String,
     store: Option<String>,
     sound: bool,
     left: &'static str,
-    snapshot: Option<SnapshotTold>,
-    log: LogTold,
+    snapshot: Option<SnapshotJson>,
+    log: LogJson,
     limits: u64,
-    times: Option<TimesTold>,
-    torn_tail: Option<TornTold<'a>>,
-    problems: Vec<ProblemTold>,
+    times: Option<TimesJson>,
+    torn_tail: Option<TornTailJson<'a>>,
+    problems: Vec<ProblemJson>,
     problem_count: u64,
 }
 
 #[derive(Debug, Serialize)]
-struct SnapshotTold {
+struct SnapshotJson {
     segment: u64,
     chunks: u64,
     bytes: u64,
@@ -284,7 +292,7 @@ struct SnapshotTold {
 }
 
 #[derive(Debug, Serialize)]
-struct LogTold {
+struct LogJson {
     segments: u64,
     blocks: u64,
     bytes: u64,
@@ -293,20 +301,20 @@ struct LogTold {
 }
 
 #[derive(Debug, Serialize)]
-struct TimesTold {
+struct TimesJson {
     first: String,
     last: String,
 }
 
 #[derive(Debug, Serialize)]
-struct TornTold<'a> {
+struct TornTailJson<'a> {
     file: &'a str,
     offset: u64,
     bytes: u64,
 }
 
 #[derive(Debug, Serialize)]
-struct ProblemTold {
+struct ProblemJson {
     file: String,
     offset: u64,
     what: String,

@@ -1,18 +1,17 @@
-//! `tidegate gateway` as whoever runs it and whoever calls it meets it: the real binary, real sockets, real clients.
+//! `tidegate gateway` end to end: the real binary, real sockets, real clients.
 //!
-//! What the gateway does with every odd byte is tested in its own crate; here it is tested that all of it is there when a file is
-//! written, a process is started and signals are sent.
+//! The gateway crate tests protocol details. These tests cover settings files, processes and signals.
 
+mod abusive_client;
 mod access_log;
 mod backend;
-mod crowd;
-mod demonstration;
-mod ending;
-mod managing;
-mod refusals;
+mod fixture;
+mod http_client;
+mod management_api;
+mod many_connections;
 mod reloads;
-mod stage;
-mod wire;
+mod shutdown;
+mod startup_errors;
 
 use crate::clients::pass;
 

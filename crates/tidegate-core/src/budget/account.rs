@@ -1,11 +1,11 @@
-//! Accounts: a budget that is kept, from one look at a counter to the next.
+//! A budget account: turns usage measurements into the rate that is allowed next.
 //!
-//! An account knows two windows. The **tile** is the one of the calendar that began at its hour and begins anew when it ends; what it has left is
-//! spread by [`BudgetTerms::outlook`]. The **trail** is the one of the same length that ends now, at any moment ([`TrailingWindow`]). Nobody has to obey
-//! the trail, but whoever is judged by it has to.
+//! An account tracks two windows. The **scheduled window** starts at calendar times; [`BudgetTerms::forecast`] spreads its
+//! remaining quota. The **trailing window** has the same length and ends now ([`TrailingWindow`]). Enforcing the trailing
+//! window is optional; it matters where a provider measures it.
 //!
-//! Tiles are a matter of the wall clock and trails of a steady one, so that a clock that is put right neither loses nor gains anything on
-//! the trail. A tile that has ended does not come back.
+//! The scheduled window follows the wall clock, the trailing window a monotonic clock. A clock adjustment therefore neither
+//! loses nor adds trailing usage. A scheduled window that has ended is not reopened.
 
 use std::time::Duration;
 
@@ -13,24 +13,24 @@ use super::{BudgetForecast, BudgetTerms, Quota, Rate, TrailingWindow};
 use crate::calendar::{ScheduledWindow, WindowSchedule};
 use crate::time::{Tick, Timestamp};
 
-/// When something is looked at, by two clocks.
+/// The time of a measurement, by two clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BudgetTime {
-    /// What the wall clock says, in nanoseconds.
+    /// The wall clock, in nanoseconds.
     pub wall: Timestamp,
-    /// What a clock says that nobody sets, in nanoseconds since anything.
+    /// A monotonic clock, in nanoseconds since any origin.
     pub monotonic: i64,
 }
 
-/// What time counts as that nobody looked at.
+/// How unobserved time counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Unobserved {
-    /// As if the average had been used: it neither helps nor hurts.
+    /// As usage at the average.
     #[default]
     Limit,
-    /// As the time of the same tile that was looked at.
+    /// As the average of the observed time in the same window.
     Average,
-    /// As if nothing had been used.
+    /// As no usage.
     Zero,
 }
 
@@ -48,159 +48,160 @@ impl Unobserved {
     }
 }
 
-/// A budget that is kept.
+/// A budget account.
 #[derive(Debug, Clone)]
 pub struct BudgetAccount {
     terms: BudgetTerms,
-    tiling: WindowSchedule,
+    schedule: WindowSchedule,
     unobserved: Unobserved,
-    /// Whether the trail is obeyed; it is kept in any case.
-    guards: bool,
-    trail: TrailingWindow,
-    tile: ScheduledWindow,
-    /// What was seen to be used in this tile, and in how much of its time.
+    /// Whether the trailing window is enforced. It is tracked in any case.
+    enforce_trailing: bool,
+    trailing: TrailingWindow,
+    window: ScheduledWindow,
+    /// The observed usage of the current window, and the observed time.
     observed: Quota,
     observed_for: Duration,
     unobserved_for: Duration,
     now: BudgetTime,
 }
 
-/// What may be used now.
+/// The rates that are allowed now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BudgetAdvice {
-    /// How the tile stands.
+    /// The forecast of the scheduled window.
     pub forecast: BudgetForecast,
-    /// What the trail allows.
+    /// The rate that the trailing window allows.
     pub trailing_rate: Rate,
-    /// What may be used: the smaller of the two if the trail is obeyed, and never less than the floor.
+    /// The allowed rate: the smaller of both if the trailing window is enforced, and at least the floor.
     pub limit: Rate,
 }
 
 impl BudgetAccount {
-    /// An account from now on. Steps are this long at most: nobody waits longer before looking again.
+    /// Opens an account. `step` is the longest time between two measurements.
     pub fn open(
         terms: BudgetTerms,
-        tiling: WindowSchedule,
+        schedule: WindowSchedule,
         unobserved: Unobserved,
-        guards: bool,
+        enforce_trailing: bool,
         step: Duration,
         now: BudgetTime,
     ) -> BudgetAccount {
-        let tile = tiling.window(now.wall);
+        let window = schedule.window(now.wall);
         let average = terms.effective_average();
         let before = if unobserved == Unobserved::Zero { Rate::ZERO } else { average };
-        let trail =
-            TrailingWindow::new(average, terms.floor, tiling.nominal_length(), step, now.monotonic, before);
+        let trailing =
+            TrailingWindow::new(average, terms.floor, schedule.nominal_length(), step, now.monotonic, before);
         BudgetAccount {
             terms,
-            tiling,
+            schedule,
             unobserved,
-            guards,
-            trail,
-            tile,
+            enforce_trailing,
+            trailing,
+            window,
             observed: Quota::ZERO,
             observed_for: Duration::ZERO,
-            unobserved_for: between(tile.start, now.wall),
+            unobserved_for: between(window.start, now.wall),
             now,
         }
     }
 
-    /// So much was used since the last moment.
+    /// Records the usage since the last measurement.
     pub fn observe(&mut self, now: BudgetTime, used: Quota) {
-        self.trail.observe(now.monotonic, used);
+        self.trailing.observe(now.monotonic, used);
         let time = between(self.now.wall, now.wall);
-        let since = self.enter(now.wall, time);
-        let before = time.saturating_sub(since);
-        // Of what was used evenly the part of a tile that has ended stays there.
-        let gone = if before.is_zero() { Quota::ZERO } else { used.portion(before, time) };
-        self.observed = self.observed.plus(used.minus(gone));
-        self.observed_for += since;
+        let in_window = self.advance_window(now.wall, time);
+        let before = time.saturating_sub(in_window);
+        // The usage is spread evenly. The part in an ended window stays there.
+        let in_ended_window = if before.is_zero() { Quota::ZERO } else { used.portion(before, time) };
+        self.observed = self.observed.plus(used.minus(in_ended_window));
+        self.observed_for += in_window;
         self.now = BudgetTime {
             wall: self.now.wall.max(now.wall),
             monotonic: self.now.monotonic.max(now.monotonic),
         };
     }
 
-    /// Nobody looked since the last moment.
+    /// Records that the time since the last measurement was not observed.
     pub fn observe_gap(&mut self, now: BudgetTime) {
         let steady = u64::try_from(now.monotonic.saturating_sub(self.now.monotonic)).unwrap_or(0);
-        self.trail.observe(now.monotonic, self.charge(Duration::from_nanos(steady)));
+        self.trailing.observe(now.monotonic, self.unobserved_usage(Duration::from_nanos(steady)));
         let time = between(self.now.wall, now.wall);
-        let since = self.enter(now.wall, time);
-        self.unobserved_for += since;
+        let in_window = self.advance_window(now.wall, time);
+        self.unobserved_for += in_window;
         self.now = BudgetTime {
             wall: self.now.wall.max(now.wall),
             monotonic: self.now.monotonic.max(now.monotonic),
         };
     }
 
-    /// What may be used until the next look.
+    /// The rates that are allowed until the next measurement.
     pub fn advice(&mut self) -> BudgetAdvice {
-        let outlook = self.terms.forecast(self.tile.length(), self.elapsed(), self.used());
-        let trailing = self.trail.max_rate();
-        let limit = if self.guards { outlook.safe_rate.min(trailing) } else { outlook.safe_rate };
-        BudgetAdvice { forecast: outlook, trailing_rate: trailing, limit: limit.max(self.terms.floor) }
+        let forecast = self.terms.forecast(self.window.length(), self.elapsed(), self.used());
+        let trailing = self.trailing.max_rate();
+        let limit = if self.enforce_trailing { forecast.safe_rate.min(trailing) } else { forecast.safe_rate };
+        BudgetAdvice { forecast: forecast, trailing_rate: trailing, limit: limit.max(self.terms.floor) }
     }
 
-    /// What this tile has used, what was not seen included.
+    /// The usage of the current window, including the charge for unobserved time.
     pub fn used(&self) -> Quota {
-        self.observed.plus(self.charge(self.unobserved_for))
+        self.observed.plus(self.unobserved_usage(self.unobserved_for))
     }
 
-    /// What was seen to be used on average in this tile, rounded down.
+    /// The average observed usage of the current window, rounded down.
     pub fn average(&self) -> Rate {
         if self.observed_for.is_zero() { Rate::ZERO } else { self.observed.rate_over(self.observed_for) }
     }
 
-    /// The present tile.
+    /// The current scheduled window.
     pub fn window(&self) -> ScheduledWindow {
-        self.tile
+        self.window
     }
 
-    /// How much of the present tile has passed.
+    /// The elapsed time of the current window.
     pub fn elapsed(&self) -> Duration {
-        between(self.tile.start, self.now.wall)
+        between(self.window.start, self.now.wall)
     }
 
-    /// How much of that nobody looked at.
+    /// The unobserved time of the current window.
     pub fn unobserved_for(&self) -> Duration {
         self.unobserved_for
     }
 
-    /// What was used in the window that ends now.
+    /// The usage of the trailing window.
     pub fn trailing_used(&self) -> Quota {
-        self.trail.used()
+        self.trailing.used()
     }
 
-    /// What a whole window may use.
+    /// The quota of a whole window.
     pub fn trailing_total(&self) -> Quota {
-        self.terms.total(self.tiling.nominal_length())
+        self.terms.total(self.schedule.nominal_length())
     }
 
-    /// The latest moment.
+    /// The time of the last measurement.
     pub fn now(&self) -> BudgetTime {
         self.now
     }
 
-    /// The terms it is kept by.
+    /// The terms.
     pub fn terms(&self) -> &BudgetTerms {
         &self.terms
     }
 
-    /// Begins the tile of an instant if the present one has ended; how much of the last stretch of time falls into it.
-    fn enter(&mut self, wall: Timestamp, time: Duration) -> Duration {
-        if wall < self.tile.end {
+    /// Moves to the window of `wall` if the current one has ended. Returns the part of `time` that falls into the current
+    /// window.
+    fn advance_window(&mut self, wall: Timestamp, time: Duration) -> Duration {
+        if wall < self.window.end {
             return time;
         }
-        self.tile = self.tiling.window(wall);
+        self.window = self.schedule.window(wall);
         self.observed = Quota::ZERO;
         self.observed_for = Duration::ZERO;
         self.unobserved_for = Duration::ZERO;
-        between(self.tile.start.max(self.now.wall), wall)
+        between(self.window.start.max(self.now.wall), wall)
     }
 
-    /// What time that nobody looked at counts as.
-    fn charge(&self, time: Duration) -> Quota {
+    /// The usage that unobserved time counts as.
+    fn unobserved_usage(&self, time: Duration) -> Quota {
         match self.unobserved {
             Unobserved::Zero => Quota::ZERO,
             Unobserved::Average if !self.observed_for.is_zero() => {

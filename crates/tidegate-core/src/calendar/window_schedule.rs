@@ -1,8 +1,9 @@
-//! Tilings: stretches of one length that follow each other from an hour of the day on, where people live.
+//! Consecutive windows of one length, aligned to an hour of the day in a time zone.
 //!
-//! * What divides a day begins anew at its hour each date, so that the last stretch of a date has an hour less or more when clocks change.
-//! * Whole days are counted from 1970-01-01, from hour to hour.
-//! * Anything else is counted in elapsed time from there.
+//! * A length that divides a day restarts at the first hour of each date. A clock change makes the last window of that date
+//!   longer or shorter.
+//! * Whole days are counted from 1970-01-01, from the first hour to the first hour.
+//! * Any other length is counted in elapsed time from the first hour of 1970-01-01.
 
 use std::time::Duration;
 
@@ -13,40 +14,40 @@ use crate::time::{LAST_SECOND, Tick, Timestamp};
 
 const DAY: i64 = 86_400;
 
-/// The shortest stretch: a minute.
+/// The shortest window: one minute.
 pub const MIN_SCHEDULED_WINDOW: Duration = Duration::from_secs(60);
 
-/// The longest stretch: a week.
+/// The longest window: one week.
 pub const MAX_SCHEDULED_WINDOW: Duration = Duration::from_secs(7 * 86_400);
 
-/// Stretches that tile time.
+/// A schedule of consecutive windows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WindowSchedule {
     zone: Zone,
     first_hour: i8,
-    /// How long each is, in seconds.
+    /// The nominal length of a window, in seconds.
     length: i64,
 }
 
-/// One stretch: its first instant, and the first instant after it.
+/// One window of a schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScheduledWindow {
-    /// Its first instant.
+    /// The first instant of the window.
     pub start: Timestamp,
-    /// The first instant after it.
+    /// The first instant after the window.
     pub end: Timestamp,
 }
 
 impl ScheduledWindow {
-    /// How long it is, if ticks are nanoseconds.
+    /// The length of the window. Instants count nanoseconds.
     pub fn length(&self) -> Duration {
         Tick::NANOSECOND.duration(self.end.since(self.start))
     }
 }
 
 impl WindowSchedule {
-    /// Stretches of so many whole seconds, from [`MIN_SCHEDULED_WINDOW`] to [`MAX_SCHEDULED_WINDOW`], from this hour of the day on; `None` if there is no
-    /// such thing.
+    /// A schedule with windows of `length` that start at `first_hour`. `None` unless the length is whole seconds from
+    /// [`MIN_SCHEDULED_WINDOW`] to [`MAX_SCHEDULED_WINDOW`] and the hour is below 24.
     pub fn new(zone: Zone, first_hour: u8, length: Duration) -> Option<WindowSchedule> {
         let fits =
             (MIN_SCHEDULED_WINDOW..=MAX_SCHEDULED_WINDOW).contains(&length) && length.subsec_nanos() == 0;
@@ -55,22 +56,22 @@ impl WindowSchedule {
         Some(WindowSchedule { zone, first_hour, length })
     }
 
-    /// How long a stretch is when no clock changes.
+    /// The length of a window without clock changes.
     pub fn nominal_length(&self) -> Duration {
         Duration::from_secs(self.length.unsigned_abs())
     }
 
-    /// The zone whose hours are meant.
+    /// The time zone.
     pub fn zone(&self) -> &Zone {
         &self.zone
     }
 
-    /// The stretch around an instant, in nanoseconds.
+    /// The window that contains an instant in nanoseconds.
     pub fn window(&self, at: Timestamp) -> ScheduledWindow {
         let tick = Tick::NANOSECOND;
         let second = i64::try_from(tick.second_of(at).min(LAST_SECOND)).unwrap_or(i64::MAX);
         let (start, end) = self.find(second);
-        // One that reaches back before 1970 begins at the epoch: there is no earlier instant.
+        // A window that starts before 1970 is cut at the epoch.
         let instant = |second: i64| tick.at_second(u64::try_from(second).unwrap_or(0));
         ScheduledWindow { start: instant(start), end: instant(end) }
     }
@@ -95,20 +96,20 @@ impl WindowSchedule {
         (start, if number == last { after } else { (start + length).min(after) })
     }
 
-    /// The date that has begun, at its hour, when a second comes.
+    /// The date whose first hour is the latest at or before `second`.
     fn day(&self, second: i64) -> Date {
         let mut day = instant(second).to_zoned(self.zone.0.clone()).date();
         while second < self.begin(day) {
             day = add_days(day, -1);
         }
-        // Where the clock fell back from a date to the one before, what has begun does not begin again.
+        // The clock may have fallen back to the previous date. A date that has started does not start twice.
         while self.begin(add_days(day, 1)) <= second {
             day = add_days(day, 1);
         }
         day
     }
 
-    /// When a date begins: the first instant that has its hour, or the end of the gap if there is none.
+    /// The start of a date: the first instant with its first hour, or the end of the gap if there is none.
     fn begin(&self, date: Date) -> i64 {
         let civil = date.at(self.first_hour, 0, 0, 0);
         let begins = civil.to_zoned(self.zone.0.clone()).expect("dates of instants up to 2262 are in range");

@@ -1,13 +1,13 @@
-//! Concurrency: a unit is in use until its holder gives it back, or its lease lapses.
+//! Concurrency: a unit is in use until its lease is released or expires.
 //!
 //! ```text
 //!   limit 2, ttl 60s     A ├────────────── released
-//!                        B   ├────────────────────────────────────┤ lapsed at 60s, nobody had to notice
+//!                        B   ├────────────────────────────────────┤ expired at 60s, without any cleanup
 //!                        C        x  x    ├───────
 //! ```
 //!
-//! The state is the set of holders, never a bare counter: only an entry can be removed exactly once. Entries
-//! are kept in the order in which they lapse, so that those that have lapsed are a prefix.
+//! The state is a set of leases instead of a counter, because an entry can be removed only once. A counter would free a
+//! unit twice on a double release. Entries are sorted by expiry, so expired entries form a prefix.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -18,54 +18,54 @@ use crate::lease::{LeaseId, LeaseTerm};
 use crate::time::{Span, Timestamp};
 use crate::verdict::{Verdict, Wait};
 
-/// How long a lease lasts if its asker does not say.
+/// The concurrency law.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Concurrency {
-    /// The time to live of a lease.
+    /// The default TTL of a lease.
     pub ttl: Span,
 }
 
-/// Who holds how much, until when.
+/// The leases that hold units.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct LeaseHolders {
-    /// What all entries hold together, lapsed ones included.
+    /// The units of all entries, including expired ones.
     held: Amount,
     entries: BTreeMap<(Timestamp, LeaseId), Amount>,
 }
 
 impl LeaseHolders {
-    /// The entries, first to lapse first.
+    /// The entries, in order of expiry.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (LeaseTerm, Amount)> {
         self.entries.iter().map(|(&(expires_at, lease), &amount)| (LeaseTerm { lease, expires_at }, amount))
     }
 
-    /// When the last of the entries lapses.
+    /// The latest expiry.
     pub fn last_expiry(&self) -> Option<Timestamp> {
         self.entries.last_key_value().map(|((expires_at, _), _)| *expires_at)
     }
 
-    /// When the first of the entries that have not lapsed at `now` will.
+    /// The earliest expiry after `now`.
     pub fn next_expiry(&self, now: Timestamp) -> Option<Timestamp> {
         let later = (Bound::Excluded((now, LeaseId(u128::MAX))), Bound::Unbounded);
         self.entries.range(later).next().map(|((expires_at, _), _)| *expires_at)
     }
 
-    /// Adds units to a lease's entry.
-    pub(crate) fn insert(&mut self, tenure: LeaseTerm, amount: Amount) {
-        let entry = self.entries.entry((tenure.expires_at, tenure.lease)).or_default();
+    /// Adds units to the entry of a lease.
+    pub(crate) fn insert(&mut self, term: LeaseTerm, amount: Amount) {
+        let entry = self.entries.entry((term.expires_at, term.lease)).or_default();
         let added = amount.min(Amount::MAX - self.held);
         *entry += added;
         self.held += added;
     }
 
-    /// Removes a lease's entry; `None` if there is none.
-    pub(crate) fn remove(&mut self, tenure: &LeaseTerm) -> Option<Amount> {
-        let amount = self.entries.remove(&(tenure.expires_at, tenure.lease))?;
+    /// Removes the entry of a lease and returns its units.
+    pub(crate) fn remove(&mut self, term: &LeaseTerm) -> Option<Amount> {
+        let amount = self.entries.remove(&(term.expires_at, term.lease))?;
         self.held -= amount;
         Some(amount)
     }
 
-    /// Drops the entries that have lapsed.
+    /// Removes expired entries.
     fn drop_expired(&mut self, now: Timestamp) {
         while let Some(first) = self.entries.first_entry() {
             if first.key().0 > now {
@@ -76,14 +76,14 @@ impl LeaseHolders {
     }
 }
 
-/// How many units are held at `now`.
+/// The units held at `now`.
 pub fn used(holders: &LeaseHolders, now: Timestamp) -> Amount {
     let lapsed: Amount =
         holders.entries.iter().take_while(|((expires_at, _), _)| *expires_at <= now).map(|(_, n)| n).sum();
     holders.held - lapsed
 }
 
-/// Whether `cost` more fits; if not, a release helps.
+/// Whether `cost` more units fit. If they do not, the wait is for a release.
 pub fn check(capacity: Capacity, holders: &LeaseHolders, cost: Amount, now: Timestamp) -> Verdict {
     if capacity.admits(used(holders, now), cost) {
         Verdict::Granted
@@ -94,17 +94,12 @@ pub fn check(capacity: Capacity, holders: &LeaseHolders, cost: Amount, now: Time
     }
 }
 
-/// Enters `cost` units under a lease.
-pub fn charge(
-    holders: &mut LeaseHolders,
-    cost: Amount,
-    tenure: Option<&LeaseTerm>,
-    now: Timestamp,
-) -> Receipt {
+/// Adds `cost` units to a lease.
+pub fn charge(holders: &mut LeaseHolders, cost: Amount, term: Option<&LeaseTerm>, now: Timestamp) -> Receipt {
     holders.drop_expired(now);
-    debug_assert!(tenure.is_some(), "what is held is held under a lease");
-    if let Some(tenure) = tenure {
-        holders.insert(*tenure, cost);
+    debug_assert!(term.is_some(), "a concurrency charge has a lease");
+    if let Some(term) = term {
+        holders.insert(*term, cost);
     }
     Receipt::Plain
 }

@@ -1,20 +1,20 @@
-//! Windows: everything spent comes back at once, when the window ends.
+//! Fixed windows: all spent units come back when the window ends (`interval`, `second` to `year`).
 //!
 //! ```text
 //!   interval 60s     hit            hit  hit          hit
 //!                    ├──────────────────────────┤     ├─────────── …
-//!                    0               59        60     75             first hit opens, half-open
+//!                    0               59        60     75             the first charge opens a half-open window
 //!
 //!   day, Shanghai    │        Tue        │        Wed        │
-//!                  00:00               00:00               00:00     the calendar opens
+//!                  00:00               00:00               00:00     the calendar opens the window
 //! ```
 //!
-//! The state is document 004's `PolicyStatus`: a count and a time. A calendar window keeps the time of the
-//! latest charge, and whether that lies in the same window as `now` is computed when asked, so a change of zone
-//! or week start is right at once and never forgives. An interval keeps the time of the first charge, because
-//! that is what its window hangs from; keeping the latest would never reset under steady traffic.
+//! The state is a count and a time. A calendar window stores the time of the latest charge. Each check computes whether
+//! that time lies in the same window as `now`, so a change of time zone or week start takes effect at once and never
+//! forgives usage. An interval stores the time of its first charge, because its window starts there. With the latest
+//! charge instead, steady traffic would never reset.
 //!
-//! A window with nothing left in it (all of it refunded) is closed: the next charge opens a new one.
+//! A window whose count drops to zero by refunds is closed. The next charge opens a new one.
 
 use crate::amount::{Amount, Capacity};
 use crate::calendar::Calendar;
@@ -22,26 +22,26 @@ use crate::law::Receipt;
 use crate::time::{Span, Timestamp};
 use crate::verdict::{Verdict, Wait};
 
-/// Where windows begin.
+/// How windows start.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FixedWindow {
-    /// `interval`: at the first charge after the window before it ended.
+    /// `interval`: at the first charge after the previous window.
     FirstHit {
-        /// How long a window lasts.
+        /// The length of a window.
         window: Span,
     },
-    /// `second` to `year`: where the calendar says.
+    /// `second` to `year`: at calendar boundaries.
     Calendar(Calendar),
-    /// One window of a calendar, looked up before. It answers as the calendar would while `now` lies in it.
+    /// One calendar window that was already looked up. Valid while `now` lies in it.
     Resolved {
-        /// Its first instant.
+        /// The first instant of the window.
         start: Timestamp,
-        /// The first instant after it.
+        /// The first instant after the window.
         end: Timestamp,
     },
 }
 
-/// How much was spent in the latest window there was.
+/// The units spent in the latest window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WindowCount {
     /// Units spent in that window.
@@ -51,7 +51,7 @@ pub struct WindowCount {
 }
 
 impl FixedWindow {
-    /// The law as it is at `now`, without its calendar.
+    /// This law at `now`, with the calendar window already looked up.
     pub fn resolve(&self, now: Timestamp) -> FixedWindow {
         match self {
             FixedWindow::Calendar(calendar) => {
@@ -62,7 +62,7 @@ impl FixedWindow {
         }
     }
 
-    /// The first instant after the window that `count` remembers.
+    /// The first instant after the counted window.
     pub(crate) fn end(&self, count: &WindowCount) -> Timestamp {
         match self {
             FixedWindow::FirstHit { window } => count.last_time.plus(*window),
@@ -71,7 +71,7 @@ impl FixedWindow {
         }
     }
 
-    /// Whether the remembered window is still open. A clock that went back does not close it.
+    /// Whether the counted window is still open. A clock that goes back does not close it.
     pub(crate) fn is_open(&self, count: &WindowCount, now: Timestamp) -> bool {
         count.count > 0
             && match self {
@@ -86,7 +86,7 @@ impl FixedWindow {
         if self.is_open(count, now) { count.count } else { 0 }
     }
 
-    /// Whether `cost` more fits; if not, the window's end helps.
+    /// Whether `cost` more units fit. If they do not, the wait is until the window ends.
     pub fn check(&self, capacity: Capacity, count: &WindowCount, cost: Amount, now: Timestamp) -> Verdict {
         if capacity.admits(self.used(count, now), cost) {
             Verdict::Granted
@@ -97,7 +97,7 @@ impl FixedWindow {
         }
     }
 
-    /// Spends `cost`, opening a window if none is open.
+    /// Spends `cost`. Opens a window if none is open.
     pub fn charge(&self, count: &mut WindowCount, cost: Amount, now: Timestamp) -> Receipt {
         if !self.is_open(count, now) {
             *count = WindowCount { count: cost, last_time: now.max(count.last_time) };
@@ -111,7 +111,7 @@ impl FixedWindow {
         Receipt::At(at)
     }
 
-    /// Gives `amount` of a charge made `at` back, if its window is the one that is open.
+    /// Gives back `amount` of a charge made at `at`, if its window is still open.
     pub fn refund(&self, count: &mut WindowCount, at: Timestamp, amount: Amount, now: Timestamp) {
         let same_window = match self {
             FixedWindow::FirstHit { .. } => at >= count.last_time,

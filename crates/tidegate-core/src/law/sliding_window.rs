@@ -6,19 +6,19 @@
 //!                               └─────── closed: exactly 15s old still counts ──────┘
 //! ```
 //!
-//! The state is a sorted list of *runs*: everything spent at one instant. Each run carries the sum of all
-//! spending up to and including it, so that "how much is in the window" and "when will enough have left it"
-//! are both one binary search, and a refusal, which may not tidy up, costs the same as a grant.
+//! The state is a sorted list of entries, one for each instant with charges. Each entry stores the sum of all charges up
+//! to and including it. So the usage and the wait of a refusal each take one binary search. A refusal must not change the
+//! state, and costs the same as a grant.
 //!
-//! `bucketed` is the same law with a coarser ruler. Time is cut into 64 sub-windows, and what is spent anywhere
-//! in one counts as spent at its last tick:
+//! `bucketed` is the same law with a coarser granularity. Time is cut into 64 sub-windows, and a charge anywhere in a
+//! sub-window counts at its last tick:
 //!
 //! ```text
-//!          ├────────┼────────┼────────┤        spent at ●, counted at ▌: never earlier than the truth,
-//!             ●  ●  ▌      ●  ▌                so never more than the limit in any window
+//!          ├────────┼────────┼────────┤        charged at ●, counted at ▌: never earlier than the charge,
+//!             ●  ●  ▌      ●  ▌                so no window ever exceeds the limit
 //! ```
 //!
-//! Exact is the ruler with one tick per mark. There is no second algorithm.
+//! `exact` has a granularity of one tick. Both share one algorithm.
 
 mod entry_list;
 
@@ -27,104 +27,105 @@ use crate::law::Receipt;
 use crate::time::{Span, Timestamp};
 use crate::verdict::{Verdict, Wait};
 
-use entry_list::List;
+use entry_list::EntryList;
 
-/// Into how many parts `bucketed` divides its window.
+/// The number of sub-windows of a `bucketed` window.
 pub const SUB_WINDOWS: u64 = 64;
 
-/// A window and the ruler that its spending is measured with.
+/// The sliding window law.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SlidingWindow {
     window: Span,
-    grain: Span,
+    granularity: Span,
 }
 
-/// Spending at one instant.
+/// The charges of one instant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-struct Run {
+struct LogEntry {
     at: Timestamp,
-    /// All spending up to and including this run, since `SlidingLog::base`.
+    /// The sum of all charges up to and including this entry, since `SlidingLog::base`.
     sum: Amount,
 }
 
-/// What was spent and when, oldest first.
+/// The charges in the window, oldest first.
 #[derive(Debug, Clone, Default)]
 pub struct SlidingLog {
-    /// The sum before the first run.
+    /// The sum before the first entry.
     base: Amount,
-    runs: List,
-    /// When something was last spent, as the clock said, for people to read.
+    entries: EntryList,
+    /// The clock time of the last charge. Only readings report it.
     last_time: Timestamp,
 }
 
 impl SlidingLog {
-    /// When something was last spent; `None` if nothing is remembered.
+    /// The time of the last charge; `None` if the log is empty.
     #[inline]
     pub fn last_charge(&self) -> Option<Timestamp> {
-        (!self.runs.is_empty()).then_some(self.last_time)
+        (!self.entries.is_empty()).then_some(self.last_time)
     }
 
-    /// How many instants are remembered.
+    /// The number of entries.
     #[inline]
     pub fn len(&self) -> usize {
-        self.runs.len()
+        self.entries.len()
     }
 
-    /// Whether nothing is remembered.
+    /// Whether the log is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.runs.is_empty()
+        self.entries.is_empty()
     }
 
-    /// The remembered spending, oldest first, as (instant, amount).
+    /// The entries as (instant, amount), oldest first.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (Timestamp, Amount)> {
-        self.runs.iter().enumerate().map(|(index, run)| (run.at, run.sum - self.sum_before(index)))
+        self.entries.iter().enumerate().map(|(index, entry)| (entry.at, entry.sum - self.sum_before(index)))
     }
 
-    /// The runs of a sorted list of (instant, amount) and the time of the last charge.
+    /// Builds a log from sorted (instant, amount) pairs and the time of the last charge.
     pub fn from_sorted(
         list: impl IntoIterator<Item = (Timestamp, Amount)>,
         last_time: Timestamp,
     ) -> SlidingLog {
-        let mut runs = SlidingLog { last_time, ..SlidingLog::default() };
+        let mut log = SlidingLog { last_time, ..SlidingLog::default() };
         for (at, amount) in list {
-            runs.push(at, amount);
+            log.push(at, amount);
         }
-        runs
+        log
     }
 
-    /// Forgets everything and remembers this instead, where it was remembered before.
+    /// Replaces all entries and reuses the allocation.
     pub fn replace_entries(
         &mut self,
         list: impl IntoIterator<Item = (Timestamp, Amount)>,
         last_time: Timestamp,
     ) {
         self.base = 0;
-        self.runs.clear();
+        self.entries.clear();
         self.last_time = last_time;
         let mut sum: Amount = 0;
         for (at, amount) in list {
             sum = sum.saturating_add(amount);
-            match self.runs.last_mut() {
+            match self.entries.last_mut() {
                 Some(last) if last.at == at => last.sum = sum,
-                _ => self.runs.push(Run { at, sum }),
+                _ => self.entries.push(LogEntry { at, sum }),
             }
         }
     }
 
-    /// How much is remembered.
+    /// The units in the log.
     #[inline]
     pub fn total(&self) -> Amount {
         self.sum() - self.base
     }
 
-    /// What was spent last, as (instant, amount).
+    /// The last entry as (instant, amount).
     pub fn latest(&self) -> Option<(Timestamp, Amount)> {
-        let last = self.runs.last()?;
-        Some((last.at, last.sum - self.sum_before(self.runs.len() - 1)))
+        let last = self.entries.last()?;
+        Some((last.at, last.sum - self.sum_before(self.entries.len() - 1)))
     }
 
-    /// Takes the only run of another list over, if it is no earlier than the last one here; of the same instant, the higher amount.
+    /// Appends the only entry of another log, if it is not earlier than the last entry here. On the same instant the higher
+    /// amount wins. Returns whether it did.
     pub(crate) fn append(&mut self, other: &SlidingLog, last_time: Timestamp) -> bool {
         let Some((at, amount)) = other.iter().next() else { return false };
         match self.latest() {
@@ -136,36 +137,36 @@ impl SlidingLog {
         true
     }
 
-    /// Everything ever added, up to the last run.
+    /// The sum up to the last entry.
     #[inline]
     fn sum(&self) -> Amount {
-        self.runs.last().map_or(self.base, |run| run.sum)
+        self.entries.last().map_or(self.base, |entry| entry.sum)
     }
 
-    /// The sum before run `index`.
+    /// The sum before entry `index`.
     #[inline]
     fn sum_before(&self, index: usize) -> Amount {
-        if index == 0 { self.base } else { self.runs[index - 1].sum }
+        if index == 0 { self.base } else { self.entries[index - 1].sum }
     }
 
-    /// Adds spending no earlier than the last run.
+    /// Adds a charge that is not earlier than the last entry.
     fn push(&mut self, at: Timestamp, amount: Amount) {
         if self.sum().checked_add(amount).is_none() {
             self.rebase();
         }
         let sum = self.sum().saturating_add(amount);
-        match self.runs.last_mut() {
-            // Where there are no bits left to count with, what is counted stays for longer instead.
-            Some(last) if last.at == at || last.sum == sum => *last = Run { at, sum },
-            _ => self.runs.push(Run { at, sum }),
+        match self.entries.last_mut() {
+            // If the sum saturates, the charge moves the last entry later instead.
+            Some(last) if last.at == at || last.sum == sum => *last = LogEntry { at, sum },
+            _ => self.entries.push(LogEntry { at, sum }),
         }
     }
 
-    /// Starts the sums anew, before they run out of bits.
+    /// Rebases the sums before they overflow.
     fn rebase(&mut self) {
         let base = std::mem::take(&mut self.base);
-        for run in self.runs.iter_mut() {
-            run.sum -= base;
+        for entry in self.entries.iter_mut() {
+            entry.sum -= base;
         }
     }
 
@@ -173,20 +174,20 @@ impl SlidingLog {
     fn drop_front(&mut self, count: usize) {
         if count > 0 {
             self.base = self.sum_before(count);
-            self.runs.drop_front(count);
+            self.entries.drop_front(count);
         }
-        self.forget_if_empty();
+        self.reset_if_empty();
     }
 
     #[inline]
-    fn forget_if_empty(&mut self) {
-        if self.runs.is_empty() {
+    fn reset_if_empty(&mut self) {
+        if self.entries.is_empty() {
             *self = SlidingLog::default();
         }
     }
 }
 
-/// Equal if they remember the same; where their sums begin does not matter.
+/// Two logs are equal if they hold the same charges. Their bases may differ.
 impl PartialEq for SlidingLog {
     fn eq(&self, other: &SlidingLog) -> bool {
         self.last_time == other.last_time && self.iter().eq(other.iter())
@@ -196,109 +197,111 @@ impl PartialEq for SlidingLog {
 impl Eq for SlidingLog {}
 
 impl SlidingWindow {
-    /// A window measured to the tick.
+    /// A window with a granularity of one tick.
     pub const fn exact(window: Span) -> SlidingWindow {
-        SlidingWindow { window, grain: Span::ONE_TICK }
+        SlidingWindow { window, granularity: Span::ONE_TICK }
     }
 
-    /// A window measured in 64 parts.
+    /// A window with 64 sub-windows.
     pub const fn bucketed(window: Span) -> SlidingWindow {
-        SlidingWindow { window, grain: Span::from_ticks(window.ticks().div_ceil(SUB_WINDOWS)) }
+        SlidingWindow { window, granularity: Span::from_ticks(window.ticks().div_ceil(SUB_WINDOWS)) }
     }
 
-    /// How long a unit counts.
+    /// The length of the window.
     pub const fn window(&self) -> Span {
         self.window
     }
 
-    /// Whether spending is measured to the tick.
+    /// Whether the granularity is one tick.
     pub fn is_exact(&self) -> bool {
-        self.grain == Span::ONE_TICK
+        self.granularity == Span::ONE_TICK
     }
 
-    /// The last tick of the sub-window around `at`: where spending at `at` is counted.
+    /// The last tick of the sub-window around `at`, where a charge at `at` counts.
     #[inline]
-    fn mark(&self, at: Timestamp) -> Timestamp {
-        let grain = self.grain.ticks().max(1);
-        Timestamp::from_ticks((at.ticks() / grain).saturating_mul(grain).saturating_add(grain - 1))
+    fn counted_at(&self, at: Timestamp) -> Timestamp {
+        let granularity = self.granularity.ticks().max(1);
+        Timestamp::from_ticks(
+            (at.ticks() / granularity).saturating_mul(granularity).saturating_add(granularity - 1),
+        )
     }
 
-    /// The first instant at which spending counted at `mark` has left the window.
+    /// The first instant after a charge counted at `mark` has left the window.
     #[inline]
-    fn leaves(&self, mark: Timestamp) -> Timestamp {
+    fn expires_at(&self, mark: Timestamp) -> Timestamp {
         mark.plus(self.window).plus(Span::ONE_TICK)
     }
 
-    /// How many runs at the front have left the window.
+    /// The number of leading entries that have left the window.
     #[inline]
-    fn expired(&self, runs: &SlidingLog, now: Timestamp) -> usize {
-        let has_left = |run: &Run| self.leaves(run.at) <= now;
-        // Where somebody asks all the time it is one at most, or none.
-        match &*runs.runs {
-            [first, ..] if !has_left(first) => 0,
-            [_, second, ..] if !has_left(second) => 1,
-            all => all.partition_point(has_left),
+    fn count_expired(&self, log: &SlidingLog, now: Timestamp) -> usize {
+        let is_expired = |entry: &LogEntry| self.expires_at(entry.at) <= now;
+        // Under steady traffic at most one entry expires between two calls.
+        match &*log.entries {
+            [first, ..] if !is_expired(first) => 0,
+            [_, second, ..] if !is_expired(second) => 1,
+            all => all.partition_point(is_expired),
         }
     }
 
-    /// Drops what has left the window.
+    /// Removes the entries that have left the window.
     #[inline]
-    pub(crate) fn drop_expired(&self, runs: &mut SlidingLog, now: Timestamp) {
-        runs.drop_front(self.expired(runs, now));
+    pub(crate) fn drop_expired(&self, log: &mut SlidingLog, now: Timestamp) {
+        log.drop_front(self.count_expired(log, now));
     }
 
-    /// Measures remembered spending with this ruler where it is the coarser one, so that a state never holds
-    /// more runs than its law would make.
-    pub(crate) fn settle_into(&self, runs: &mut SlidingLog) {
-        if self.grain > Span::ONE_TICK {
-            *runs = SlidingLog::from_sorted(runs.iter().map(|(at, n)| (self.mark(at), n)), runs.last_time);
+    /// Rounds entries up to this granularity if it is the coarser one. A log then never has more entries than its law
+    /// would create.
+    pub(crate) fn coarsen(&self, log: &mut SlidingLog) {
+        if self.granularity > Span::ONE_TICK {
+            *log = SlidingLog::from_sorted(log.iter().map(|(at, n)| (self.counted_at(at), n)), log.last_time);
         }
     }
 
-    /// How much was spent in the window that ends at `now`.
+    /// The units spent in the window that ends at `now`.
     #[inline]
-    pub fn used(&self, runs: &SlidingLog, now: Timestamp) -> Amount {
-        runs.sum() - runs.sum_before(self.expired(runs, now))
+    pub fn used(&self, log: &SlidingLog, now: Timestamp) -> Amount {
+        log.sum() - log.sum_before(self.count_expired(log, now))
     }
 
-    /// Whether `cost` more fits; if not, when enough will have left the window.
-    pub fn check(&self, capacity: Capacity, runs: &SlidingLog, cost: Amount, now: Timestamp) -> Verdict {
-        if capacity.admits(self.used(runs, now), cost) {
+    /// Whether `cost` more units fit. If they do not, the wait is until enough entries leave the window.
+    pub fn check(&self, capacity: Capacity, log: &SlidingLog, cost: Amount, now: Timestamp) -> Verdict {
+        if capacity.admits(self.used(log, now), cost) {
             return Verdict::Granted;
         }
         if !capacity.can_ever_hold(cost) {
             return Verdict::Denied(Wait::Never);
         }
-        // The first run whose leaving makes room; it exists, because all leaving would.
-        let sum = runs.sum();
-        let enough = runs.runs.partition_point(|run| !capacity.admits(sum - run.sum, cost));
-        Verdict::Denied(Wait::Until(self.leaves(runs.runs[enough].at)))
+        // The first entry whose expiry makes enough room. It exists, because the expiry of all entries would.
+        let sum = log.sum();
+        let enough = log.entries.partition_point(|entry| !capacity.admits(sum - entry.sum, cost));
+        Verdict::Denied(Wait::Until(self.expires_at(log.entries[enough].at)))
     }
 
-    /// Spends `cost`. A clock that went back, or a coarser ruler used before, moves it to the latest run.
-    pub fn charge(&self, runs: &mut SlidingLog, cost: Amount, now: Timestamp) -> Receipt {
-        self.drop_expired(runs, now);
-        let at = runs.runs.last().map_or(Timestamp::EPOCH, |run| run.at).max(self.mark(now));
-        runs.push(at, cost);
-        runs.last_time = runs.last_time.max(now);
+    /// Spends `cost`. If the clock went back, or an earlier granularity was coarser, the charge joins the latest entry.
+    pub fn charge(&self, log: &mut SlidingLog, cost: Amount, now: Timestamp) -> Receipt {
+        self.drop_expired(log, now);
+        let at = log.entries.last().map_or(Timestamp::EPOCH, |entry| entry.at).max(self.counted_at(now));
+        log.push(at, cost);
+        log.last_time = log.last_time.max(now);
         Receipt::At(at)
     }
 
-    /// Gives `amount` of what was spent `at` back, if it is still remembered.
-    pub fn refund(runs: &mut SlidingLog, at: Timestamp, amount: Amount) {
-        let Ok(index) = runs.runs.binary_search_by_key(&at, |run| run.at) else { return };
-        let amount = amount.min(runs.runs[index].sum - runs.sum_before(index));
-        for run in runs.runs.iter_mut().skip(index) {
-            run.sum -= amount;
+    /// Gives back `amount` of a charge made at `at`, if the log still has it.
+    pub fn refund(log: &mut SlidingLog, at: Timestamp, amount: Amount) {
+        let Ok(index) = log.entries.binary_search_by_key(&at, |entry| entry.at) else { return };
+        let amount = amount.min(log.entries[index].sum - log.sum_before(index));
+        for entry in log.entries.iter_mut().skip(index) {
+            entry.sum -= amount;
         }
-        if runs.runs[index].sum == runs.sum_before(index) {
-            runs.runs.remove(index);
+        if log.entries[index].sum == log.sum_before(index) {
+            log.entries.remove(index);
         }
-        runs.forget_if_empty();
+        log.reset_if_empty();
     }
 
-    /// When the last run leaves the window.
-    pub fn empty_at(&self, runs: &SlidingLog, now: Timestamp) -> Option<Timestamp> {
-        runs.runs.last().map(|last| self.leaves(last.at)).filter(|&at| at > now)
+    /// When the last entry leaves the window.
+    pub fn empty_at(&self, log: &SlidingLog, now: Timestamp) -> Option<Timestamp> {
+        log.entries.last().map(|last| self.expires_at(last.at)).filter(|&at| at > now)
     }
 }

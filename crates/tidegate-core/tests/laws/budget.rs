@@ -1,4 +1,4 @@
-//! Budgets: the vectors of document 003, the windows they are for, and what they promise.
+//! Budget terms: worked examples of quotas, forecasts and invalid terms.
 
 mod account;
 mod trailing_window;
@@ -11,7 +11,7 @@ use tidegate_core::budget::{BudgetStatus, BudgetTerms, BudgetTermsError, Quota, 
 const MINUTE: Duration = Duration::from_secs(60);
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// So many thousandths of a percent.
+/// A rate in thousandths of a unit.
 fn thousandths(count: u64) -> Rate {
     Rate::from_billionths(count * 1_000_000)
 }
@@ -20,7 +20,7 @@ fn share(thousandths: u64) -> Share {
     Share::from_billionths(thousandths * 1_000_000).expect("at most the whole")
 }
 
-/// 30 % on average, from 10 to 90, of which nine tenths are spread.
+/// An average of 30, from 10 to 90, with a safety of 0.9.
 fn terms() -> BudgetTerms {
     BudgetTerms {
         average: Rate::from_units(30),
@@ -32,15 +32,14 @@ fn terms() -> BudgetTerms {
     }
 }
 
-/// A quota in whole units for a minute.
+/// The quota in whole units times minutes.
 fn minutes(quota: Quota) -> i128 {
     assert_eq!(quota.billionth_minutes() % 1_000_000_000, 0);
     quota.billionth_minutes() / 1_000_000_000
 }
 
-/// D01–D04.
 #[test]
-fn quotas_are_percents_times_minutes() {
+fn quota_is_rate_times_time() {
     for (percent, time) in [(30, 60), (60, 30), (15, 120)] {
         assert_eq!(minutes(Rate::from_units(percent).over(MINUTE * time)), 1800);
     }
@@ -59,9 +58,9 @@ fn quotas_are_percents_times_minutes() {
     assert_eq!(minutes(over.remaining), -21_600);
 }
 
-/// D08–D12, D15, D16: every row of the table, to nine decimals.
+/// Every row of the table, to nine decimals.
 #[test]
-fn safe_limits_are_those_of_the_table() {
+fn safe_rates_match_table() {
     //   minutes, average in thousandths, safe, target, in billionths
     let rows: [(u32, u64, u64, u64); 5] = [
         (0, 0, 28_000_000_000, 30_000_000_000),
@@ -72,25 +71,24 @@ fn safe_limits_are_those_of_the_table() {
     ];
     for (elapsed, average, safe, target) in rows {
         let elapsed = MINUTE * elapsed;
-        let outlook = terms().forecast(DAY, elapsed, thousandths(average).over(elapsed));
-        assert_eq!(outlook.safe_rate.billionths(), safe, "{elapsed:?}");
-        assert_eq!(outlook.target.billionths(), target, "{elapsed:?}");
-        assert_eq!(outlook.status, BudgetStatus::Ok, "{elapsed:?}");
-        assert_eq!(outlook.left + elapsed, DAY);
+        let forecast = terms().forecast(DAY, elapsed, thousandths(average).over(elapsed));
+        assert_eq!(forecast.safe_rate.billionths(), safe, "{elapsed:?}");
+        assert_eq!(forecast.target.billionths(), target, "{elapsed:?}");
+        assert_eq!(forecast.status, BudgetStatus::Ok, "{elapsed:?}");
+        assert_eq!(forecast.left + elapsed, DAY);
     }
     let hour = terms().forecast(DAY, MINUTE * 60, thousandths(36_500).over(MINUTE * 60));
     assert_eq!(minutes(hour.future_floor), 13_800);
     assert_eq!(minutes(hour.remaining.minus(hour.future_floor)), 27_210);
 }
 
-/// D09, D10.
 #[test]
-fn what_does_not_suffice_for_the_floor_is_told() {
+fn insufficient_quota_for_floor_is_reported() {
     let elapsed = MINUTE * 720;
     let with = |used: i128| {
         let used = Quota::from_raw(used * 60 * 1_000_000_000 * 1_000_000_000);
-        let outlook = terms().forecast(DAY, elapsed, used);
-        (outlook.status, outlook.safe_rate)
+        let forecast = terms().forecast(DAY, elapsed, used);
+        (forecast.status, forecast.safe_rate)
     };
     let floor = Rate::from_units(10);
     assert_eq!(with(43_200), (BudgetStatus::Exhausted, floor));
@@ -100,9 +98,8 @@ fn what_does_not_suffice_for_the_floor_is_told() {
     assert!(with(35_999).1 > floor);
 }
 
-/// D14, and D16 at the end of a window.
 #[test]
-fn little_is_known_at_the_beginning_and_all_at_the_end() {
+fn forecast_at_window_start_and_end() {
     let early = terms().forecast_unmeasured(DAY, MINUTE);
     assert_eq!((early.used, early.target), (Quota::ZERO, Rate::from_units(30)));
     let over = terms().forecast(DAY, DAY, Rate::from_units(31).over(DAY));
@@ -117,33 +114,32 @@ fn little_is_known_at_the_beginning_and_all_at_the_end() {
     );
 }
 
-/// D17: who uses exactly what is left for the time that is left ends at the average.
+/// Usage at the target rate ends at the average.
 #[test]
-fn the_target_ends_at_the_average() {
+fn target_rate_ends_at_average() {
     for (elapsed, average) in [(1, 90_000), (60, 36_500), (720, 35_000), (1000, 12_345)] {
         let elapsed = MINUTE * elapsed;
         let used = thousandths(average).over(elapsed);
-        let outlook = terms().forecast(DAY, elapsed, used);
-        let end = used.plus(outlook.target.over(outlook.left));
-        let missing = outlook.total.minus(end);
+        let forecast = terms().forecast(DAY, elapsed, used);
+        let end = used.plus(forecast.target.over(forecast.left));
+        let missing = forecast.total.minus(end);
         assert!(missing >= Quota::ZERO && missing < Rate::from_billionths(1).over(DAY), "{missing:?}");
     }
 }
 
 #[test]
-fn a_reserve_is_taken_off_once() {
+fn reserve_is_subtracted_once() {
     let reserved = BudgetTerms { reserve: share(10), ..terms() };
-    let outlook = reserved.forecast(DAY, Duration::ZERO, Quota::ZERO);
-    assert_eq!(minutes(outlook.total), 42_768);
-    assert_eq!(outlook.safe_rate, thousandths(27_730));
+    let forecast = reserved.forecast(DAY, Duration::ZERO, Quota::ZERO);
+    assert_eq!(minutes(forecast.total), 42_768);
+    assert_eq!(forecast.safe_rate, thousandths(27_730));
 }
 
-/// D19.
 #[test]
-fn terms_that_cannot_be_kept_are_refused() {
+fn invalid_terms_are_refused() {
     let units = Rate::from_units;
     assert_eq!(terms().check(), Ok(()));
-    for (wrong, flaw) in [
+    for (wrong, error) in [
         (
             BudgetTerms { floor: units(91), average: units(95), ..terms() },
             BudgetTermsError::FloorAboveCeiling,
@@ -158,7 +154,7 @@ fn terms_that_cannot_be_kept_are_refused() {
         ),
         (BudgetTerms { safety: Share::NONE, ..terms() }, BudgetTermsError::NoSafety),
     ] {
-        assert_eq!(wrong.check(), Err(flaw));
+        assert_eq!(wrong.check(), Err(error));
     }
     assert!(Share::from_billionths(1_000_000_001).is_none());
 }

@@ -1,4 +1,4 @@
-//! The ugly days, and the property that holds on all of them: units tile time.
+//! Calendar windows on days with clock changes, and the property that windows cover time without overlap.
 
 use jiff::tz::TimeZoneDatabase;
 use proptest::prelude::*;
@@ -17,7 +17,7 @@ fn calendar(unit: Unit, zone: &str, week_start: WeekStart, tick: Tick) -> Calend
     Calendar::new(unit, Zone::named(zone).unwrap_or_else(|| panic!("no zone {zone}")), week_start, tick)
 }
 
-/// The unit around `inside` begins at `start` and ends at `end`; asked at its first, a middle and its last tick.
+/// The window around `inside` runs from `start` to `end`. Asked at its first, a middle and its last tick.
 #[track_caller]
 fn window(unit: Unit, zone: &str, week_start: WeekStart, inside: &str, start: &str, end: &str) {
     let tick = Tick::MICROSECOND;
@@ -45,7 +45,7 @@ fn hour(zone: &str, inside: &str, start: &str, end: &str) {
 }
 
 #[test]
-fn new_york_loses_an_hour() {
+fn new_york_day_with_skipped_hour_has_23_hours() {
     let zone = "America/New_York";
     day(zone, "2025-03-09T12:00:00-04:00", "2025-03-09T00:00:00-05:00", "2025-03-10T00:00:00-04:00");
     hour(zone, "2025-03-09T01:30:00-05:00", "2025-03-09T01:00:00-05:00", "2025-03-09T03:00:00-04:00");
@@ -53,7 +53,7 @@ fn new_york_loses_an_hour() {
 }
 
 #[test]
-fn new_york_has_an_hour_twice() {
+fn new_york_repeated_hour_is_two_windows() {
     let zone = "America/New_York";
     day(zone, "2025-11-02T12:00:00-05:00", "2025-11-02T00:00:00-04:00", "2025-11-03T00:00:00-05:00");
     hour(zone, "2025-11-02T01:30:00-04:00", "2025-11-02T01:00:00-04:00", "2025-11-02T01:00:00-05:00");
@@ -61,20 +61,20 @@ fn new_york_has_an_hour_twice() {
 }
 
 #[test]
-fn lord_howe_moves_by_half_an_hour() {
+fn lord_howe_half_hour_change_gives_long_and_short_hour() {
     let zone = "Australia/Lord_Howe";
-    // Autumn: two o'clock becomes half past one, and the hour from one lasts ninety minutes.
+    // Autumn: 2:00 becomes 1:30, so the hour from 1:00 lasts 90 minutes.
     hour(zone, "2025-04-06T01:45:00+11:00", "2025-04-06T01:00:00+11:00", "2025-04-06T02:00:00+10:30");
     hour(zone, "2025-04-06T01:45:00+10:30", "2025-04-06T01:00:00+11:00", "2025-04-06T02:00:00+10:30");
     day(zone, "2025-04-06T12:00:00+10:30", "2025-04-06T00:00:00+11:00", "2025-04-07T00:00:00+10:30");
-    // Spring: two o'clock becomes half past two, and the hour from two lasts thirty minutes.
+    // Spring: 2:00 becomes 2:30, so the hour from 2:30 lasts 30 minutes.
     hour(zone, "2025-10-05T01:30:00+10:30", "2025-10-05T01:00:00+10:30", "2025-10-05T02:30:00+11:00");
     hour(zone, "2025-10-05T02:45:00+11:00", "2025-10-05T02:30:00+11:00", "2025-10-05T03:00:00+11:00");
     day(zone, "2025-10-05T12:00:00+11:00", "2025-10-05T00:00:00+10:30", "2025-10-06T00:00:00+11:00");
 }
 
 #[test]
-fn shanghai_ends_its_year_eight_hours_early() {
+fn shanghai_year_ends_eight_hours_before_utc() {
     let (zone, monday) = ("Asia/Shanghai", WeekStart::Monday);
     let last = "2024-12-31T23:59:59+08:00";
     let new_year = "2025-01-01T00:00:00+08:00";
@@ -88,7 +88,7 @@ fn shanghai_ends_its_year_eight_hours_early() {
 }
 
 #[test]
-fn february_has_a_leap_day() {
+fn february_has_leap_day() {
     let monday = WeekStart::Monday;
     window(
         Unit::Month,
@@ -111,11 +111,11 @@ fn february_has_a_leap_day() {
 }
 
 #[test]
-fn samoa_had_no_thirtieth_of_december() {
+fn samoa_missing_date_extends_previous_window() {
     let (zone, friday) = ("Pacific/Apia", WeekStart::Friday);
     day(zone, "2011-12-29T23:59:59-10:00", "2011-12-29T00:00:00-10:00", "2011-12-31T00:00:00+14:00");
     day(zone, "2011-12-31T00:00:00+14:00", "2011-12-31T00:00:00+14:00", "2012-01-01T00:00:00+14:00");
-    // The missing day was a Friday, so the week from Friday began on a Saturday.
+    // The missing date was a Friday, so the week from Friday starts on a Saturday.
     let (before, first, after) =
         ("2011-12-23T00:00:00-10:00", "2011-12-31T00:00:00+14:00", "2012-01-06T00:00:00+14:00");
     window(Unit::Week, zone, friday, "2011-12-29T12:00:00-10:00", before, first);
@@ -123,7 +123,7 @@ fn samoa_had_no_thirtieth_of_december() {
 }
 
 #[test]
-fn a_week_crosses_the_year_from_any_day() {
+fn week_across_new_year_for_every_start_day() {
     let inside = "2024-12-31T12:00:00Z";
     for (week_start, start, end) in [
         (WeekStart::Monday, "2024-12-30T00:00:00Z", "2025-01-06T00:00:00Z"),
@@ -139,7 +139,7 @@ fn a_week_crosses_the_year_from_any_day() {
 }
 
 #[test]
-fn half_hour_zones_have_their_own_hours() {
+fn hours_in_half_hour_zones_follow_local_time() {
     hour(
         "Asia/Kolkata",
         "2025-01-01T10:45:00+05:30",
@@ -161,20 +161,20 @@ fn half_hour_zones_have_their_own_hours() {
 }
 
 #[test]
-fn havana_changes_at_midnight() {
+fn havana_clock_change_at_midnight_moves_day_start() {
     let zone = "America/Havana";
-    // Spring: there is no midnight; the date begins at one.
+    // Spring: midnight does not exist; the date starts at 1:00.
     day(zone, "2025-03-09T12:00:00-04:00", "2025-03-09T01:00:00-04:00", "2025-03-10T00:00:00-04:00");
     hour(zone, "2025-03-09T01:30:00-04:00", "2025-03-09T01:00:00-04:00", "2025-03-09T02:00:00-04:00");
-    // Autumn: there are two; the date begins at the first.
+    // Autumn: midnight occurs twice; the date starts at the first.
     day(zone, "2025-11-02T12:00:00-05:00", "2025-11-02T00:00:00-04:00", "2025-11-03T00:00:00-05:00");
     hour(zone, "2025-11-02T00:30:00-05:00", "2025-11-02T00:00:00-05:00", "2025-11-02T01:00:00-05:00");
 }
 
 #[test]
-fn saint_johns_fell_back_into_yesterday() {
+fn saint_johns_fallback_across_midnight_keeps_new_day() {
     let (zone, monday) = ("America/St_Johns", WeekStart::Monday);
-    // One minute past midnight on the first of November the clock showed 23:01 of October again.
+    // One minute past midnight on 1 November the clock went back to 23:01 on 31 October.
     let (again, first) = ("2009-10-31T23:30:00-03:30", "2009-11-01T00:00:00-02:30");
     day(zone, again, first, "2009-11-02T00:00:00-03:30");
     day(zone, "2009-10-31T12:00:00-02:30", "2009-10-31T00:00:00-02:30", first);
@@ -184,21 +184,21 @@ fn saint_johns_fell_back_into_yesterday() {
 }
 
 #[test]
-fn sao_paulo_changed_at_midnight_too() {
+fn sao_paulo_clock_change_at_midnight_moves_day_start() {
     let zone = "America/Sao_Paulo";
     day(zone, "2018-11-04T12:00:00-02:00", "2018-11-04T01:00:00-02:00", "2018-11-05T00:00:00-02:00");
     day(zone, "2018-02-17T12:00:00-02:00", "2018-02-17T00:00:00-02:00", "2018-02-18T00:00:00-03:00");
 }
 
 #[test]
-fn juba_had_the_last_hour_of_january_twice() {
+fn juba_month_includes_repeated_last_hour() {
     let (zone, monday) = ("Africa/Juba", WeekStart::Monday);
     let (start, end) = ("2021-01-01T00:00:00+03:00", "2021-02-01T00:00:00+02:00");
     window(Unit::Month, zone, monday, "2021-01-31T23:30:00+02:00", start, end);
 }
 
 #[test]
-fn monrovia_kept_seconds_of_its_own() {
+fn monrovia_offset_with_seconds_shifts_windows() {
     let (zone, monday) = ("Africa/Monrovia", WeekStart::Monday);
     let (inside, end) = ("1972-01-07T00:44:10Z", "1972-01-07T00:44:30Z");
     window(Unit::Minute, zone, monday, inside, "1972-01-07T00:43:30Z", end);
@@ -206,7 +206,7 @@ fn monrovia_kept_seconds_of_its_own() {
 }
 
 #[test]
-fn time_begins_in_1970() {
+fn first_week_starts_at_epoch() {
     let found = calendar(Unit::Week, "UTC", WeekStart::Monday, Tick::MILLISECOND).window(Timestamp::EPOCH);
     assert_eq!(
         found,
@@ -215,9 +215,9 @@ fn time_begins_in_1970() {
     );
 }
 
-/// Every jump of every zone's clock from 1970 to 2037: the date on either side of it is what the definition says.
+/// The dates on both sides of every clock change of every zone from 1970 to 2037 match the definition.
 #[test]
-fn dates_survive_every_jump() {
+fn days_match_definition_at_every_clock_change() {
     let tick = Tick::MILLISECOND;
     for name in Zone::names() {
         let rules = TimeZoneDatabase::bundled().get(&name).expect("listed zones exist");
@@ -235,7 +235,7 @@ fn dates_survive_every_jump() {
     }
 }
 
-/// Zones with every kind of rule.
+/// Zones that cover every kind of rule.
 const ZONES: [&str; 20] = [
     "UTC",
     "Asia/Shanghai",
@@ -259,8 +259,8 @@ const ZONES: [&str; 20] = [
     "Asia/Gaza",
 ];
 
-/// A zone and a second in it, half of the time close to where its clock jumps.
-fn moments() -> impl Strategy<Value = (String, u64)> {
+/// A zone and a second. Half of the seconds are near a clock change.
+fn zones_and_seconds() -> impl Strategy<Value = (String, u64)> {
     let zones = prop_oneof![select(ZONES.to_vec()).prop_map(str::to_owned), select(Zone::names())];
     let near = (zones, 0u64..3_000_000_000, any::<bool>(), -7_300i64..7_300);
     near.prop_map(|(zone, second, jump, past)| {
@@ -275,9 +275,9 @@ fn moments() -> impl Strategy<Value = (String, u64)> {
 proptest! {
     #![proptest_config(cases(400))]
 
-    /// Every instant is in its window, the next window begins where it ends, and both are what walking the clock finds.
+    /// Each instant is in its window, the next window starts where it ends, and both match a walk along the clock.
     #[test]
-    fn units_tile_time((zone, at) in moments(), week_start in select(WeekStart::ALL.to_vec())) {
+    fn windows_cover_time_without_overlap((zone, at) in zones_and_seconds(), week_start in select(WeekStart::ALL.to_vec())) {
         let tick = Tick::MILLISECOND;
         for unit in Unit::ALL {
             let calendar = calendar(unit, &zone, week_start, tick);
@@ -295,9 +295,9 @@ proptest! {
         }
     }
 
-    /// What a calendar remembers changes only how long it takes.
+    /// The cached window never changes an answer.
     #[test]
-    fn the_memo_changes_no_answer(
+    fn cached_window_equals_fresh_lookup(
         zone in select(ZONES.to_vec()),
         asked in proptest::collection::vec((0u64..3_000_000_000, 0u64..200_000), 1..12),
         unit in select(Unit::ALL.to_vec()),

@@ -1,6 +1,6 @@
-//! The proofs of the core.
+//! Tests of the core.
 //!
-//! [`desk`] is the smallest store there can be; everything else asks it, or the laws themselves, questions.
+//! [`reference_store`] is a minimal store on top of the core. The other modules test it, or call the laws directly.
 
 mod budget;
 mod calendar;

@@ -1,4 +1,4 @@
-//! Every exactness rule of the design as a property, under its own name.
+//! The exactness rules of the core as properties.
 
 use std::time::Duration;
 
@@ -18,25 +18,25 @@ use tidegate_testkit::history::{
 use tidegate_testkit::model::{ModelRefusal, OwnedAsk};
 use tidegate_testkit::test_scale::cases;
 
-use crate::reference_store::{Desk, seat};
+use crate::reference_store::{ReferenceStore, scope_of};
 
-/// Plays a story on a desk; the desk afterwards, and the time it is there.
-fn played(history: &History) -> Result<(Desk, Timestamp), TestCaseError> {
-    let mut desk = Desk::new(history.tick);
-    let tally = replay(history, &mut desk).map_err(TestCaseError::fail)?;
-    Ok((desk, tally.ended))
+/// Replays a history on a new store. Returns the store and the final time.
+fn replay_into_store(history: &History) -> Result<(ReferenceStore, Timestamp), TestCaseError> {
+    let mut store = ReferenceStore::new(history.tick);
+    let tally = replay(history, &mut store).map_err(TestCaseError::fail)?;
+    Ok((store, tally.ended))
 }
 
-fn questions() -> impl Strategy<Value = Vec<OwnedAsk>> {
+fn peek_orders() -> impl Strategy<Value = Vec<OwnedAsk>> {
     let ask = (select(vec!["a", "b"]), select(KEYS.to_vec()), 0u64..=6)
         .prop_map(|(id, key, count)| OwnedAsk { limit_id: id.to_owned(), key: Some(key.to_vec()), count });
     vec(ask, 1..=3)
 }
 
-/// One limit of one item, in force, for one key; time begins somewhere interesting.
-fn alone() -> impl Strategy<Value = (LimitSpec, Tick, u64)> {
+/// One limit with one item for one key, and a start time.
+fn single_item_limit() -> impl Strategy<Value = (LimitSpec, Tick, u64)> {
     (items(), ticks(), select(START_SECONDS.to_vec())).prop_filter_map(
-        "it can be meant",
+        "a valid specification",
         |(mut item, tick, begins)| {
             item.per = Per::Key;
             item.charge = Some(Charge::Count);
@@ -46,7 +46,7 @@ fn alone() -> impl Strategy<Value = (LimitSpec, Tick, u64)> {
     )
 }
 
-fn moved(now: Timestamp, step: TimeStep, tick: Tick) -> Timestamp {
+fn advance(now: Timestamp, step: TimeStep, tick: Tick) -> Timestamp {
     match step {
         TimeStep::Ticks(ticks) => Timestamp::from_ticks(now.ticks() + ticks),
         TimeStep::Millis(ms) => now.plus(tick.span(Duration::from_millis(ms % 100_000))),
@@ -65,30 +65,30 @@ fn ask(count: Amount) -> OwnedAsk {
     OwnedAsk { limit_id: "a".to_owned(), key: Some(b"ada".to_vec()), count }
 }
 
-/// Takes by the story, settling some of it to less, and keeps book of what was granted, net of what came back.
-fn recorded(
+/// Acquires by the events, settles some grants to less, and records the grants net of refunds.
+fn record_history(
     (spec, tick, begins): (LimitSpec, Tick, u64),
-    story: &[(TimeStep, Amount, Option<Amount>)],
+    events: &[(TimeStep, Amount, Option<Amount>)],
 ) -> LimitRecord {
-    let mut desk = Desk::with(spec.clone(), tick);
+    let mut store = ReferenceStore::with(spec.clone(), tick);
     let mut now = start(tick, begins);
     let mut entries = Vec::new();
     let mut open: Vec<(LeaseId, usize)> = Vec::new();
-    for (step, count, settled) in story {
-        now = now.max(moved(now, *step, tick));
-        let answer = desk.order(Intent::Acquire, &[ask(*count)], true, now);
-        let lapses = answer.lease.map(|tenure| tenure.expires_at);
+    for (step, count, settled) in events {
+        now = now.max(advance(now, *step, tick));
+        let answer = store.order(Intent::Acquire, &[ask(*count)], true, now);
+        let expires_at = answer.lease.map(|term| term.expires_at);
         let entry = ObservedOrder {
             granted: answer.refusal.is_none(),
-            returned: lapses,
+            returned: expires_at,
             ..ObservedOrder::granted_at(now, Some(b"ada"), *count)
         };
-        open.extend(answer.lease.map(|tenure| (tenure.lease, entries.len())));
+        open.extend(answer.lease.map(|term| (term.lease, entries.len())));
         entries.push(entry);
         if let (Some(less), Some((lease, index))) = (settled, open.first().copied()) {
             open.remove(0);
             let actual = entries[index].count.min((*less).max(1));
-            if desk.settle(lease, actual, now) {
+            if store.settle(lease, actual, now) {
                 entries[index].count = actual;
                 entries[index].returned = Some(now);
             }
@@ -100,84 +100,83 @@ fn recorded(
 proptest! {
     #![proptest_config(cases(1000))]
 
-    /// Over any history, grants never exceed what the definition allows, as the checker reads it.
+    /// Over any history, grants stay within the definition of the limit.
     #[test]
-    fn bound(limit in alone(), story in vec((steps(), 1u64..=4), 1..60)) {
-        let story: Vec<_> = story.into_iter().map(|(step, count)| (step, count, None)).collect();
-        prop_assert_eq!(check_record(&recorded(limit, &story)), Ok(ProofLevel::Exact));
+    fn grants_never_exceed_limit(limit in single_item_limit(), events in vec((steps(), 1u64..=4), 1..60)) {
+        let events: Vec<_> = events.into_iter().map(|(step, count)| (step, count, None)).collect();
+        prop_assert_eq!(check_record(&record_history(limit, &events)), Ok(ProofLevel::Exact));
     }
 
-    /// Giving back never mints: what was granted, at its true cost, is still within the definition.
+    /// With refunds, grants at their true cost stay within the definition of the limit.
     #[test]
-    fn refund_never_mints(
-        limit in alone(),
-        story in vec((steps(), 1u64..=4, proptest::option::of(0u64..=3)), 1..60),
+    fn refund_never_creates_capacity(
+        limit in single_item_limit(),
+        events in vec((steps(), 1u64..=4, proptest::option::of(0u64..=3)), 1..60),
     ) {
-        prop_assert_eq!(check_record(&recorded(limit, &story)), Ok(ProofLevel::Exact));
+        prop_assert_eq!(check_record(&record_history(limit, &events)), Ok(ProofLevel::Exact));
     }
 
-    /// A bucket that gives back much and often is never kinder than if refunded charges had cost their true price from
-    /// the start, and never harsher than if nothing had been given back.
+    /// With many refunds a bucket grants no more than if the true cost had been charged at once, and no less than if nothing had
+    /// been refunded.
     #[test]
-    fn refunds_of_a_bucket_lie_between(events in refunding()) {
+    fn bucket_refunds_stay_within_bounds(events in refund_events()) {
         let bucket = Policy::Bucket { window: Duration::from_secs(1), burst: Some(10) };
         let limits = vec![LimitSpec::named("a").with(ItemSpec::of(bucket, 100))];
-        played(&History { tick: Tick::MILLISECOND, begins: 5, limits, events })?;
+        replay_into_store(&History { tick: Tick::MILLISECOND, begins: 5, limits, events })?;
     }
 
-    /// The core answers what the definitions say: grants, waits, binding items and readings, over edits in
-    /// mid-history, refunds, resets, forgotten rows and clocks that go back.
+    /// Grants, waits, binding items and readings equal the reference model, with edits, refunds, resets, evicted rows and
+    /// clocks that go back.
     #[test]
-    fn equivalence(history in histories(true)) {
-        played(&history)?;
+    fn decisions_equal_reference_model(history in histories(true)) {
+        replay_into_store(&history)?;
     }
 
-    /// The same, for one item and one key, seen from close by.
+    /// The same for one item and one key, with denser events.
     #[test]
-    fn equivalence_of_one_item(history in single_item_histories()) {
-        played(&history)?;
+    fn single_item_decisions_equal_reference_model(history in single_item_histories()) {
+        replay_into_store(&history)?;
     }
 
-    /// What says it is fresh can be forgotten, whatever comes: a store that tidies up after every event is not found
-    /// out, and a row is fresh when it said it would be.
+    /// A store that evicts after every event gives the same answers, and a row is evictable at the instant that it predicts.
     #[test]
-    fn freshness(mut history in histories(true)) {
+    fn evictable_row_equals_no_row(mut history in histories(true)) {
         history.events = history.events.iter().flat_map(|event| [event.clone(), HistoryEvent::Forget]).collect();
-        let (mut desk, now) = played(&history)?;
-        desk.forget(now);
-        for (whose, row) in &desk.rows {
-            let limit = &desk.limits[&whose.0];
-            let seat = seat(limit, whose);
-            prop_assert!(!row.is_evictable(limit, seat, now), "it was to be forgotten");
-            if let Some(at) = row.evictable_at(limit, seat, now) {
-                prop_assert!(row.is_evictable(limit, seat, at), "it said it would be fresh by then");
+        let (mut store, now) = replay_into_store(&history)?;
+        store.forget(now);
+        for (row_key, row) in &store.rows {
+            let limit = &store.limits[&row_key.0];
+            let scope = scope_of(limit, row_key);
+            prop_assert!(!row.is_evictable(limit, scope, now), "an evictable row was kept");
+            if let Some(at) = row.evictable_at(limit, scope, now) {
+                prop_assert!(row.is_evictable(limit, scope, at), "not evictable at the predicted instant");
             }
         }
     }
 
-    /// A refused order, and one that only looks, leaves every row as it was.
+    /// A refused order and a peek leave every row unchanged.
     #[test]
-    fn no_trace(history in histories(true), asks in questions()) {
-        let (desk, now) = played(&history)?;
+    fn refusal_and_peek_leave_rows_unchanged(history in histories(true), asks in peek_orders()) {
+        let (store, now) = replay_into_store(&history)?;
         for intent in [Intent::Acquire, Intent::Peek] {
-            let mut after = desk.clone();
+            let mut after = store.clone();
             let (decision, lease) = after.decide(intent, &asks, true, now, &mut |_| ());
             if decision != Decision::Granted || intent == Intent::Peek {
-                for (whose, row) in &after.rows {
-                    let limit = &after.limits[&whose.0];
-                    let blank = Row::blank(limit, seat(limit, whose).per());
-                    prop_assert_eq!(row, desk.rows.get(whose).unwrap_or(&blank));
+                for (row_key, row) in &after.rows {
+                    let limit = &after.limits[&row_key.0];
+                    let blank = Row::blank(limit, scope_of(limit, row_key).per());
+                    prop_assert_eq!(row, store.rows.get(row_key).unwrap_or(&blank));
                 }
                 prop_assert_eq!(lease, None);
             }
         }
     }
 
-    /// `Until(t)`: granted at `t`, refused at every instant before. `Never`: at no later instant.
+    /// `Until(t)`: granted at `t` and refused at every earlier instant. `Never`: refused at every later instant.
     #[test]
-    fn honest_wait(history in histories(true), asks in questions(), probes in vec(any::<u64>(), 4)) {
-        let (desk, now) = played(&history)?;
-        let at = |at: Timestamp| desk.clone().order(Intent::Peek, &asks, false, at).refusal;
+    fn wait_is_exact(history in histories(true), asks in peek_orders(), probes in vec(any::<u64>(), 4)) {
+        let (store, now) = replay_into_store(&history)?;
+        let at = |at: Timestamp| store.clone().order(Intent::Peek, &asks, false, at).refusal;
         match at(now) {
             Some(ModelRefusal { wait: Wait::Until(until), .. }) => {
                 prop_assert!(until > now);
@@ -192,20 +191,20 @@ proptest! {
                 let second = history.tick.per_second();
                 for later in [1, second, 60 * second, 86_400 * second, 400 * 86_400 * second] {
                     let later = Timestamp::from_ticks(now.ticks() + later);
-                    prop_assert!(at(later).is_some(), "never, but it fits at {later:?}");
+                    prop_assert!(at(later).is_some(), "Never, but it fits at {later:?}");
                 }
             }
             Some(ModelRefusal { wait: Wait::OnRelease, .. }) | None => {}
         }
     }
 
-    /// Every row reads back as it was, byte for byte.
+    /// Every row decodes to itself, byte for byte.
     #[test]
-    fn round_trip(history in histories(true)) {
-        let (desk, _) = played(&history)?;
-        for (whose, row) in &desk.rows {
-            let limit = &desk.limits[&whose.0];
-            let per = seat(limit, whose).per();
+    fn row_decodes_to_itself(history in histories(true)) {
+        let (store, _) = replay_into_store(&history)?;
+        for (row_key, row) in &store.rows {
+            let limit = &store.limits[&row_key.0];
+            let per = scope_of(limit, row_key).per();
             let mut bytes = Vec::new();
             encode(row, limit, per, &mut bytes);
             prop_assert_eq!(limit_version(&bytes), Ok(limit.version()));
@@ -213,38 +212,37 @@ proptest! {
         }
     }
 
-    /// A clock that steps back never grants more: whatever is granted then is granted at the latest instant seen, and
-    /// remembered the same.
+    /// A clock that goes back grants no more than a clock that stays at the latest instant, and leaves the same state.
     #[test]
-    fn monotone_time((spec, tick, begins) in alone(), story in vec((steps(), 1u64..=4), 1..40)) {
+    fn clock_going_back_never_grants_more((spec, tick, begins) in single_item_limit(), events in vec((steps(), 1u64..=4), 1..40)) {
         let held = matches!(spec.items[0].policy, Policy::Concurrency { .. });
-        let mut desk = Desk::with(spec, tick);
+        let mut store = ReferenceStore::with(spec, tick);
         let mut now = start(tick, begins);
         let mut latest = Timestamp::EPOCH;
-        for (step, count) in story {
-            now = moved(now, step, tick);
-            let mut clamped = desk.clone();
-            let granted = desk.take("a", "ada", count, now) == Decision::Granted;
+        for (step, count) in events {
+            now = advance(now, step, tick);
+            let mut clamped = store.clone();
+            let granted = store.take("a", "ada", count, now) == Decision::Granted;
             if granted {
                 prop_assert_eq!(clamped.take("a", "ada", count, now.max(latest)), Decision::Granted);
                 latest = latest.max(now);
-                // A lease lasts from when it is given, which is the store's to say.
-                prop_assert!(held || desk.rows == clamped.rows);
+                // The store sets the expiry of a lease, so it differs here.
+                prop_assert!(held || store.rows == clamped.rows);
             }
         }
     }
 
-    /// Asking for one, n times, is asking for n.
+    /// One order of `n` units equals `n` orders of one unit.
     #[test]
-    fn additivity((spec, tick, begins) in alone(), story in vec((steps(), 0u64..=4), 1..30), count in 1u64..=6) {
+    fn one_order_of_n_equals_n_orders_of_one((spec, tick, begins) in single_item_limit(), events in vec((steps(), 0u64..=4), 1..30), count in 1u64..=6) {
         let held = matches!(spec.items[0].policy, Policy::Concurrency { .. });
-        let mut desk = Desk::with(spec, tick);
+        let mut store = ReferenceStore::with(spec, tick);
         let mut now = start(tick, begins);
-        for (step, count) in story {
-            now = now.max(moved(now, step, tick));
-            desk.take("a", "ada", count, now);
+        for (step, count) in events {
+            now = now.max(advance(now, step, tick));
+            store.take("a", "ada", count, now);
         }
-        let (mut at_once, mut one_by_one, mut repeated) = (desk.clone(), desk.clone(), desk);
+        let (mut at_once, mut one_by_one, mut repeated) = (store.clone(), store.clone(), store);
         let whole = at_once.take("a", "ada", count, now);
         let asks = vec![ask(1); usize::try_from(count).expect("small")];
         let (together, _) = repeated.decide(Intent::Acquire, &asks, false, now, &mut |_| ());
@@ -257,50 +255,50 @@ proptest! {
         }
     }
 
-    /// Held and free make the capacity, at all times, and what is held is what live leases hold.
+    /// Held and free units add up to the capacity, and live leases hold exactly the held units.
     #[test]
-    fn lease_conservation(
+    fn held_plus_free_equals_capacity(
         tick in ticks(),
         limit in 1u64..=5,
         ttl in windows(),
-        story in vec((steps(), 0u8..4, 0usize..6, 1u64..=3), 1..80),
+        events in vec((steps(), 0u8..4, 0usize..6, 1u64..=3), 1..80),
     ) {
         let item = ItemSpec { charge: Some(Charge::Count), ..ItemSpec::of(Policy::Concurrency { ttl }, limit) };
-        let mut desk = Desk::with(LimitSpec::named("a").with(item), tick);
+        let mut store = ReferenceStore::with(LimitSpec::named("a").with(item), tick);
         let mut now = start(tick, 5);
         let mut live: Vec<(LeaseId, Timestamp, Amount)> = Vec::new();
-        for (step, what, which, count) in story {
-            now = now.max(moved(now, step, tick));
+        for (step, what, which, count) in events {
+            now = now.max(advance(now, step, tick));
             live.retain(|(_, expires_at, _)| now < *expires_at);
             let chosen = live.get(which).copied();
             match (what, chosen) {
                 (0, Some((lease, ..))) => {
-                    prop_assert!(desk.release(lease, now));
-                    prop_assert!(!desk.release(lease, now), "a lease is released once");
+                    prop_assert!(store.release(lease, now));
+                    prop_assert!(!store.release(lease, now), "a lease is released once");
                     live.retain(|(other, ..)| *other != lease);
                 }
                 (1, Some((lease, ..))) => {
                     let until = now.plus(tick.span(ttl));
-                    prop_assert!(desk.renew(lease, until, now));
+                    prop_assert!(store.renew(lease, until, now));
                     live.iter_mut().filter(|(other, ..)| *other == lease).for_each(|entry| entry.1 = until);
                 }
                 _ => {
-                    let answer = desk.order(Intent::Acquire, &[ask(count)], false, now);
+                    let answer = store.order(Intent::Acquire, &[ask(count)], false, now);
                     let held: Amount = live.iter().map(|(.., amount)| amount).sum();
                     prop_assert_eq!(answer.refusal.is_none(), held + count <= limit);
-                    live.extend(answer.lease.map(|tenure| (tenure.lease, tenure.expires_at, count)));
+                    live.extend(answer.lease.map(|term| (term.lease, term.expires_at, count)));
                 }
             }
             live.retain(|(_, expires_at, _)| now < *expires_at);
-            let reading = desk.order(Intent::Peek, &[ask(0)], false, now).readings[0].clone();
+            let reading = store.order(Intent::Peek, &[ask(0)], false, now).readings[0].clone();
             prop_assert_eq!(reading.used, live.iter().map(|(.., amount)| amount).sum::<Amount>());
             prop_assert_eq!(reading.used + reading.remaining.expect("it is limited"), limit);
         }
     }
 
-    /// The harshest of answers does not care about order, grouping or repetition.
+    /// Combining verdicts does not depend on order, grouping or repetition.
     #[test]
-    fn semilattice(a in verdicts(), b in verdicts(), c in verdicts()) {
+    fn verdicts_form_a_semilattice(a in verdicts(), b in verdicts(), c in verdicts()) {
         prop_assert_eq!(a.and(b), b.and(a));
         prop_assert_eq!(a.and(b).and(c), a.and(b.and(c)));
         prop_assert_eq!(a.and(a), a);
@@ -308,9 +306,9 @@ proptest! {
         prop_assert_eq!(a.and(Verdict::Denied(Wait::Never)), Verdict::Denied(Wait::Never));
     }
 
-    /// What is left beside what is used is the capacity, if there is an end to it, and more never fits.
+    /// A cost fits if and only if the exact sum is within the capacity.
     #[test]
-    fn capacity_is_a_sum(capacity in capacities(), used in amounts(), cost in amounts()) {
+    fn capacity_admits_by_exact_sum(capacity in capacities(), used in amounts(), cost in amounts()) {
         match capacity {
             Capacity::Unlimited => prop_assert!(capacity.admits(used, cost)),
             Capacity::AtMost(limit) => {
@@ -321,7 +319,7 @@ proptest! {
 }
 
 /// Charges and refunds within a few ticks of each other.
-fn refunding() -> impl Strategy<Value = Vec<HistoryEvent>> {
+fn refund_events() -> impl Strategy<Value = Vec<HistoryEvent>> {
     let order = (1u64..=4).prop_map(|count| HistoryEvent::Order {
         intent: Intent::Acquire,
         asks: vec![(0, 0, count)],
@@ -335,7 +333,7 @@ fn refunding() -> impl Strategy<Value = Vec<HistoryEvent>> {
     vec(one, 1..60)
 }
 
-/// Amounts small, huge, and just below the end.
+/// Small amounts, arbitrary amounts, and amounts near the maximum.
 fn amounts() -> impl Strategy<Value = Amount> {
     prop_oneof![0u64..10, any::<u64>(), (0u64..10).prop_map(|below| u64::MAX - below)]
 }
@@ -349,9 +347,9 @@ fn verdicts() -> impl Strategy<Value = Verdict> {
     ]
 }
 
-/// The stories are worth playing: they grant, refuse, edit and settle.
+/// Generated histories contain enough grants, refusals, edits and settlements.
 #[test]
-fn stories_are_not_empty() {
+fn generated_histories_cover_all_outcomes() {
     use proptest::strategy::ValueTree;
     use proptest::test_runner::TestRunner;
 
@@ -359,8 +357,8 @@ fn stories_are_not_empty() {
     let (mut granted, mut refused, mut edits, mut settled) = (0, 0, 0, 0);
     for _ in 0..200 {
         let history = histories(true).new_tree(&mut runner).expect("strategies draw").current();
-        let mut desk = Desk::new(history.tick);
-        let tally = replay(&history, &mut desk).unwrap_or_else(|difference| panic!("{difference}"));
+        let mut store = ReferenceStore::new(history.tick);
+        let tally = replay(&history, &mut store).unwrap_or_else(|difference| panic!("{difference}"));
         granted += tally.granted;
         refused += tally.refused;
         edits += tally.edits;

@@ -1,6 +1,6 @@
-//! The bytes of rows, written down once and for all.
+//! Golden encodings of rows.
 //!
-//! A change that turns one of these red is a new format: it needs a new number, and these rows must still be read.
+//! A change that breaks one of these tests is a new format. It needs a new format number, and these rows must still decode.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use tidegate_testkit::history::{SystemUnderTest, histories, replay};
 use tidegate_testkit::model::OwnedAsk;
 use tidegate_testkit::test_scale::cases;
 
-use crate::reference_store::{Desk, seat};
+use crate::reference_store::{ReferenceStore, scope_of};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -29,20 +29,20 @@ fn hex(text: &str) -> Vec<u8> {
         .collect()
 }
 
-/// A limit, charged as told (when, how much), and the row of all keys together afterwards.
-fn charged(spec: LimitSpec, story: &[(u64, u64)]) -> (Desk, Row) {
-    let mut desk = Desk::with(spec, Tick::MILLISECOND);
-    for &(at, count) in story {
-        assert_eq!(desk.take("a", "u", count, ms(at)), Decision::Granted);
+/// Charges a limit with (time, count) pairs and returns the row of all keys.
+fn charged(spec: LimitSpec, events: &[(u64, u64)]) -> (ReferenceStore, Row) {
+    let mut store = ReferenceStore::with(spec, Tick::MILLISECOND);
+    for &(at, count) in events {
+        assert_eq!(store.take("a", "u", count, ms(at)), Decision::Granted);
     }
-    let row = desk.rows[&("a".to_owned(), None)].clone();
-    (desk, row)
+    let row = store.rows[&("a".to_owned(), None)].clone();
+    (store, row)
 }
 
 #[track_caller]
-fn golden(spec: LimitSpec, story: &[(u64, u64)], bytes: &str) {
-    let (desk, row) = charged(spec, story);
-    let limit = &desk.limits["a"];
+fn golden(spec: LimitSpec, events: &[(u64, u64)], bytes: &str) {
+    let (store, row) = charged(spec, events);
+    let limit = &store.limits["a"];
     let mut written = Vec::new();
     encode(&row, limit, Per::All, &mut written);
     let bytes = hex(bytes);
@@ -55,52 +55,52 @@ fn of(policy: Policy, limit: u64) -> LimitSpec {
     LimitSpec::named("a").with(ItemSpec::of(policy, limit))
 }
 
-// The head of every row:  format  version  latest time  holds.
+// Every row starts with: format, limit version, latest time, holds.
 
 #[test]
-fn nothing() {
+fn row_without_charges() {
     golden(of(Policy::Total, 9), &[(1000, 0)], "01 01 00 00  00");
 }
 
 #[test]
-fn never() {
-    //                                            used 3, at the latest time, 1000 ms
+fn lifetime_total_row() {
+    //                                             used 3, at the latest time, 1000 ms
     golden(of(Policy::Total, 9), &[(900, 1), (1000, 2)], "01 01 e807 00  01 03 00");
 }
 
 #[test]
-fn windowed() {
-    // An interval keeps its first hit, a day its latest.
+fn fixed_window_row() {
+    // An interval stores its first charge, a day its latest.
     let interval = of(Policy::Interval { window: SECOND }, 9);
     golden(interval, &[(900, 1), (1000, 2)], "01 01 8407 00  02 03 00");
     golden(of(Policy::Calendar(Unit::Day), 9), &[(900, 1), (1000, 2)], "01 01 e807 00  02 03 00");
 }
 
 #[test]
-fn rolling() {
-    // Last charged 0 ms before the latest; two runs: 2 units 300 ms before it, 1 unit 300 ms after that.
+fn sliding_window_row() {
+    // Last charged 0 ms before the latest time. Two entries: 2 units 300 ms before it, 1 unit 300 ms later.
     let exact = of(Policy::Sliding { window: SECOND, precision: Precision::Exact }, 9);
     golden(exact, &[(1000, 1), (1000, 1), (1300, 1)], "01 01 940a 00  03 00 02  ac02 02  ac02 01");
-    // Sub-windows of 16 ms: 1000 is counted at 1007, and was last charged 7 ms before that.
+    // Sub-windows of 16 ms: a charge at 1000 counts at 1007, and was made 7 ms before that.
     let bucketed = of(Policy::Sliding { window: SECOND, precision: Precision::Bucketed }, 9);
     golden(bucketed, &[(1000, 1)], "01 01 ef07 00  03 07 01  00 01");
 }
 
 #[test]
-fn continuous() {
-    // Full again at 1500, one unit every 500, no credits.
+fn token_bucket_row() {
+    // Full at 1500, one unit every 500 ms, no credits.
     let bucket = of(Policy::Bucket { window: SECOND, burst: Some(4) }, 2);
     golden(bucket, &[(1000, 1)], "01 01 dc0b 00  04 00 f403 00");
 }
 
 #[test]
-fn on_release() {
-    // One holder: lease 1, which lapses at 61000, holds one unit.
+fn concurrency_row() {
+    // One holder: lease 1 expires at 61000 and holds one unit.
     let spec = of(Policy::Concurrency { ttl: Duration::from_secs(60) }, 9);
     golden(spec, &[(1000, 5)], "01 01 c8dc03 00  05 01  01000000000000000000000000000000 00 01");
 }
 
-/// One item of every law, and one that nobody has touched.
+/// One item of every law, and one item without charges.
 fn everything() -> LimitSpec {
     let untouched = ItemSpec { charge: Some(Charge::Ask), ..ItemSpec::of(Policy::Total, 9).per_key() };
     of(Policy::Total, 9)
@@ -119,35 +119,35 @@ const EVERYTHING: &str = "01 01 d00f 00
     05 01 01000000000000000000000000000000 00 01";
 
 #[test]
-fn a_whole_row() {
+fn row_of_every_law() {
     golden(everything(), &[(1000, 2)], EVERYTHING);
 }
 
 #[test]
-fn a_held_row_counts_its_holds() {
-    let mut desk = Desk::with(of(Policy::Total, 9), Tick::MILLISECOND);
+fn row_with_hold_stores_hold_count() {
+    let mut store = ReferenceStore::with(of(Policy::Total, 9), Tick::MILLISECOND);
     let ask = OwnedAsk { limit_id: "a".to_owned(), key: Some(b"u".to_vec()), count: 2 };
-    desk.order(Intent::Acquire, &[ask], true, ms(1000)).lease.expect("it is held");
+    store.order(Intent::Acquire, &[ask], true, ms(1000)).lease.expect("it is held");
     let mut written = Vec::new();
-    encode(&desk.rows[&("a".to_owned(), None)], &desk.limits["a"], Per::All, &mut written);
+    encode(&store.rows[&("a".to_owned(), None)], &store.limits["a"], Per::All, &mut written);
     assert_eq!(written, hex("01 01 e807 01  01 02 00"));
 }
 
 fn limit() -> Limit {
-    Limit::new(everything(), Tick::MILLISECOND).expect("it makes sense")
+    Limit::new(everything(), Tick::MILLISECOND).expect("the limit is valid")
 }
 
 #[test]
-fn another_format_is_refused_by_name() {
+fn unknown_format_is_refused_with_reason() {
     let mut bytes = hex(EVERYTHING);
     bytes[0] = FORMAT + 1;
-    let refused = Err(RowDecodeError { at: 0, what: "a format this version does not know" });
+    let refused = Err(RowDecodeError { at: 0, what: "an unknown format" });
     assert_eq!(decode(&bytes, &limit(), Per::All), refused);
     assert_eq!(limit_version(&bytes).map_err(|damage| damage.at), Err(0));
 }
 
 #[test]
-fn another_version_is_refused_by_name() {
+fn other_limit_version_is_refused_with_reason() {
     let mut bytes = hex(EVERYTHING);
     bytes[1] = 2;
     assert_eq!(limit_version(&bytes), Ok(2));
@@ -156,11 +156,12 @@ fn another_version_is_refused_by_name() {
 }
 
 #[test]
-fn a_row_of_other_items_is_refused() {
+fn row_of_other_items_is_refused() {
     assert!(decode(&hex(EVERYTHING), &limit(), Per::Key).is_err());
-    let other = Limit::new(of(Policy::Calendar(Unit::Day), 9), Tick::MILLISECOND).expect("fine");
+    let other =
+        Limit::new(of(Policy::Calendar(Unit::Day), 9), Tick::MILLISECOND).expect("the limit is valid");
     let damage = decode(&hex("01 01 e807 00  01 03 00"), &other, Per::All).expect_err("a total is no day");
-    assert_eq!(damage.what, "a state of another law");
+    assert_eq!(damage.what, "a state of a different law");
 }
 
 #[test]
@@ -173,9 +174,9 @@ fn every_truncation_is_refused() {
     assert_eq!(decode(&longer, &limit(), Per::All).expect_err("too long").what, "bytes after the last state");
 }
 
-/// What is read is what would be written, or nothing is.
+/// Bytes either decode to a row that encodes to the same bytes, or are refused.
 #[track_caller]
-fn read_or_refused(bytes: &[u8], limit: &Limit, per: Per) {
+fn assert_canonical_or_refused(bytes: &[u8], limit: &Limit, per: Per) {
     if let Ok(row) = decode(bytes, limit, per) {
         let mut again = Vec::new();
         encode(&row, limit, per, &mut again);
@@ -189,15 +190,15 @@ fn every_flipped_bit_is_refused_or_is_a_row() {
     for bit in 0..bytes.len() * 8 {
         let mut flipped = bytes.clone();
         flipped[bit / 8] ^= 1 << (bit % 8);
-        read_or_refused(&flipped, &limit(), Per::All);
+        assert_canonical_or_refused(&flipped, &limit(), Per::All);
     }
 }
 
 #[test]
-fn numbers_have_one_spelling() {
-    let total = Limit::new(of(Policy::Total, 9), Tick::MILLISECOND).expect("fine");
+fn non_canonical_encodings_are_refused() {
+    let total = Limit::new(of(Policy::Total, 9), Tick::MILLISECOND).expect("the limit is valid");
     for (bytes, what) in [
-        ("01 01 e807 00  01 8300 00", "an encoding nobody writes"),
+        ("01 01 e807 00  01 8300 00", "not the canonical encoding"),
         ("01 01 e807 00  01 ffffffffffffffffffff7f 00", "a number above 64 bits"),
         ("01 01 e807 00  01 03 e907", "a time before 1970"),
         ("01 8180808010 00 00  00", "the version is too large"),
@@ -205,13 +206,13 @@ fn numbers_have_one_spelling() {
         assert_eq!(decode(&hex(bytes), &total, Per::All).expect_err(bytes).what, what);
     }
     let rolling = of(Policy::Sliding { window: SECOND, precision: Precision::Exact }, 9);
-    let rolling = Limit::new(rolling, Tick::MILLISECOND).expect("fine");
+    let rolling = Limit::new(rolling, Tick::MILLISECOND).expect("the limit is valid");
     for (bytes, what) in [
-        ("01 01 e807 00  03 00 01  00 00", "a run out of order"),
-        ("01 01 e807 00  03 00 02  01 01 00 01", "a run out of order"),
+        ("01 01 e807 00  03 00 01  00 00", "an entry out of order"),
+        ("01 01 e807 00  03 00 02  01 01 00 01", "an entry out of order"),
         ("01 01 e807 00  03 00 ffffffff0f  00 01", "more entries than bytes"),
-        ("01 01 e807 00  03 00 00", "an encoding nobody writes"),
-        ("01 01 e807 00  03 00 02  01 ffffffffffffffffff01 01 01", "more spent than can be counted"),
+        ("01 01 e807 00  03 00 00", "not the canonical encoding"),
+        ("01 01 e807 00  03 00 02  01 ffffffffffffffffff01 01 01", "a sum above 64 bits"),
     ] {
         assert_eq!(decode(&hex(bytes), &rolling, Per::All).expect_err(bytes).what, what);
     }
@@ -220,26 +221,26 @@ fn numbers_have_one_spelling() {
 proptest! {
     #![proptest_config(cases(300))]
 
-    /// RowDecodeError anywhere, of any row, is found or harmless; nothing panics, and what is read can be asked.
+    /// Damaged rows are refused, or decode to rows that can be used without a panic.
     #[test]
     fn damaged_rows_are_refused_or_are_rows(
         history in histories(false),
         damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
     ) {
-        let mut desk = Desk::new(history.tick);
-        let tally = replay(&history, &mut desk).map_err(TestCaseError::fail)?;
-        for (whose, row) in &desk.rows {
-            let limit = &desk.limits[&whose.0];
-            let per = seat(limit, whose).per();
+        let mut store = ReferenceStore::new(history.tick);
+        let tally = replay(&history, &mut store).map_err(TestCaseError::fail)?;
+        for (row_key, row) in &store.rows {
+            let limit = &store.limits[&row_key.0];
+            let per = scope_of(limit, row_key).per();
             let mut bytes = Vec::new();
             encode(row, limit, per, &mut bytes);
             for (at, value) in &damage {
                 let at = at.index(bytes.len());
                 bytes[at] = *value;
-                read_or_refused(&bytes, limit, per);
+                assert_canonical_or_refused(&bytes, limit, per);
                 if let Ok(row) = decode(&bytes, limit, per) {
-                    row.is_evictable(limit, seat(limit, whose), tally.ended);
-                    row.evictable_at(limit, seat(limit, whose), tally.ended);
+                    row.is_evictable(limit, scope_of(limit, row_key), tally.ended);
+                    row.evictable_at(limit, scope_of(limit, row_key), tally.ended);
                 }
             }
         }

@@ -1,22 +1,22 @@
-//! Worked examples as timelines, read aloud.
+//! Worked examples, written as timelines.
 //!
 //! ```text
-//!   limit chat in Asia/Shanghai              a limit, its zone if it has one
-//!     sliding 2 per 60s                      its items, all keys together
-//!     day 1 each                             or each key alone
+//!   limit chat in Asia/Shanghai              a limit and its time zone
+//!     sliding 2 per 60s                      an item for all keys together
+//!     day 1 each                             an item for each key
 //!     concurrency 30 for 60s
 //!
-//!   0s        ada          ok                who asks when, and what is answered
+//!   0s        ada          ok                time, key and expected answer
 //!   0s        ada x3       refused never by each/day
-//!   59s       ada look     refused until 60.000000001s
+//!   59s       ada peek     refused until 60.000000001s
 //!   60s       ada x0       ok used day=1     readings after the decision, by policy
-//!   61s       set chat                       a new text for the limit
+//!   61s       set chat                       an edit of the limit
 //!     sliding 3 per 60s
-//!   62s       reset chat ada                 an operator resets a key, or everybody
+//!   62s       reset chat ada                 a reset of one key, or of all keys
 //! ```
 //!
-//! Times are seconds from the epoch (`60.0000001s`) or civil (`2024-12-31T23:59:59+08:00`). Several limits are asked
-//! together by `of a+b`.
+//! Times are seconds since the epoch (`60.0000001s`) or RFC 3339 times (`2024-12-31T23:59:59+08:00`). `of a+b` asks several
+//! limits in one order.
 
 use std::time::Duration;
 
@@ -27,48 +27,48 @@ use tidegate_core::{
 use tidegate_testkit::history::SystemUnderTest;
 use tidegate_testkit::model::OwnedAsk;
 
-use crate::reference_store::Desk;
+use crate::reference_store::ReferenceStore;
 
 const TICK: Tick = Tick::NANOSECOND;
 
-/// Plays a timeline and compares every answer.
+/// Runs a timeline and compares every answer.
 #[track_caller]
 fn check(timeline: &str) {
-    let mut table = Table { desk: Desk::new(TICK), text: None, limits: Vec::new() };
+    let mut runner = TimelineRunner { store: ReferenceStore::new(TICK), pending: None, limits: Vec::new() };
     for line in timeline.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let words: Vec<&str> = line.split_whitespace().collect();
-        if let Err(what) = table.read(&words) {
+        if let Err(what) = runner.read(&words) {
             panic!("{line}\n  {what}");
         }
     }
-    table.write_down().unwrap_or_else(|what| panic!("{what}"));
+    runner.apply_pending().unwrap_or_else(|what| panic!("{what}"));
 }
 
-struct Table {
-    desk: Desk,
-    /// A limit being written, and when.
-    text: Option<(Timestamp, LimitSpec)>,
+struct TimelineRunner {
+    store: ReferenceStore,
+    /// The limit that is being read, and its time.
+    pending: Option<(Timestamp, LimitSpec)>,
     limits: Vec<String>,
 }
 
-impl Table {
+impl TimelineRunner {
     fn read(&mut self, words: &[&str]) -> Result<(), String> {
         match words {
             ["limit", head @ ..] => self.begin(Timestamp::EPOCH, head),
             [at, "set", head @ ..] => self.begin(time(at)?, head),
             [at, "reset", id, key @ ..] => {
-                self.write_down()?;
-                self.desk.reset(id, key.first().map(|key| key.as_bytes()), time(at)?);
+                self.apply_pending()?;
+                self.store.reset(id, key.first().map(|key| key.as_bytes()), time(at)?);
                 Ok(())
             }
-            ["except", key, item, limit, until @ ..] => self.except(key, item, limit, until),
+            ["override", key, item, limit, until @ ..] => self.add_override(key, item, limit, until),
             [word, rest @ ..] if !word.starts_with(|first: char| first.is_ascii_digit()) => {
                 let item = item(word, rest)?;
-                self.text.as_mut().ok_or("an item of no limit")?.1.items.push(item);
+                self.pending.as_mut().ok_or("an item of no limit")?.1.items.push(item);
                 Ok(())
             }
             [at, key, rest @ ..] => {
-                self.write_down()?;
+                self.apply_pending()?;
                 self.ask(time(at)?, key, rest)
             }
             _ => Err("not a line of a timeline".to_owned()),
@@ -76,7 +76,7 @@ impl Table {
     }
 
     fn begin(&mut self, at: Timestamp, head: &[&str]) -> Result<(), String> {
-        self.write_down()?;
+        self.apply_pending()?;
         let (id, mut rest) = head.split_first().ok_or("a limit needs a name")?;
         let mut spec = LimitSpec::named(*id);
         while let [word, value, more @ ..] = rest {
@@ -96,16 +96,16 @@ impl Table {
         if !self.limits.contains(&spec.id) {
             self.limits.push(spec.id.clone());
         }
-        self.text = Some((at, spec));
+        self.pending = Some((at, spec));
         Ok(())
     }
 
-    fn except(&mut self, key: &str, item: &str, limit: &str, until: &[&str]) -> Result<(), String> {
+    fn add_override(&mut self, key: &str, item: &str, limit: &str, until: &[&str]) -> Result<(), String> {
         let until = match until {
             ["until", until] => Some(TICK.since_epoch(time(until)?)),
             _ => None,
         };
-        let spec = &mut self.text.as_mut().ok_or("an exception of no limit")?.1;
+        let spec = &mut self.pending.as_mut().ok_or("an override of no limit")?.1;
         let item = spec
             .items
             .iter()
@@ -116,9 +116,9 @@ impl Table {
         Ok(())
     }
 
-    fn write_down(&mut self) -> Result<(), String> {
-        let Some((at, spec)) = self.text.take() else { return Ok(()) };
-        if self.desk.put(&spec, at) { Ok(()) } else { Err(format!("{spec:?} is flawed")) }
+    fn apply_pending(&mut self) -> Result<(), String> {
+        let Some((at, spec)) = self.pending.take() else { return Ok(()) };
+        if self.store.put(&spec, at) { Ok(()) } else { Err(format!("{spec:?} is invalid")) }
     }
 
     fn ask(&mut self, now: Timestamp, key: &str, mut rest: &[&str]) -> Result<(), String> {
@@ -129,7 +129,7 @@ impl Table {
                     count = word[1..].parse().map_err(|_| "a count")?;
                     rest = more;
                 }
-                ["look", more @ ..] => {
+                ["peek", more @ ..] => {
                     intent = Intent::Peek;
                     rest = more;
                 }
@@ -143,7 +143,7 @@ impl Table {
         let key = Some(key.as_bytes().to_vec());
         let asks: Vec<OwnedAsk> =
             ids.into_iter().map(|limit_id| OwnedAsk { limit_id, key: key.clone(), count }).collect();
-        let answer = self.desk.order(intent, &asks, false, now);
+        let answer = self.store.order(intent, &asks, false, now);
         let (expected, more) = outcome(rest)?;
         let answered = answer.refusal.as_ref().map(|refusal| refusal.wait);
         if answered != expected {
@@ -151,7 +151,7 @@ impl Table {
         }
         let more = match more {
             ["by", item, more @ ..] => {
-                let refusal = answer.refusal.ok_or("granted by nobody")?;
+                let refusal = answer.refusal.ok_or("expected a refusal")?;
                 let named = format!("{}:{}", refusal.limit_id, refusal.item);
                 if !named.contains(item) {
                     return Err(format!("refused by {named}"));
@@ -240,7 +240,7 @@ fn capacity(text: &str) -> Result<Capacity, String> {
     }
 }
 
-/// `60.0000001s` or an RFC 3339 time.
+/// Seconds (`60.0000001s`) or an RFC 3339 time.
 fn time(text: &str) -> Result<Timestamp, String> {
     let since_epoch = if text.contains('T') {
         let at: jiff::Timestamp = text.parse().map_err(|error| format!("{text}: {error}"))?;
@@ -257,10 +257,10 @@ fn time(text: &str) -> Result<Timestamp, String> {
     TICK.instant(since_epoch).ok_or("beyond the end of time".to_owned())
 }
 
-// Document 001: a message pipeline, global and per user, over the same closed window.
+// A message pipeline: sliding windows for all keys and for each key.
 
 #[test]
-fn b04_an_event_exactly_one_window_old_still_counts() {
+fn sliding_event_exactly_one_window_old_still_counts() {
     check(
         "
         limit chat
@@ -274,7 +274,7 @@ fn b04_an_event_exactly_one_window_old_still_counts() {
 }
 
 #[test]
-fn b01_b06_global_and_user_are_asked_together_and_global_is_named_first() {
+fn all_and_key_items_refuse_together_and_all_is_binding() {
     check(
         "
         limit chat
@@ -291,7 +291,7 @@ fn b01_b06_global_and_user_are_asked_together_and_global_is_named_first() {
 }
 
 #[test]
-fn b07_the_third_of_two_is_refused_whoever_asks() {
+fn third_request_of_limit_two_is_refused_for_any_key() {
     check(
         "
         limit chat
@@ -305,7 +305,7 @@ fn b07_the_third_of_two_is_refused_whoever_asks() {
 }
 
 #[test]
-fn b07_the_fourth_of_three_is_refused_and_others_pass() {
+fn fourth_request_of_limit_three_is_refused_for_that_key_only() {
     check(
         "
         limit chat
@@ -321,7 +321,7 @@ fn b07_the_fourth_of_three_is_refused_and_others_pass() {
 }
 
 #[test]
-fn b08_hammering_never_extends_the_ban() {
+fn refused_requests_do_not_extend_the_wait() {
     check(
         "
         limit chat
@@ -339,7 +339,7 @@ fn b08_hammering_never_extends_the_ban() {
 }
 
 #[test]
-fn b10_an_admission_counts_in_both() {
+fn grant_counts_in_all_and_key_items() {
     check(
         "
         limit chat
@@ -352,7 +352,7 @@ fn b10_an_admission_counts_in_both() {
 }
 
 #[test]
-fn b14_zero_refuses_all_for_both() {
+fn limit_zero_refuses_everything() {
     check(
         "
         limit user
@@ -367,7 +367,7 @@ fn b14_zero_refuses_all_for_both() {
 }
 
 #[test]
-fn b15_the_limit_is_per_window_not_per_minute() {
+fn limit_applies_per_window_of_any_length() {
     check(
         "
         limit chat
@@ -381,7 +381,7 @@ fn b15_the_limit_is_per_window_not_per_minute() {
 }
 
 #[test]
-fn bf3_a_clock_set_back_frees_nobody_and_bans_nobody_longer() {
+fn clock_set_back_neither_shortens_nor_extends_the_wait() {
     check(
         "
         limit chat
@@ -396,7 +396,7 @@ fn bf3_a_clock_set_back_frees_nobody_and_bans_nobody_longer() {
 }
 
 #[test]
-fn bf9_the_wait_is_the_heads() {
+fn wait_is_computed_from_oldest_entries() {
     check(
         "
         limit chat
@@ -411,10 +411,10 @@ fn bf9_the_wait_is_the_heads() {
     );
 }
 
-// Document 004: activities and users, calendar windows, all or nothing.
+// Activities and users: totals, calendar windows, all or nothing.
 
 #[test]
-fn e06_total_counts_the_activity_and_each_user() {
+fn total_counts_all_keys_and_each_key() {
     check(
         "
         limit sale
@@ -431,7 +431,7 @@ fn e06_total_counts_the_activity_and_each_user() {
 }
 
 #[test]
-fn e_total_3() {
+fn total_of_three_refuses_fourth_forever() {
     check(
         "
         limit sale
@@ -441,13 +441,13 @@ fn e_total_3() {
         1s      u   ok
         2s      u   ok
         3s      u   refused never
-        9999s   u   look refused never used total=3
+        9999s   u   peek refused never used total=3
     ",
     );
 }
 
 #[test]
-fn e11_e12_an_update_is_all_or_nothing_and_the_one_that_fills_it_is_admitted() {
+fn charge_is_all_or_nothing_and_may_fill_the_limit() {
     check(
         "
         limit sale
@@ -456,14 +456,14 @@ fn e11_e12_an_update_is_all_or_nothing_and_the_one_that_fills_it_is_admitted() {
         0s   u x8   ok used total=8
         0s   u x3   refused never used total=8
         0s   u x2   ok used total=10
-        0s   u look refused never
+        0s   u peek refused never
         0s   u x0   ok used total=10
     ",
     );
 }
 
 #[test]
-fn e12_looking_for_nothing_is_allowed_while_used_is_within_the_limit() {
+fn count_zero_is_granted_while_usage_is_within_limit() {
     check(
         "
         limit sale
@@ -480,7 +480,7 @@ fn e12_looking_for_nothing_is_allowed_while_used_is_within_the_limit() {
 }
 
 #[test]
-fn e10_the_activity_refuses_and_the_users_day_is_unaffected() {
+fn refusal_by_total_does_not_charge_the_day_item() {
     check(
         "
         limit sale in Asia/Shanghai
@@ -496,7 +496,7 @@ fn e10_the_activity_refuses_and_the_users_day_is_unaffected() {
 }
 
 #[test]
-fn e10_one_user_once_a_day_and_the_hundred_and_first_is_late() {
+fn hundred_and_first_user_is_refused_by_total() {
     let users = (1..=100).map(|n| format!("{n}s  u{n}  ok")).collect::<Vec<_>>().join("\n");
     check(&format!(
         "
@@ -511,7 +511,7 @@ fn e10_one_user_once_a_day_and_the_hundred_and_first_is_late() {
 }
 
 #[test]
-fn e07_the_year_ends_in_shanghai_and_the_week_goes_on() {
+fn year_end_in_shanghai_resets_all_units_except_week() {
     check(
         "
         limit sale in Asia/Shanghai
@@ -531,7 +531,7 @@ fn e07_the_year_ends_in_shanghai_and_the_week_goes_on() {
 }
 
 #[test]
-fn e07_a_week_begins_on_monday() {
+fn week_starts_on_monday_by_default() {
     check(
         "
         limit sale in Asia/Shanghai
@@ -545,7 +545,7 @@ fn e07_a_week_begins_on_monday() {
 }
 
 #[test]
-fn e16_or_on_the_day_that_is_written() {
+fn week_starts_on_configured_day() {
     check(
         "
         limit sale in Asia/Shanghai weeks sunday
@@ -559,7 +559,7 @@ fn e16_or_on_the_day_that_is_written() {
 }
 
 #[test]
-fn e07_a_leap_day_ends_its_month() {
+fn leap_day_is_last_day_of_its_month() {
     check(
         "
         limit sale in Asia/Shanghai
@@ -573,7 +573,7 @@ fn e07_a_leap_day_ends_its_month() {
 }
 
 #[test]
-fn e08_an_interval_hangs_from_its_first_hit() {
+fn interval_starts_at_first_charge() {
     check(
         "
         limit sale
@@ -591,7 +591,7 @@ fn e08_an_interval_hangs_from_its_first_hit() {
 }
 
 #[test]
-fn e08_steady_traffic_does_not_keep_an_interval_open() {
+fn interval_under_steady_traffic_still_resets() {
     check(
         "
         limit sale
@@ -607,7 +607,7 @@ fn e08_steady_traffic_does_not_keep_an_interval_open() {
 }
 
 #[test]
-fn e15_set_keeps_counts_starts_new_items_at_zero_and_drops_removed_ones() {
+fn edit_keeps_counts_starts_new_items_at_zero_and_drops_removed_items() {
     check(
         "
         limit sale
@@ -629,7 +629,7 @@ fn e15_set_keeps_counts_starts_new_items_at_zero_and_drops_removed_ones() {
 }
 
 #[test]
-fn e15_reset_is_explicit() {
+fn reset_of_key_or_limit_zeroes_counts() {
     check(
         "
         limit sale
@@ -648,7 +648,7 @@ fn e15_reset_is_explicit() {
 }
 
 #[test]
-fn e16_begin_and_end() {
+fn limit_with_start_and_end_refuses_outside() {
     check(
         "
         limit sale from 100s until 200s
@@ -665,7 +665,7 @@ fn e16_begin_and_end() {
 }
 
 #[test]
-fn e_clock_back_does_not_reset_a_window() {
+fn clock_set_back_does_not_reset_calendar_window() {
     check(
         "
         limit sale in Asia/Shanghai
@@ -678,7 +678,7 @@ fn e_clock_back_does_not_reset_a_window() {
 }
 
 #[test]
-fn r1_two_limits_are_decided_together() {
+fn two_limits_in_one_order_are_decided_together() {
     check(
         "
         limit a
@@ -696,7 +696,7 @@ fn r1_two_limits_are_decided_together() {
 }
 
 #[test]
-fn r9_zero_refuses_minus_one_counts_and_never_refuses() {
+fn unlimited_counts_and_zero_refuses() {
     check(
         "
         limit a
@@ -713,7 +713,7 @@ fn r9_zero_refuses_minus_one_counts_and_never_refuses() {
 }
 
 #[test]
-fn a_bucket_is_a_burst_and_a_rate() {
+fn bucket_allows_burst_and_refills_at_rate() {
     check(
         "
         limit api
@@ -732,7 +732,7 @@ fn a_bucket_is_a_burst_and_a_rate() {
 }
 
 #[test]
-fn a_lease_comes_back_by_itself() {
+fn expired_lease_frees_its_unit() {
     check(
         "
         limit tasks
@@ -748,12 +748,12 @@ fn a_lease_comes_back_by_itself() {
 }
 
 #[test]
-fn an_exception_ends() {
+fn override_applies_until_its_end() {
     check(
         "
         limit sale
           total 1 each
-          except vip total 3 until 100s
+          override vip total 3 until 100s
 
         0s     vip     ok
         1s     vip     ok
@@ -767,12 +767,12 @@ fn an_exception_ends() {
 }
 
 #[test]
-fn an_exception_that_ends_is_waited_for() {
+fn wait_accounts_for_override_end() {
     check(
         "
         limit sale
           interval 5 per 1000s each
-          except bad interval 1 until 100s
+          override bad interval 1 until 100s
 
         0s     bad     ok
         1s     bad     refused until 100s
@@ -783,14 +783,14 @@ fn an_exception_that_ends_is_waited_for() {
 }
 
 #[test]
-fn a_promise_is_looked_at_twice() {
+fn promised_instant_is_checked_again_after_override_end() {
     check(
         "
         limit a
           interval 1 per 50s
         limit b
           interval 1 per 90s each
-          except vip interval 9 until 40s
+          override vip interval 9 until 40s
 
         0s   vip of a+b   ok
         1s   vip of a+b   refused until 90s by b:
@@ -800,7 +800,7 @@ fn a_promise_is_looked_at_twice() {
 }
 
 #[test]
-fn a_wait_past_the_end_is_never() {
+fn wait_past_limit_end_is_never() {
     check(
         "
         limit sale until 100s
@@ -815,7 +815,7 @@ fn a_wait_past_the_end_is_never() {
 }
 
 #[test]
-fn a_shadow_refuses_nothing_and_is_not_charged_for_what_it_would_refuse() {
+fn shadow_limit_never_refuses_and_skips_charges_it_would_refuse() {
     check(
         "
         limit trial mode shadow
@@ -828,13 +828,13 @@ fn a_shadow_refuses_nothing_and_is_not_charged_for_what_it_would_refuse() {
         1s   u of trial+real   ok used all/total=1 key/total=1
         2s   v of trial+real   ok used all/total=2
         3s   w of trial        ok used all/total=2 key/total=0
-        4s   w of real look    ok used total=3
+        4s   w of real peek    ok used total=3
     ",
     );
 }
 
 #[test]
-fn a_large_sliding_window_is_ruled_in_64_parts_and_never_exceeds() {
+fn bucketed_sliding_window_never_exceeds_limit() {
     check(
         "
         limit big
@@ -848,7 +848,7 @@ fn a_large_sliding_window_is_ruled_in_64_parts_and_never_exceeds() {
 }
 
 #[test]
-fn an_item_may_charge_by_the_ask() {
+fn charge_ask_counts_one_unit_per_ask() {
     check(
         "
         limit a
@@ -863,7 +863,7 @@ fn an_item_may_charge_by_the_ask() {
 }
 
 #[test]
-fn a_longer_window_brings_nothing_back() {
+fn longer_window_does_not_restore_expired_charges() {
     check(
         "
         limit chat
@@ -881,7 +881,7 @@ fn a_longer_window_brings_nothing_back() {
 }
 
 #[test]
-fn a_shorter_window_judges_what_is_remembered() {
+fn shorter_window_applies_to_stored_charges() {
     check(
         "
         limit chat
@@ -899,7 +899,7 @@ fn a_shorter_window_judges_what_is_remembered() {
 }
 
 #[test]
-fn a_change_of_zone_is_right_at_once_and_never_forgives() {
+fn time_zone_change_applies_at_once_and_keeps_usage() {
     check(
         "
         limit sale in UTC
@@ -915,7 +915,7 @@ fn a_change_of_zone_is_right_at_once_and_never_forgives() {
 }
 
 #[test]
-fn a_limit_that_was_over_begins_anew() {
+fn ended_limit_restarts_without_usage() {
     check(
         "
         limit sale until 100s

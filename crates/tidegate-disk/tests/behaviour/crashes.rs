@@ -18,7 +18,7 @@ use tidegate::{
 };
 use tidegate_core::Durability;
 use tidegate_disk::DiskStore;
-use tidegate_disk::files::Simulated;
+use tidegate_disk::directory::SimulatedDirectory;
 
 use tidegate_testkit::test_scale::cases;
 
@@ -116,7 +116,7 @@ struct Diary {
     pending: Vec<(Lsn, Told)>,
     /// What was told, and after how many changes of the disk.
     history: Vec<(usize, Told)>,
-    files: Option<Arc<Simulated>>,
+    directory: Option<Arc<SimulatedDirectory>>,
     deaths: Amount,
 }
 
@@ -144,8 +144,10 @@ enum Told {
 impl Diary {
     /// The counts of a limit are about to be zeroed.
     fn forget(&mut self, limit: usize, key: Option<u8>) {
-        self.history
-            .push((self.files.as_ref().map_or(0, |files| files.changes()), Told::Reset { limit, key }));
+        self.history.push((
+            self.directory.as_ref().map_or(0, |directory| directory.changes()),
+            Told::Reset { limit, key },
+        ));
         for row in 0..4 {
             if key.is_none_or(|key| usize::from(key) == row) {
                 self.sold[limit][row] = Sold::default();
@@ -161,7 +163,7 @@ impl Diary {
             released: Vec::new(),
             pending: Vec::new(),
             history: Vec::new(),
-            files: None,
+            directory: None,
             deaths: 0,
         }
     }
@@ -179,8 +181,8 @@ impl Diary {
     }
 
     fn tell(&mut self, told: Told) {
-        if let Some(files) = &self.files {
-            self.history.push((files.changes(), told));
+        if let Some(directory) = &self.directory {
+            self.history.push((directory.changes(), told));
         }
         match told {
             Told::Sold { limit, key, count } => {
@@ -332,7 +334,7 @@ fn bounds(spec: &LimitSpec, row: usize) -> Option<(Amount, Amount)> {
 }
 
 /// Opens what is left, sells the rest, and looks whether it was too much or too little.
-fn check(image: Simulated, clock: &Arc<ManualClock>, diary: &mut Diary) -> DiskStore {
+fn check(image: SimulatedDirectory, clock: &Arc<ManualClock>, diary: &mut Diary) -> DiskStore {
     let store = open(&Arc::new(image), clock);
     diary.deaths += 1;
     // Nobody will ever be told of these; a request of which nobody heard is as good as new.
@@ -398,12 +400,12 @@ fn sell_out(store: &DiskStore, diary: &mut Diary) {
 }
 
 fn a_life(
-    files: &Arc<Simulated>,
+    directory: &Arc<SimulatedDirectory>,
     events: &[Event],
     keeps_history: bool,
 ) -> (DiskStore, Arc<ManualClock>, Diary) {
     let clock = Arc::new(ManualClock::at(START));
-    let store = open(files, &clock);
+    let store = open(directory, &clock);
     for spec in limits() {
         store.put(spec, ExpectedVersion::Absent).expect("it makes sense");
     }
@@ -411,7 +413,7 @@ fn a_life(
     store.put(LimitSpec::named(SLOTS).with(slots), ExpectedVersion::Absent).expect("it makes sense");
     store.wait_durable(store.tip().expect("it has a log")).expect("the disk is well");
     let mut diary = Diary::new();
-    diary.files = keeps_history.then(|| Arc::clone(files));
+    diary.directory = keeps_history.then(|| Arc::clone(directory));
     live(&store, &clock, &mut diary, events);
     (store, clock, diary)
 }
@@ -421,17 +423,17 @@ fn a_life(
 #[test]
 fn every_moment_is_survived() {
     let lived = TestRunner::new(cases(CHRONICLES)).run(&(events(), any::<u64>()), |(events, seed)| {
-        let files = Arc::new(Simulated::recorded());
-        let (store, clock, mut diary) = a_life(&files, &events, true);
-        let born = diary.history.first().map_or(files.changes(), |(change, _)| *change);
+        let directory = Arc::new(SimulatedDirectory::recorded());
+        let (store, clock, mut diary) = a_life(&directory, &events, true);
+        let born = diary.history.first().map_or(directory.changes(), |(change, _)| *change);
         store.wait_durable(store.tip().expect("it has a log")).expect("the disk is well");
         diary.hear(store.durable());
         drop(store);
-        let moments = files.changes() - born + 1;
+        let moments = directory.changes() - born + 1;
         for image in 0..IMAGES {
             let dice = seed.wrapping_add(image).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             let moment = born + usize::try_from(dice >> 33).expect("31 bits") % moments;
-            look_at(files.crash_after(moment, dice), moment, &clock, &diary);
+            look_at(directory.crash_after(moment, dice), moment, &clock, &diary);
         }
         Ok(())
     });
@@ -439,7 +441,7 @@ fn every_moment_is_survived() {
 }
 
 /// Opens an image, and compares what it remembers with what was told by then and with what was ever decided.
-fn look_at(image: Simulated, moment: usize, clock: &Arc<ManualClock>, diary: &Diary) {
+fn look_at(image: SimulatedDirectory, moment: usize, clock: &Arc<ManualClock>, diary: &Diary) {
     let store = open(&Arc::new(image), clock);
     let told: Vec<Told> =
         diary.history.iter().filter(|(change, _)| *change <= moment).map(|(_, told)| *told).collect();
@@ -513,25 +515,25 @@ const DEATHS: u64 = 3;
 /// The machine loses power: what was not synced is kept, lost, torn or reordered.
 #[test]
 fn a_machine_that_loses_power_sells_nothing_twice() {
-    die_often(Simulated::crash);
+    die_often(SimulatedDirectory::crash);
 }
 
 /// The process is killed: everything that was written is there.
 #[test]
 fn a_process_that_is_killed_sells_nothing_twice() {
-    die_often(|files, _| files.killed());
+    die_often(|directory, _| directory.killed());
 }
 
-fn die_often(die: impl Fn(&Simulated, u64) -> Simulated) {
+fn die_often(die: impl Fn(&SimulatedDirectory, u64) -> SimulatedDirectory) {
     let mut runner = TestRunner::new(cases(LIVES));
     let stories = (events(), events(), any::<u64>());
     let lived = runner.run(&stories, |(before, after, seed)| {
         for death in 0..DEATHS {
-            let files = Arc::new(Simulated::new());
-            let (store, clock, mut diary) = a_life(&files, &before, false);
+            let directory = Arc::new(SimulatedDirectory::new());
+            let (store, clock, mut diary) = a_life(&directory, &before, false);
             // What is durable now may have been told; what becomes durable while the machine dies was not.
             diary.hear(store.durable());
-            let image = die(&files, seed.wrapping_add(death));
+            let image = die(&directory, seed.wrapping_add(death));
             drop(store);
             let store = check(image, &clock, &mut diary);
             // It goes on living, and dies once more.

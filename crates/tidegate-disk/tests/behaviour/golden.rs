@@ -17,11 +17,11 @@ use tidegate::{
 };
 use tidegate_core::{Durability, Fleet, Mode, OnOutage, OverrideSpec, Unit, WeekStart, Zone};
 use tidegate_disk::DiskStore;
-use tidegate_disk::files::Simulated;
-use tidegate_disk::log::{self, Entry, Log};
+use tidegate_disk::directory::SimulatedDirectory;
+use tidegate_disk::wal::{self, ReplayEntry, WriteAheadLog};
 
-use crate::log::golden::{as_text, from_text};
 use crate::store::{OPTIONS, open};
+use crate::wal::golden::{as_text, from_text};
 
 const LOG: &str = include_str!("golden/records-1-log.txt");
 const SNAPSHOT: &str = include_str!("golden/records-1-snapshot.txt");
@@ -90,7 +90,7 @@ fn zone() -> Zone {
 }
 
 struct Life {
-    files: Arc<Simulated>,
+    directory: Arc<SimulatedDirectory>,
     clock: Arc<ManualClock>,
     store: DiskStore,
 }
@@ -127,9 +127,9 @@ impl Life {
 
 /// Everything that leaves a record; the leases by what became of them.
 fn live() -> (Life, Vec<(&'static str, LeaseId)>) {
-    let (files, clock) = (Arc::new(Simulated::new()), Arc::new(ManualClock::at(START)));
-    let store = open(&files, &clock);
-    let life = Life { files, clock, store };
+    let (directory, clock) = (Arc::new(SimulatedDirectory::new()), Arc::new(ManualClock::at(START)));
+    let store = open(&directory, &clock);
+    let life = Life { directory, clock, store };
     let (first, rest) = (limits().swap_remove(0), limits().split_off(1));
     life.store.apply(vec![Edit::Put(first, ExpectedVersion::Absent)]).expect("it makes sense");
     for spec in rest {
@@ -229,15 +229,15 @@ fn a_golden_store_is_written_on_demand() {
     let (life, leases) = live();
     let leases: Vec<(String, LeaseId)> =
         leases.into_iter().map(|(name, lease)| (name.to_owned(), lease)).collect();
-    let killed = as_text(&life.files.killed());
+    let killed = as_text(&life.directory.killed());
     life.clock.set(LOOKED_AT);
-    let files = Arc::new(from_text(&killed));
-    let store = open(&files, &life.clock);
+    let directory = Arc::new(from_text(&killed));
+    let store = open(&directory, &life.clock);
     let after_log = known(&store, &leases);
     store.stop().expect("nothing is in the way");
     drop(store);
-    files.take("lock");
-    let stopped = as_text(&files);
+    directory.take("lock");
+    let stopped = as_text(&directory);
     let after_snapshot = known(&opened(&stopped), &leases);
     assert_eq!(after_log, after_snapshot, "a clean stop changes nothing");
     if std::env::var_os("TIDEGATE_GOLDEN").is_some() {
@@ -287,9 +287,11 @@ fn records_of_version_1_are_read() {
 /// The kinds of records of an image.
 fn kinds(image: &str) -> BTreeSet<u8> {
     let mut kinds = BTreeSet::new();
-    let log_options = log::Options { segment_bytes: OPTIONS.segment_bytes };
-    let read = Log::open(Arc::new(from_text(image)), log_options, &mut |entry| {
-        let (Entry::Snapshot(mut payload) | Entry::Block { mut payload, .. }) = entry else { return Ok(()) };
+    let log_options = wal::LogOptions { segment_bytes: OPTIONS.segment_bytes };
+    let read = WriteAheadLog::open(Arc::new(from_text(image)), log_options, &mut |entry| {
+        let (ReplayEntry::Snapshot(mut payload) | ReplayEntry::Block { mut payload, .. }) = entry else {
+            return Ok(());
+        };
         while let [kind, rest @ ..] = payload {
             kinds.insert(*kind);
             // The length is a number of seven bits a byte.

@@ -12,7 +12,7 @@ use tidegate::{
     Precision, RemovalMode, Replies, Timestamp,
 };
 use tidegate_disk::DiskStore;
-use tidegate_disk::files::Simulated;
+use tidegate_disk::directory::SimulatedDirectory;
 
 use crate::store::{OPTIONS, open};
 
@@ -45,7 +45,7 @@ fn limits() -> Vec<LimitSpec> {
 
 struct Week {
     store: DiskStore,
-    files: Arc<Simulated>,
+    directory: Arc<SimulatedDirectory>,
     clock: Arc<ManualClock>,
     leases: Vec<LeaseId>,
     decisions: u64,
@@ -89,9 +89,9 @@ impl Week {
             self.edit(minute);
         }
         self.store.wait_durable(self.store.tip().expect("it has a log")).expect("the disk is well");
-        self.largest = self.largest.max(self.files.used());
-        self.store.look_after();
-        self.largest = self.largest.max(self.files.used());
+        self.largest = self.largest.max(self.directory.used());
+        self.store.run_maintenance();
+        self.largest = self.largest.max(self.directory.used());
         self.clock.advance(MINUTE);
     }
 
@@ -114,12 +114,12 @@ impl Week {
 
 #[test]
 fn a_week_leaves_no_more_behind_than_a_day() {
-    let (files, clock) = (Arc::new(Simulated::new()), Arc::new(ManualClock::at(START)));
-    let store = open(&files, &clock);
+    let (directory, clock) = (Arc::new(SimulatedDirectory::new()), Arc::new(ManualClock::at(START)));
+    let store = open(&directory, &clock);
     for spec in limits() {
         store.put(spec, ExpectedVersion::Absent).expect("it makes sense");
     }
-    let mut week = Week { store, files, clock, leases: Vec::new(), decisions: 0, largest: 0 };
+    let mut week = Week { store, directory, clock, leases: Vec::new(), decisions: 0, largest: 0 };
     let mut days = Vec::new();
     for day in 0..DAYS {
         let (tip, decisions) = (week.tip(), week.decisions);

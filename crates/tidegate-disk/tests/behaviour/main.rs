@@ -1,14 +1,14 @@
 //! What the durable store does, seen from outside.
 
-mod beside;
+mod assumed_usage;
+mod concurrent_snapshots;
 mod crashes;
-mod faults;
-mod files;
-mod ghosts;
+mod directories;
+mod disk_failures;
 mod golden;
 mod growth;
-mod log;
 mod recovery;
-mod reopening;
+mod restarting_store;
 mod store;
-mod storms;
+mod stress;
+mod wal;

@@ -8,8 +8,8 @@ use tidegate::{
     Replies, Store, Timestamp,
 };
 use tidegate_disk::DiskStore;
-use tidegate_disk::files::Simulated;
-use tidegate_disk::log::{self, Entry, Log};
+use tidegate_disk::directory::SimulatedDirectory;
+use tidegate_disk::wal::{self, ReplayEntry, WriteAheadLog};
 
 use crate::store::open;
 
@@ -47,8 +47,8 @@ fn bytes(store: &DiskStore) -> usize {
 /// end: a store of a million keys that had been stopped did not open any more, whatever memory it was given.
 #[test]
 fn rows_take_no_more_memory_after_a_snapshot_than_before() {
-    let (files, clock) = (Arc::new(Simulated::new()), Arc::new(ManualClock::at(START)));
-    let store = open(&files, &clock);
+    let (directory, clock) = (Arc::new(SimulatedDirectory::new()), Arc::new(ManualClock::at(START)));
+    let store = open(&directory, &clock);
     let window = ItemSpec::of(Policy::Interval { window: HOUR }, 100).per_key();
     let total = ItemSpec::of(Policy::Total, 200).per_key();
     store
@@ -62,13 +62,13 @@ fn rows_take_no_more_memory_after_a_snapshot_than_before() {
     let before = bytes(&store);
     store.stop().expect("nothing is in the way");
     for counts in [1, 2] {
-        store_again(&files, &clock, before, counts);
+        store_again(&directory, &clock, before, counts);
     }
 }
 
 /// Opens it, looks at every row, charges each once more and stops it.
-fn store_again(files: &Arc<Simulated>, clock: &Arc<ManualClock>, before: usize, counts: Amount) {
-    let store = open(files, clock);
+fn store_again(directory: &Arc<SimulatedDirectory>, clock: &Arc<ManualClock>, before: usize, counts: Amount) {
+    let store = open(directory, clock);
     assert!(bytes(&store) <= before + before / 20, "{} bytes after {before}", bytes(&store));
     for index in 0..KEYS {
         assert_eq!(used(&store, "narrow", index), [counts], "key {index}");
@@ -85,15 +85,19 @@ fn store_again(files: &Arc<Simulated>, clock: &Arc<ManualClock>, before: usize, 
 #[test]
 fn people_are_told_how_far_reading_a_snapshot_has_come() {
     const CHUNK: usize = 1 << 20;
-    let files = Arc::new(Simulated::new());
+    let directory = Arc::new(SimulatedDirectory::new());
     let told = || {
         let mut told = Vec::new();
-        let opened = Log::open(Arc::<Simulated>::clone(&files), log::Options::default(), &mut |entry| {
-            if let Entry::Progress { read, total } = entry {
-                told.push((read, total));
-            }
-            Ok(())
-        });
+        let opened = WriteAheadLog::open(
+            Arc::<SimulatedDirectory>::clone(&directory),
+            wal::LogOptions::default(),
+            &mut |entry| {
+                if let ReplayEntry::Progress { read, total } = entry {
+                    told.push((read, total));
+                }
+                Ok(())
+            },
+        );
         (opened.unwrap_or_else(|error| panic!("{error}")).0, told)
     };
     let (log, _) = told();

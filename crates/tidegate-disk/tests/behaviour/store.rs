@@ -3,23 +3,24 @@
 use std::sync::Arc;
 
 use tidegate::{Clock, ManualClock, Tick, Timestamp};
-use tidegate_disk::files::Simulated;
-use tidegate_disk::{DiskStore, Keeper, Options};
+use tidegate_disk::directory::SimulatedDirectory;
+use tidegate_disk::{DiskOptions, DiskStore, Maintenance};
 use tidegate_testkit::suite::StoreFixture;
 
-use crate::reopening::Reopening;
+use crate::restarting_store::Reopening;
 
-pub(crate) const OPTIONS: Options = Options {
+pub(crate) const OPTIONS: DiskOptions = DiskOptions {
     capacity_bytes: 64 << 20,
     segment_bytes: 64 << 10,
     snapshot_after: 1 << 20,
-    keeper: Keeper::Caller,
+    maintenance: Maintenance::Manual,
 };
 
 /// A store in these files that goes by this clock.
-pub(crate) fn open(files: &Arc<Simulated>, clock: &Arc<ManualClock>) -> DiskStore {
+pub(crate) fn open(directory: &Arc<SimulatedDirectory>, clock: &Arc<ManualClock>) -> DiskStore {
     let clock: Arc<dyn Clock> = Arc::<ManualClock>::clone(clock);
-    let opened = DiskStore::open_files(Arc::<Simulated>::clone(files), clock, OPTIONS, &mut |_, _| {});
+    let opened =
+        DiskStore::open_files(Arc::<SimulatedDirectory>::clone(directory), clock, OPTIONS, &mut |_, _| {});
     opened.unwrap_or_else(|error| panic!("{error}")).0
 }
 

@@ -1,4 +1,5 @@
-//! A plan: which limits a request is asked for at one route, found once and used for every request.
+//! A plan: the limits that apply at one route. It is computed once per configuration and used for every
+//! request.
 
 use std::sync::Arc;
 
@@ -6,112 +7,123 @@ use arrayvec::ArrayVec;
 use tidegate::Capacity;
 use tidegate::file::gateway::{Allowance, RateLimits};
 
-use super::rules::{Ruled, Rules};
+use super::rules::{LimitRules, ScopeRules};
 use crate::cascade::{Scope, cascade};
 
-/// Which level refused.
+/// The level of a limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Level {
-    /// All requests together.
+pub enum LimitLevel {
+    /// All requests.
     Server,
-    /// Those of the route.
+    /// Requests of the route.
     Route,
-    /// Those of the backend.
+    /// Requests of the backend.
     Backend,
-    /// Those of the client.
+    /// Requests of the client.
     Client,
 }
 
-impl Level {
-    /// All of them, in the order in which they are asked.
-    pub const ALL: [Level; LEVELS] = [Level::Server, Level::Route, Level::Backend, Level::Client];
+impl LimitLevel {
+    /// All levels in decision order.
+    pub const ALL: [LimitLevel; LEVELS] =
+        [LimitLevel::Server, LimitLevel::Route, LimitLevel::Backend, LimitLevel::Client];
 
-    /// The word for logs and metrics.
-    pub const fn word(self) -> &'static str {
+    /// The name in logs and metrics.
+    pub const fn as_str(self) -> &'static str {
         match self {
-            Level::Server => "server",
-            Level::Route => "route",
-            Level::Backend => "backend",
-            Level::Client => "client",
+            LimitLevel::Server => "server",
+            LimitLevel::Route => "route",
+            LimitLevel::Backend => "backend",
+            LimitLevel::Client => "client",
         }
     }
 }
 
-/// How many levels there are.
+/// The number of levels.
 pub(super) const LEVELS: usize = 4;
 
-/// The most limits that count a connection when it comes to a route: the route, its backend, and the client at each of three scopes.
-pub(super) const MOST_PLACES: usize = 5;
+/// The maximum number of limits that count a connection at a route: the route, its backend, and the client at
+/// three scopes.
+pub(super) const MAX_ROUTE_LIMITS: usize = 5;
 
-/// One limit to ask, and at which level it is.
+/// One limit and its level.
 #[derive(Debug, Clone)]
-pub(super) struct Gauge {
-    pub(super) level: Level,
+pub(super) struct PlannedLimit {
+    pub(super) level: LimitLevel,
     pub(super) id: Arc<str>,
 }
 
-/// What is asked for a request to one route of one backend. It may be kept from request to request: a plan that a reload left behind
-/// is replaced where it no longer holds.
+/// The limits for requests to one route of one backend. A plan may be kept; a stale one is replaced where it
+/// no longer applies.
 #[derive(Debug)]
-pub struct Plan {
+pub struct LimitPlan {
     pub(super) backend: Box<str>,
     pub(super) route: Option<Box<str>>,
-    /// What a request is asked for: every level, limited or not, and the client's rule if it has one, in the order of the document.
-    pub(super) requests: ArrayVec<Gauge, LEVELS>,
-    /// What a connection is asked for when it first comes here: route, backend, and the client under the rule that holds for it and under those
-    /// that would hold instead if somebody wrote them: a rule that comes later knows who is there.
-    pub(super) connections: ArrayVec<Gauge, MOST_PLACES>,
-    /// What a client is asked for that was not known at the door.
-    pub(super) door: Gauge,
+    /// The limits of a request: every level, limited or not, and the client's rule if there is one.
+    pub(super) requests: ArrayVec<PlannedLimit, LEVELS>,
+    /// The limits of a connection at its first request here: route, backend, and the client under the rule
+    /// that applies and under all more specific scopes. A rule added later knows the open connections.
+    pub(super) connections: ArrayVec<PlannedLimit, MAX_ROUTE_LIMITS>,
+    /// The limit for a client that was not known at accept.
+    pub(super) accept: PlannedLimit,
     /// Whether the backend and the route have counts of their own.
-    pub(super) counts_everything: bool,
-    /// Which rules it was made from.
+    pub(super) has_all_counters: bool,
+    /// The generation of the rules that the plan was made from.
     pub(super) generation: u64,
 }
 
-impl Plan {
-    pub(super) fn new(rules: &Rules, backend: &str, route: Option<&str>) -> Plan {
+impl LimitPlan {
+    pub(super) fn new(rules: &LimitRules, backend: &str, route: Option<&str>) -> LimitPlan {
         let on_backend = rules.backends.get(backend);
         let on_route = route.and_then(|route| rules.routes.get(route));
-        let mut plan = Plan {
+        let mut plan = LimitPlan {
             backend: backend.into(),
             route: route.map(Into::into),
             requests: ArrayVec::new(),
             connections: ArrayVec::new(),
-            door: Gauge { level: Level::Client, id: Arc::clone(&rules.accept) },
-            counts_everything: on_backend.is_some() && route.is_some() == on_route.is_some(),
+            accept: PlannedLimit { level: LimitLevel::Client, id: Arc::clone(&rules.accept) },
+            has_all_counters: on_backend.is_some() && route.is_some() == on_route.is_some(),
             generation: rules.generation,
         };
-        for (level, ruled) in
-            [(Level::Server, Some(&rules.server)), (Level::Route, on_route), (Level::Backend, on_backend)]
-        {
-            let Some(Ruled { ids, .. }) = ruled else { continue };
-            plan.requests.push(Gauge { level, id: Arc::clone(&ids.qps) });
-            if level != Level::Server {
-                plan.connections.push(Gauge { level, id: Arc::clone(&ids.connections) });
+        for (level, scope_rules) in [
+            (LimitLevel::Server, Some(&rules.server)),
+            (LimitLevel::Route, on_route),
+            (LimitLevel::Backend, on_backend),
+        ] {
+            let Some(ScopeRules { ids, .. }) = scope_rules else { continue };
+            plan.requests.push(PlannedLimit { level, id: Arc::clone(&ids.qps) });
+            if level != LimitLevel::Server {
+                plan.connections.push(PlannedLimit { level, id: Arc::clone(&ids.connections) });
             }
         }
         let applied = |field: fn(&RateLimits) -> Allowance| {
-            let of = |ruled: Option<&Ruled>| ruled.map_or(Allowance::Inherit, |ruled| field(&ruled.limits));
+            let of = |scope_rules: Option<&ScopeRules>| {
+                scope_rules.map_or(Allowance::Inherit, |scope_rules| field(&scope_rules.limits))
+            };
             let applied = cascade(of(on_route), of(on_backend), of(Some(&rules.server)));
-            let ruled = match applied.scope {
+            let scope_rules = match applied.scope {
                 Scope::Route => on_route,
                 Scope::Backend => on_backend,
                 Scope::Server => None,
             };
-            (ruled.unwrap_or(&rules.server), applied)
+            (scope_rules.unwrap_or(&rules.server), applied)
         };
-        let (ruled, rule) = applied(|limits| limits.max_qps_per_client);
+        let (scope_rules, rule) = applied(|limits| limits.max_qps_per_client);
         if rule.capacity != Capacity::Unlimited {
-            plan.requests.push(Gauge { level: Level::Client, id: Arc::clone(&ruled.ids.client_qps) });
+            plan.requests.push(PlannedLimit {
+                level: LimitLevel::Client,
+                id: Arc::clone(&scope_rules.ids.client_qps),
+            });
         }
         let (_, rule) = applied(|limits| limits.max_connections_per_client);
         let scopes =
             [(Scope::Route, on_route), (Scope::Backend, on_backend), (Scope::Server, Some(&rules.server))];
-        for (scope, ruled) in scopes {
-            if let Some(Ruled { ids, .. }) = ruled {
-                plan.connections
-                    .push(Gauge { level: Level::Client, id: Arc::clone(&ids.client_connections) });
+        for (scope, scope_rules) in scopes {
+            if let Some(ScopeRules { ids, .. }) = scope_rules {
+                plan.connections.push(PlannedLimit {
+                    level: LimitLevel::Client,
+                    id: Arc::clone(&ids.client_connections),
+                });
             }
             if scope == rule.scope {
                 break;

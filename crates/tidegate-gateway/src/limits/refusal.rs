@@ -1,50 +1,51 @@
-//! What is said to somebody who was refused.
+//! Refusals by a limit.
 
 use std::time::Duration;
 
-use super::plan::Level;
+use super::plan::LimitLevel;
 
 /// What was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum RefusalKind {
     /// A request: `Too Many Requests`.
     Requests,
     /// A connection: `Too Many Connections`.
     Connections,
 }
 
-impl Kind {
-    /// Both.
-    pub const ALL: [Kind; 2] = [Kind::Requests, Kind::Connections];
+impl RefusalKind {
+    /// Both kinds.
+    pub const ALL: [RefusalKind; 2] = [RefusalKind::Requests, RefusalKind::Connections];
 
-    /// The word for logs and metrics.
-    pub const fn word(self) -> &'static str {
+    /// The name in logs and metrics.
+    pub const fn as_str(self) -> &'static str {
         match self {
-            Kind::Requests => "requests",
-            Kind::Connections => "connections",
+            RefusalKind::Requests => "requests",
+            RefusalKind::Connections => "connections",
         }
     }
 
-    /// The body of the 429.
+    /// The body of the 429 response.
     pub const fn body(self) -> &'static str {
         match self {
-            Kind::Requests => "Too Many Requests",
-            Kind::Connections => "Too Many Connections",
+            RefusalKind::Requests => "Too Many Requests",
+            RefusalKind::Connections => "Too Many Connections",
         }
     }
 }
 
-/// Why not: nothing was spent anywhere.
+/// A refusal. Nothing was spent at any level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Refusal {
+pub struct LimitRefusal {
     /// What was refused.
-    pub kind: Kind,
+    pub kind: RefusalKind,
     /// The first level that refused, in the order server, route, backend, client.
-    pub level: Level,
-    /// The limit there.
+    pub level: LimitLevel,
+    /// The limit at that level.
     pub limit: u64,
-    /// After how long all levels could let it through; `None` if no time helps by itself: a connection must close, or the limit is 0.
+    /// When all levels could grant it. `None` if waiting alone does not help: a connection must close, or the
+    /// limit is 0.
     pub retry_after: Option<Duration>,
-    /// Whether there was no room to count somebody new, so that nobody could tell.
+    /// Whether the refusal is due to a full client table.
     pub degraded: bool,
 }

@@ -1,17 +1,17 @@
-//! What a configuration means as limits of the library: data, apart from anything that is counted.
+//! The configured rules as limits of the store. This is data only; counts are elsewhere.
 //!
 //! ```text
-//!   server ──▶ server/qps                 all together    sliding 1 s, or a second of the clock
-//!              server/connections         all together    leases
+//!   server ──▶ server/qps                 all clients     sliding 1 s, or a calendar second
+//!              server/connections         all clients     leases
 //!              server/client-qps          each client
 //!              server/client-connections  each client
-//!              accept/client-connections  each client     the most that any cascade could give it
+//!              accept/client-connections  each client     the largest limit of any cascade
 //!   backend b ──▶ backend/b/…             the same four
 //!   route r ────▶ route/r/…               the same four
 //! ```
 //!
-//! A limit that is not there is not asked. Connections are counted at every level, limited or not, so that a limit that comes later
-//! knows who is there; requests need not be, because a second later nobody remembers them.
+//! Connections are counted at every level, limited or not, so that a limit added later knows the open connections.
+//! Per-client request limits exist only where a rule is configured: after one second no count is left anyway.
 
 use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -25,35 +25,35 @@ use tidegate::{Capacity, ItemSpec, LimitSpec, Per, Policy, Precision, Unit};
 
 use crate::cascade::{Scope, cascade, larger};
 
-/// How long a lease of a connection lasts: longer than any. Whoever drops a connection gives it back, and with the process
-/// everything is gone, so no lease needs to lapse, and none that is held can.
+/// The lifetime of a connection's lease: longer than any connection. A dropped permit releases its leases and
+/// the counts end with the process, so no lease needs to expire.
 const CONNECTION_TTL: Duration = Duration::from_secs(36_500 * 86_400);
-/// The length of the window of requests.
+/// The window of request limits.
 const SECOND: Duration = Duration::from_secs(1);
-/// The largest limit whose requests are each remembered; above, they are in 64 parts of a second, so that a row has a bound: no second
-/// has more than the limit, and what is used comes back up to a 64th of a second later.
+/// The largest limit that remembers each request. Above it, requests are counted in 64 buckets per second,
+/// which bounds the row size. The limit stays strict; capacity returns up to 1/64 s later.
 const LARGEST_EXACT: u64 = 1_000;
-/// The longest name that is part of an id as it is.
-const LONGEST_PLAIN: usize = 200;
+/// The maximum length of a name used in an id unchanged.
+const MAX_PLAIN_NAME: usize = 200;
 
-/// The ids of a scope's limits.
+/// The ids of the limits of a scope.
 #[derive(Debug)]
-pub(super) struct Ids {
+pub(super) struct ScopeLimitIds {
     pub(super) qps: Arc<str>,
     pub(super) connections: Arc<str>,
     pub(super) client_qps: Arc<str>,
     pub(super) client_connections: Arc<str>,
 }
 
-impl Ids {
-    pub(super) fn new(scope: Scope, name: &str) -> Arc<Ids> {
+impl ScopeLimitIds {
+    pub(super) fn new(scope: Scope, name: &str) -> Arc<ScopeLimitIds> {
         let stem = match scope {
             Scope::Server => "server".to_owned(),
-            Scope::Backend => format!("backend/{}", plain(name)),
-            Scope::Route => format!("route/{}", plain(name)),
+            Scope::Backend => format!("backend/{}", encode_name(name)),
+            Scope::Route => format!("route/{}", encode_name(name)),
         };
         let id = |what: &str| format!("{stem}/{what}").into();
-        Arc::new(Ids {
+        Arc::new(ScopeLimitIds {
             qps: id("qps"),
             connections: id("connections"),
             client_qps: id("client-qps"),
@@ -62,11 +62,11 @@ impl Ids {
     }
 }
 
-/// The id of the limit of a client's connections at the door.
+/// The id of the limit of a client's connections at accept.
 const ACCEPT: &str = "accept/client-connections";
 
-/// A name in the letters of ids, different for different names.
-fn plain(name: &str) -> String {
+/// Encodes a name with the characters allowed in ids. Distinct names get distinct ids.
+fn encode_name(name: &str) -> String {
     let mut id = String::with_capacity(name.len());
     for byte in name.bytes() {
         if byte.is_ascii_alphanumeric() || b"._-".contains(&byte) {
@@ -77,57 +77,57 @@ fn plain(name: &str) -> String {
             write!(id, ":{byte:02x}").expect("a string takes all writes");
         }
     }
-    if id.len() > LONGEST_PLAIN {
+    if id.len() > MAX_PLAIN_NAME {
         let half = |salt: u8| {
             let mut hasher = DefaultHasher::new();
             (salt, name).hash(&mut hasher);
             hasher.finish()
         };
-        id.truncate(LONGEST_PLAIN - 40);
+        id.truncate(MAX_PLAIN_NAME - 40);
         write!(id, ":-{:016x}{:016x}", half(0), half(1)).expect("a string takes all writes");
     }
     id
 }
 
-/// The rules of a backend or a route.
+/// The rules of a scope.
 #[derive(Debug, Clone)]
-pub(super) struct Ruled {
-    pub(super) ids: Arc<Ids>,
+pub(super) struct ScopeRules {
+    pub(super) ids: Arc<ScopeLimitIds>,
     pub(super) limits: RateLimits,
-    /// Of a route: its backend, if that is known.
+    /// The backend of a route, if known.
     pub(super) backend: Option<Box<str>>,
 }
 
-impl Ruled {
-    pub(super) fn new(scope: Scope, name: &str) -> Ruled {
-        Ruled { ids: Ids::new(scope, name), limits: RateLimits::default(), backend: None }
+impl ScopeRules {
+    pub(super) fn new(scope: Scope, name: &str) -> ScopeRules {
+        ScopeRules { ids: ScopeLimitIds::new(scope, name), limits: RateLimits::default(), backend: None }
     }
 
-    /// Makes these the limits, `None` being none; whether they were others.
-    pub(super) fn say(&mut self, limits: Option<RateLimits>) -> bool {
+    /// Replaces the limits; `None` means no limits. Returns whether they changed.
+    pub(super) fn replace_limits(&mut self, limits: Option<RateLimits>) -> bool {
         let limits = limits.unwrap_or_default();
         std::mem::replace(&mut self.limits, limits) != limits
     }
 }
 
-/// Everything that is configured.
+/// All configured rules.
 #[derive(Debug, Clone)]
-pub(super) struct Rules {
-    pub(super) server: Ruled,
+pub(super) struct LimitRules {
+    pub(super) server: ScopeRules,
     pub(super) window: Window,
-    pub(super) backends: HashMap<Box<str>, Ruled>,
-    pub(super) routes: HashMap<Box<str>, Ruled>,
-    /// The id of the limit of a client's connections at the door.
+    pub(super) backends: HashMap<Box<str>, ScopeRules>,
+    pub(super) routes: HashMap<Box<str>, ScopeRules>,
+    /// The id of the limit of a client's connections at accept.
     pub(super) accept: Arc<str>,
-    /// Rises with every change.
+    /// Increases with every change.
     pub(super) generation: u64,
 }
 
-impl Rules {
-    /// No limits.
-    pub(super) fn new() -> Rules {
-        Rules {
-            server: Ruled::new(Scope::Server, ""),
+impl LimitRules {
+    /// Creates rules without limits.
+    pub(super) fn new() -> LimitRules {
+        LimitRules {
+            server: ScopeRules::new(Scope::Server, ""),
             window: Window::default(),
             backends: HashMap::new(),
             routes: HashMap::new(),
@@ -136,23 +136,25 @@ impl Rules {
         }
     }
 
-    /// What a file says; what has a name already keeps its ids.
-    pub(super) fn of(&self, spec: &GatewaySpec) -> Rules {
-        let keep = |known: &HashMap<Box<str>, Ruled>, scope, name: &str| {
-            known.get(name).map_or_else(|| Ids::new(scope, name), |ruled| Arc::clone(&ruled.ids))
+    /// The rules of new settings. Names that exist already keep their ids.
+    pub(super) fn with_spec(&self, spec: &GatewaySpec) -> LimitRules {
+        let keep = |known: &HashMap<Box<str>, ScopeRules>, scope, name: &str| {
+            known
+                .get(name)
+                .map_or_else(|| ScopeLimitIds::new(scope, name), |scope_rules| Arc::clone(&scope_rules.ids))
         };
         let backends = spec.backends.iter().map(|backend| {
             let ids = keep(&self.backends, Scope::Backend, &backend.name);
-            (backend.name.as_str().into(), Ruled { ids, limits: backend.limits, backend: None })
+            (backend.name.as_str().into(), ScopeRules { ids, limits: backend.limits, backend: None })
         });
         let routes = spec.routes.iter().map(|route| {
             let name = route.id();
             let ids = keep(&self.routes, Scope::Route, &name);
             let backend = Some(route.backend.as_str().into());
-            (name.into(), Ruled { ids, limits: route.limits, backend })
+            (name.into(), ScopeRules { ids, limits: route.limits, backend })
         });
-        Rules {
-            server: Ruled { limits: spec.server.limits, ..self.server.clone() },
+        LimitRules {
+            server: ScopeRules { limits: spec.server.limits, ..self.server.clone() },
             window: spec.server.window,
             backends: backends.collect(),
             routes: routes.collect(),
@@ -161,41 +163,46 @@ impl Rules {
         }
     }
 
-    /// The rules of a backend, made if there are none.
-    pub(super) fn backend(&mut self, name: &str) -> &mut Ruled {
-        self.backends.entry(name.into()).or_insert_with(|| Ruled::new(Scope::Backend, name))
+    /// The rules of a backend, created if missing.
+    pub(super) fn backend(&mut self, name: &str) -> &mut ScopeRules {
+        self.backends.entry(name.into()).or_insert_with(|| ScopeRules::new(Scope::Backend, name))
     }
 
-    /// The rules of a route, made if there are none.
-    pub(super) fn route(&mut self, id: &str) -> &mut Ruled {
-        self.routes.entry(id.into()).or_insert_with(|| Ruled::new(Scope::Route, id))
+    /// The rules of a route, created if missing.
+    pub(super) fn route(&mut self, id: &str) -> &mut ScopeRules {
+        self.routes.entry(id.into()).or_insert_with(|| ScopeRules::new(Scope::Route, id))
     }
 
-    /// All of it as limits, by their ids.
-    pub(super) fn limits(&self, most_clients: u64) -> HashMap<Arc<str>, LimitSpec> {
+    /// All limits by id.
+    pub(super) fn limits(&self, max_clients: u64) -> HashMap<Arc<str>, LimitSpec> {
         let mut all = HashMap::new();
         let mut put = |id: &Arc<str>, per, policy, limit| {
             let item = ItemSpec { name: None, policy, per, limit, charge: None };
             let mut spec = LimitSpec::named(&**id).with(item);
-            spec.max_keys = (per == Per::Key).then_some(most_clients);
+            spec.max_keys = (per == Per::Key).then_some(max_clients);
             all.insert(Arc::clone(id), spec);
         };
-        let everybody = self.backends.values().chain(self.routes.values());
-        for Ruled { ids, limits, .. } in everybody.chain([&self.server]) {
-            let most = limits.max_qps.capacity();
-            put(&ids.qps, Per::All, self.second(most), most);
+        let named = self.backends.values().chain(self.routes.values());
+        for ScopeRules { ids, limits, .. } in named.chain([&self.server]) {
+            let max = limits.max_qps.capacity();
+            put(&ids.qps, Per::All, self.window_policy(max), max);
             put(&ids.connections, Per::All, LEASES, limits.max_connections.capacity());
-            if let Allowance::AtMost(most) = limits.max_qps_per_client {
-                put(&ids.client_qps, Per::Key, self.second(Capacity::AtMost(most)), Capacity::AtMost(most));
+            if let Allowance::AtMost(max) = limits.max_qps_per_client {
+                put(
+                    &ids.client_qps,
+                    Per::Key,
+                    self.window_policy(Capacity::AtMost(max)),
+                    Capacity::AtMost(max),
+                );
             }
             put(&ids.client_connections, Per::Key, LEASES, limits.max_connections_per_client.capacity());
         }
-        put(&self.accept, Per::Key, LEASES, self.most_connections_of_a_client());
+        put(&self.accept, Per::Key, LEASES, self.widest_client_connections());
         all
     }
 
-    const fn second(&self, most: Capacity) -> Policy {
-        match (self.window, most) {
+    const fn window_policy(&self, max: Capacity) -> Policy {
+        match (self.window, max) {
             (Window::Sliding, Capacity::AtMost(..=LARGEST_EXACT)) => {
                 Policy::Sliding { window: SECOND, precision: Precision::Exact }
             }
@@ -204,26 +211,26 @@ impl Rules {
         }
     }
 
-    /// The largest value that any cascade could give a client.
-    fn most_connections_of_a_client(&self) -> Capacity {
-        let of = |ruled: &Ruled| ruled.limits.max_connections_per_client;
+    /// The largest limit that any cascade gives a client.
+    fn widest_client_connections(&self) -> Capacity {
+        let of = |scope_rules: &ScopeRules| scope_rules.limits.max_connections_per_client;
         let server = of(&self.server);
-        let through = |route: Allowance, backend: Allowance| cascade(route, backend, server).capacity;
+        let effective = |route: Allowance, backend: Allowance| cascade(route, backend, server).capacity;
         let mut largest: Option<Capacity> = None;
-        let mut see = |route: Allowance, backend: Option<&Ruled>| {
-            let capacity = through(route, backend.map_or(Allowance::Inherit, of));
+        let mut consider = |route: Allowance, backend: Option<&ScopeRules>| {
+            let capacity = effective(route, backend.map_or(Allowance::Inherit, of));
             largest = Some(largest.map_or(capacity, |so_far| larger(so_far, capacity)));
         };
         for route in self.routes.values() {
             let backend = route.backend.as_ref().and_then(|name| self.backends.get(name));
-            see(of(route), backend);
+            consider(of(route), backend);
             if backend.is_none() {
-                // It may lead to any.
-                self.backends.values().for_each(|backend| see(of(route), Some(backend)));
+                // A route without a known backend may use any of them.
+                self.backends.values().for_each(|backend| consider(of(route), Some(backend)));
             }
         }
         if self.routes.is_empty() {
-            self.backends.values().for_each(|backend| see(Allowance::Inherit, Some(backend)));
+            self.backends.values().for_each(|backend| consider(Allowance::Inherit, Some(backend)));
         }
         largest.unwrap_or(server.capacity())
     }

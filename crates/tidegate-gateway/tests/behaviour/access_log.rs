@@ -1,18 +1,18 @@
-//! The lines of the access log: what they say, and that no client can say anything else in them.
+//! Access log lines: their content, and that no client can forge a line.
 
 use std::net::IpAddr;
 use std::time::Duration;
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use tidegate_gateway::access::{Entry, Format};
-use tidegate_gateway::{Kind, Level, Refusal};
+use tidegate_gateway::access_log::{AccessLogEntry, AccessLogFormat};
+use tidegate_gateway::{LimitLevel, LimitRefusal, RefusalKind};
 
-/// 2026-03-01T09:00:06.000123Z, and a bit.
+/// 2026-03-01T09:00:06.000123Z plus 456 ns.
 const AT: Duration = Duration::new(1_772_355_606, 123_456);
 
-fn entry<'a>() -> Entry<'a> {
-    Entry {
+fn entry<'a>() -> AccessLogEntry<'a> {
+    AccessLogEntry {
         at: AT,
         client: IpAddr::from([203, 0, 113, 9]),
         client_name: None,
@@ -35,11 +35,17 @@ fn entry<'a>() -> Entry<'a> {
     }
 }
 
-fn refusal() -> Refusal {
-    Refusal { kind: Kind::Requests, level: Level::Client, limit: 10, retry_after: None, degraded: false }
+fn refusal() -> LimitRefusal {
+    LimitRefusal {
+        kind: RefusalKind::Requests,
+        level: LimitLevel::Client,
+        limit: 10,
+        retry_after: None,
+        degraded: false,
+    }
 }
 
-fn line(entry: &Entry<'_>, format: Format) -> String {
+fn line(entry: &AccessLogEntry<'_>, format: AccessLogFormat) -> String {
     let mut out = b"before\n".to_vec();
     entry.write(format, &mut out);
     let text = String::from_utf8(out).expect("text");
@@ -47,13 +53,13 @@ fn line(entry: &Entry<'_>, format: Format) -> String {
 }
 
 #[test]
-fn a_line_of_text_says_everything() {
+fn text_line_contains_all_fields() {
     assert_eq!(
-        line(&entry(), Format::Text),
+        line(&entry(), AccessLogFormat::Text),
         "203.0.113.9 - - [2026-03-01T09:00:06.000123Z] \"GET /a?b HTTP/1.1\" 200 12 \"-\" \"curl/8 (x)\" \
          host=api.example.com took=1.000042 received=3 route=api.example.com backend=api endpoint=10.0.0.1:80\n"
     );
-    let refused = Entry {
+    let refused = AccessLogEntry {
         client: "2001:db8::1".parse().expect("an address"),
         client_name: Some(b"ada lovelace"),
         status: 429,
@@ -64,7 +70,7 @@ fn a_line_of_text_says_everything() {
         ..entry()
     };
     assert_eq!(
-        line(&refused, Format::Text),
+        line(&refused, AccessLogFormat::Text),
         "2001:db8::1 - ada\\x20lovelace [2026-03-01T09:00:06.000123Z] \"GET /a?b HTTP/1.1\" 429 12 \
          \"https://a/\\x22\\x0a\" \"curl/8 (x)\" host=api.example.com took=1.000042 received=3 route=api.example.com \
          backend=api retries=2 refused=client/requests limit=10\n"
@@ -72,14 +78,14 @@ fn a_line_of_text_says_everything() {
 }
 
 #[test]
-fn a_line_of_json_says_the_same() {
-    let refused = Entry {
+fn json_line_contains_the_same_fields() {
+    let refused = AccessLogEntry {
         client_name: Some(b"a\xffb"),
         retries: 2,
-        refused: Some(Refusal { degraded: true, ..refusal() }),
+        refused: Some(LimitRefusal { degraded: true, ..refusal() }),
         ..entry()
     };
-    let said: Value = serde_json::from_str(&line(&refused, Format::Json)).expect("JSON");
+    let parsed: Value = serde_json::from_str(&line(&refused, AccessLogFormat::Json)).expect("JSON");
     let meant = json!({
         "time": "2026-03-01T09:00:06.000123Z", "client": "203.0.113.9", "name": "a\u{fffd}b", "method": "GET",
         "host": "api.example.com", "path": "/a?b", "protocol": "HTTP/1.1", "status": 200, "sent_bytes": 12,
@@ -87,8 +93,8 @@ fn a_line_of_json_says_the_same() {
         "endpoint": "10.0.0.1:80", "user_agent": "curl/8 (x)", "retries": 2,
         "refused": {"level": "client", "kind": "requests", "limit": 10, "degraded": true},
     });
-    assert_eq!(said, meant);
-    let plain: Value = serde_json::from_str(&line(&entry(), Format::Json)).expect("JSON");
+    assert_eq!(parsed, meant);
+    let plain: Value = serde_json::from_str(&line(&entry(), AccessLogFormat::Json)).expect("JSON");
     assert!(
         ["name", "refused", "referer", "retries"].iter().all(|name| plain.get(name).is_none()),
         "{plain}"
@@ -96,26 +102,26 @@ fn a_line_of_json_says_the_same() {
 }
 
 #[test]
-fn a_time_that_nobody_can_write_is_the_last_one() {
-    let late = Entry { at: Duration::MAX, ..entry() };
-    assert!(line(&late, Format::Text).contains("[9999-12-30T22:00:00.999999Z]"));
+fn time_out_of_range_is_written_as_the_maximum() {
+    let late = AccessLogEntry { at: Duration::MAX, ..entry() };
+    assert!(line(&late, AccessLogFormat::Text).contains("[9999-12-30T22:00:00.999999Z]"));
 }
 
-/// Bytes of which many mean something to some reader.
-fn nasty() -> impl Strategy<Value = Vec<u8>> {
+/// Bytes that have a special meaning to log readers.
+fn hostile_bytes() -> impl Strategy<Value = Vec<u8>> {
     let sign = prop::sample::select(b"\"\\ =\n\r\t\0\x1b\x7f[]{},:x\xff\xc3\x80\xe2\x28\xa1".to_vec());
     prop::collection::vec(prop_oneof![sign, any::<u8>()], 0..40)
 }
 
-/// Letters of which many mean something to some reader.
-fn nasty_text() -> impl Strategy<Value = String> {
+/// Text that has a special meaning to log readers.
+fn hostile_text() -> impl Strategy<Value = String> {
     let sign = prop::sample::select(
         "\"\\ =\n\r\t\0\u{1b}\u{7f}\u{85}\u{2028}\u{2029}{},:ü".chars().collect::<Vec<_>>(),
     );
     prop::collection::vec(prop_oneof![sign, any::<char>()], 0..40).prop_map(String::from_iter)
 }
 
-/// The words of a line, where what is quoted or in brackets is one.
+/// The number of words in a line; quotes and brackets group words.
 fn words(line: &str) -> usize {
     let (mut words, mut quoted) = (1, false);
     for letter in line.chars() {
@@ -131,12 +137,12 @@ fn words(line: &str) -> usize {
 
 proptest! {
     #[test]
-    fn no_client_can_forge_a_line_or_a_field(
-        (name, agent, referer) in (nasty(), nasty(), nasty()),
+    fn client_input_cannot_forge_a_line_or_a_field(
+        (name, agent, referer) in (hostile_bytes(), hostile_bytes(), hostile_bytes()),
         (method, host, path, protocol, route) in
-            (nasty_text(), nasty_text(), nasty_text(), nasty_text(), nasty_text()),
+            (hostile_text(), hostile_text(), hostile_text(), hostile_text(), hostile_text()),
     ) {
-        let nasty = Entry {
+        let nasty = AccessLogEntry {
             client_name: Some(&name),
             method: &method,
             host: &host,
@@ -148,19 +154,19 @@ proptest! {
             referer: Some(&referer),
             ..entry()
         };
-        let text = line(&nasty, Format::Text);
+        let text = line(&nasty, AccessLogFormat::Text);
         let inside = text.strip_suffix('\n').expect("an end");
         prop_assert!(inside.bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{text:?}");
         prop_assert_eq!(words(inside), 17, "{}", text);
 
-        let text = line(&nasty, Format::Json);
+        let text = line(&nasty, AccessLogFormat::Json);
         let inside = text.strip_suffix('\n').expect("an end");
         let ends = |letter: char| letter.is_control() || matches!(letter, '\u{2028}' | '\u{2029}');
         prop_assert!(!inside.contains(ends), "{text:?}");
-        let said: Value = serde_json::from_str(inside).expect("JSON");
-        prop_assert_eq!(&said["path"], &path);
-        prop_assert_eq!(&said["host"], &host);
-        prop_assert_eq!(&said["user_agent"], &*String::from_utf8_lossy(&agent));
-        prop_assert_eq!(said.as_object().map(serde_json::Map::len), Some(17));
+        let parsed: Value = serde_json::from_str(inside).expect("JSON");
+        prop_assert_eq!(&parsed["path"], &path);
+        prop_assert_eq!(&parsed["host"], &host);
+        prop_assert_eq!(&parsed["user_agent"], &*String::from_utf8_lossy(&agent));
+        prop_assert_eq!(parsed.as_object().map(serde_json::Map::len), Some(17));
     }
 }

@@ -1,21 +1,21 @@
-//! Who a client is.
+//! Identification of clients.
 
 use std::net::IpAddr;
 
 use tidegate::file::gateway::{GatewayServer, Network};
-use tidegate_gateway::{ClientKey, Clients};
+use tidegate_gateway::{ClientKey, ClientResolver};
 
-fn ip(text: &str) -> IpAddr {
+fn parse_ip(text: &str) -> IpAddr {
     text.parse().expect("an address")
 }
 
-fn clients() -> Clients {
+fn clients() -> ClientResolver {
     let trusted = ["10.0.0.0/8", "fd00::/8"].map(|text| Network::parse(text).expect("a network"));
-    Clients::new(&GatewayServer { trusted_proxies: trusted.to_vec(), ..GatewayServer::default() })
+    ClientResolver::new(&GatewayServer { trusted_proxies: trusted.to_vec(), ..GatewayServer::default() })
 }
 
 #[test]
-fn what_trusted_proxies_say_is_believed_from_the_right() {
+fn forwarded_addresses_are_trusted_from_the_right() {
     for (peer, forwarded, expected) in [
         ("203.0.113.1", &["6.6.6.6"][..], "203.0.113.1"),
         ("10.0.0.1", &[], "10.0.0.1"),
@@ -30,14 +30,14 @@ fn what_trusted_proxies_say_is_believed_from_the_right() {
         ("fd00::1", &["[2001:db8::9]"], "2001:db8::9"),
         ("10.0.0.1", &["", "203.0.113.9,"], "203.0.113.9"),
     ] {
-        let found = clients().address(ip(peer), forwarded.iter().map(|value| value.as_bytes()));
-        assert_eq!(found, ip(expected), "{peer} {forwarded:?}");
+        let found = clients().address(parse_ip(peer), forwarded.iter().map(|value| value.as_bytes()));
+        assert_eq!(found, parse_ip(expected), "{peer} {forwarded:?}");
     }
 }
 
 #[test]
-fn ipv6_clients_are_their_network() {
-    let key = |text| ClientKey::of_address(ip(text));
+fn ipv6_client_is_its_64_network() {
+    let key = |text| ClientKey::of_address(parse_ip(text));
     assert_eq!(key("2001:db8:0:1::1"), key("2001:db8:0:1:ffff::9"));
     assert_ne!(key("2001:db8:0:1::1"), key("2001:db8:0:2::1"));
     assert_eq!(key("::ffff:192.0.2.1"), key("192.0.2.1"));
@@ -45,8 +45,8 @@ fn ipv6_clients_are_their_network() {
 }
 
 #[test]
-fn a_name_is_never_taken_for_an_address() {
-    let address = ClientKey::of_address(ip("52.53.54.55"));
+fn client_name_never_equals_an_address_key() {
+    let address = ClientKey::of_address(parse_ip("52.53.54.55"));
     let name = ClientKey::of_name(address.as_bytes()).expect("a name");
     assert_ne!(address, name);
     assert_eq!(ClientKey::of_name(b" ada "), ClientKey::of_name(b"ada"));

@@ -1,13 +1,13 @@
-//! Who of a backend is next, who is well, and what a reload leaves as it was.
+//! Endpoint selection, health, and state across reloads.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
 use tidegate::file::gateway::{Balance, Probe};
-use tidegate_gateway::endpoints::{Backend, Endpoint, REST};
+use tidegate_gateway::endpoints::{CONNECT_COOLDOWN, UpstreamBackend, UpstreamEndpoint};
 
-use crate::stage::spec;
+use crate::fixture::spec;
 
 const NOW: Duration = Duration::from_secs(100);
 const PROBE: Probe = Probe {
@@ -18,8 +18,8 @@ const PROBE: Probe = Probe {
     failures: 3,
 };
 
-/// Endpoints at ports from 1 on, with these priorities.
-fn backend(more: &str, priorities: &[u8], before: Option<&Backend>) -> Backend {
+/// Endpoints with ports from 1 on and these priorities.
+fn backend(more: &str, priorities: &[u8], before: Option<&UpstreamBackend>) -> UpstreamBackend {
     let endpoint =
         |(at, priority): (usize, &u8)| format!("{{host: 127.0.0.1, port: {}, priority: {priority}}}", at + 1);
     let endpoints: Vec<String> = priorities.iter().enumerate().map(endpoint).collect();
@@ -27,132 +27,135 @@ fn backend(more: &str, priorities: &[u8], before: Option<&Backend>) -> Backend {
         "server: {{}}\nbackends: [{{name: b, {more} endpoints: [{}]}}]\nroutes: [{{host: a, backend: b}}]",
         endpoints.join(", ")
     ));
-    Backend::new(&file.backends[0], before)
+    UpstreamBackend::new(&file.backends[0], before)
 }
 
-fn fail(endpoint: &Endpoint) {
-    while endpoint.is_well() {
-        endpoint.probed(false, &PROBE);
+fn fail_probes(endpoint: &UpstreamEndpoint) {
+    while endpoint.is_healthy() {
+        endpoint.record_probe(false, &PROBE);
     }
 }
 
-/// The ports of the next so many.
-fn picks(backend: &Backend, many: usize) -> Vec<u16> {
-    (0..many).map(|_| backend.pick(NOW, &[]).expect("somebody is well").port()).collect()
+/// The ports of the next picks.
+fn pick_ports(backend: &UpstreamBackend, many: usize) -> Vec<u16> {
+    (0..many).map(|_| backend.pick(NOW, &[]).expect("a healthy endpoint").port()).collect()
 }
 
 #[test]
-fn everybody_has_a_turn() {
+fn round_robin_visits_every_endpoint() {
     let backend = backend("", &[1, 1, 1], None);
-    let first = picks(&backend, 3);
-    assert_eq!(picks(&backend, 3), first, "the same order");
+    let first = pick_ports(&backend, 3);
+    assert_eq!(pick_ports(&backend, 3), first, "the same order");
     let mut all = first;
     all.sort_unstable();
     assert_eq!(all, [1, 2, 3]);
 }
 
 #[test]
-fn those_with_the_fewest_connections_are_next() {
+fn least_connection_picks_the_least_loaded() {
     let backend = backend("loadBalance: least-connection,", &[1, 1, 1], None);
-    let held = backend.endpoint("127.0.0.1", 1).expect("it is there").hold();
-    let mut two = picks(&backend, 2);
+    let held = backend.endpoint("127.0.0.1", 1).expect("it is there").begin_request();
+    let mut two = pick_ports(&backend, 2);
     two.sort_unstable();
     assert_eq!(two, [2, 3], "those with none take turns");
     let others: Vec<_> =
-        [2, 3].map(|port| backend.endpoint("127.0.0.1", port).expect("it is there").hold()).into();
+        [2, 3].map(|port| backend.endpoint("127.0.0.1", port).expect("it is there").begin_request()).into();
     drop(held);
-    assert_eq!(picks(&backend, 2), [1, 1]);
+    assert_eq!(pick_ports(&backend, 2), [1, 1]);
     drop(others);
-    assert!(backend.endpoints().iter().all(|endpoint| endpoint.open() == 0));
+    assert!(backend.endpoints().iter().all(|endpoint| endpoint.in_flight() == 0));
 }
 
 #[test]
-fn lower_priorities_wait_until_nobody_else_is_well() {
+fn lower_priority_is_used_only_when_higher_ones_are_unhealthy() {
     let backend = backend("probe: {path: /},", &[2, 1], None);
     assert_eq!(backend.endpoints().iter().map(|each| each.port()).collect::<Vec<_>>(), [2, 1]);
-    assert_eq!(picks(&backend, 2), [2, 2]);
-    fail(&backend.endpoints()[0]);
-    assert_eq!(picks(&backend, 2), [1, 1]);
-    fail(&backend.endpoints()[1]);
+    assert_eq!(pick_ports(&backend, 2), [2, 2]);
+    fail_probes(&backend.endpoints()[0]);
+    assert_eq!(pick_ports(&backend, 2), [1, 1]);
+    fail_probes(&backend.endpoints()[1]);
     assert!(backend.pick(NOW, &[]).is_none());
 }
 
 #[test]
-fn who_could_not_be_connected_to_rests_for_a_second() {
+fn failed_connect_cools_down_for_a_second() {
     let backend = backend("", &[1, 2], None);
     let first = &backend.endpoints()[0];
-    first.failed(NOW);
+    first.record_connect_failure(NOW);
     assert_eq!(first.failures(), 1);
-    assert_eq!(picks(&backend, 1), [2]);
-    let at = |now| backend.pick(now, &[]).expect("somebody is well").port();
+    assert_eq!(pick_ports(&backend, 1), [2]);
+    let at = |now| backend.pick(now, &[]).expect("a healthy endpoint").port();
     assert_eq!(at(NOW + Duration::from_nanos(999_999_999)), 2);
-    assert_eq!(at(NOW + REST), 1, "it has rested");
+    assert_eq!(at(NOW + CONNECT_COOLDOWN), 1, "it has rested");
 
-    first.failed(NOW);
-    first.succeeded();
+    first.record_connect_failure(NOW);
+    first.record_success();
     assert_eq!(at(NOW), 1, "it answered meanwhile");
 
-    // If everybody rests, the first priority is tried all the same.
-    backend.endpoints().iter().for_each(|endpoint| endpoint.failed(NOW));
+    // If all endpoints cool down, the first priority is used anyway.
+    backend.endpoints().iter().for_each(|endpoint| endpoint.record_connect_failure(NOW));
     assert_eq!(at(NOW), 1);
     assert_eq!(backend.pick(NOW, &[Arc::clone(first)]).expect("one is left").port(), 2);
-    assert!(backend.pick(NOW, backend.endpoints()).is_none(), "everybody was tried");
-    first.connected();
-    assert_eq!((first.connects(), first.rests(NOW)), (1, false));
+    assert!(backend.pick(NOW, backend.endpoints()).is_none(), "all were tried");
+    first.record_connect();
+    assert_eq!((first.connects(), first.is_cooling_down(NOW)), (1, false));
 }
 
 #[test]
-fn thresholds_are_counted_in_a_row() {
+fn probe_thresholds_need_consecutive_results() {
     let backend = backend("probe: {path: /},", &[1], None);
     let endpoint = &backend.endpoints()[0];
-    let probe = |well| endpoint.probed(well, &PROBE);
+    let probe = |well| endpoint.record_probe(well, &PROBE);
     assert!([false, false, true, false, false].into_iter().all(|well| probe(well).is_none()));
     assert_eq!(probe(false), Some(false), "three in a row");
-    assert!(!endpoint.is_well());
+    assert!(!endpoint.is_healthy());
     assert!([false, true, false, true].into_iter().all(|well| probe(well).is_none()));
     assert_eq!(probe(true), Some(true), "two in a row");
     assert_eq!(probe(true), None, "that is known");
-    assert!(endpoint.is_well());
+    assert!(endpoint.is_healthy());
 }
 
 #[test]
-fn a_reload_keeps_what_is_known_of_an_endpoint() {
+fn reload_keeps_endpoint_state() {
     let before = backend("probe: {path: /},", &[1, 1], None);
     let [first, second] = before.endpoints() else { panic!("there are two") };
-    fail(first);
-    let held = second.hold();
+    fail_probes(first);
+    let held = second.begin_request();
 
     let after = backend("probe: {path: /other},", &[9, 1, 1], Some(&before));
     let same = after.endpoint("127.0.0.1", 1).expect("it is there");
-    assert!(Arc::ptr_eq(first, same) && !same.is_well());
-    assert_eq!((second.open(), second.requests()), (1, 1));
-    assert!(!picks(&after, 4).contains(&1));
+    assert!(Arc::ptr_eq(first, same) && !same.is_healthy());
+    assert_eq!((second.in_flight(), second.requests()), (1, 1));
+    assert!(!pick_ports(&after, 4).contains(&1));
     let third = after.endpoint("127.0.0.1", 3).expect("it is there");
-    assert!(third.is_well(), "who is new is well");
+    assert!(third.is_healthy(), "a new endpoint is healthy");
     assert!(third.id() != first.id() && third.id() != second.id());
 
     let unprobed = backend("", &[1, 1], Some(&after));
-    assert!(unprobed.endpoints().iter().all(|endpoint| endpoint.is_well()), "nobody can say otherwise");
-    // A probe that was under way comes too late.
-    fail(first);
-    assert!(unprobed.is_well(first) && picks(&unprobed, 2).contains(&1));
+    assert!(
+        unprobed.endpoints().iter().all(|endpoint| endpoint.is_healthy()),
+        "without probes all are healthy"
+    );
+    // A probe result from before the change arrives late.
+    fail_probes(first);
+    assert!(unprobed.is_healthy(first) && pick_ports(&unprobed, 2).contains(&1));
     drop(held);
-    assert_eq!((second.open(), second.requests()), (0, 1));
+    assert_eq!((second.in_flight(), second.requests()), (0, 1));
 }
 
 #[test]
-fn an_address_of_ipv6_is_written_in_brackets() {
+fn ipv6_authority_has_brackets() {
     let file = spec(
         "server: {}\nbackends: [{name: b, endpoints: [{host: '::1', port: 80}, {host: a.example, port: 81}]}]\nroutes: [{host: a, backend: b}]",
     );
-    let backend = Backend::new(&file.backends[0], None);
-    let said: Vec<_> = backend.endpoints().iter().map(|each| (each.host(), each.authority())).collect();
-    assert_eq!(said, [("::1", "[::1]:80"), ("a.example", "a.example:81")]);
+    let backend = UpstreamBackend::new(&file.backends[0], None);
+    let addresses: Vec<_> = backend.endpoints().iter().map(|each| (each.host(), each.authority())).collect();
+    assert_eq!(addresses, [("::1", "[::1]:80"), ("a.example", "a.example:81")]);
 }
 
-/// One endpoint of a made-up backend.
+/// An endpoint of the model.
 #[derive(Debug, Clone)]
-struct Made {
+struct ModelEndpoint {
     priority: u8,
     well: bool,
     rests: bool,
@@ -160,15 +163,15 @@ struct Made {
     open: usize,
 }
 
-fn made() -> impl Strategy<Value = Made> {
+fn endpoint_strategy() -> impl Strategy<Value = ModelEndpoint> {
     (1_u8..4, any::<bool>(), any::<bool>(), any::<bool>(), 0_usize..3)
-        .prop_map(|(priority, well, rests, tried, open)| Made { priority, well, rests, tried, open })
+        .prop_map(|(priority, well, rests, tried, open)| ModelEndpoint { priority, well, rests, tried, open })
 }
 
-/// The ports that may be picked, by the words of the contract.
-fn allowed(all: &[Made], balance: Balance) -> Vec<u16> {
-    let left = |made: &&(u16, &Made)| made.1.well && !made.1.tried;
-    let all: Vec<(u16, &Made)> = (1..).zip(all).collect();
+/// The ports that the model allows.
+fn eligible_ports(all: &[ModelEndpoint], balance: Balance) -> Vec<u16> {
+    let left = |made: &&(u16, &ModelEndpoint)| made.1.well && !made.1.tried;
+    let all: Vec<(u16, &ModelEndpoint)> = (1..).zip(all).collect();
     let has_awake = all.iter().filter(left).any(|(_, made)| !made.rests);
     let mut of = all.iter().filter(left).filter(|(_, made)| !has_awake || !made.rests).collect::<Vec<_>>();
     let lowest = of.iter().map(|(_, made)| made.priority).min();
@@ -182,8 +185,8 @@ fn allowed(all: &[Made], balance: Balance) -> Vec<u16> {
 
 proptest! {
     #[test]
-    fn picks_are_those_of_the_contract(
-        all in prop::collection::vec(made(), 1..7),
+    fn picks_match_the_model(
+        all in prop::collection::vec(endpoint_strategy(), 1..7),
         balance in prop::sample::select(Balance::ALL.to_vec()),
     ) {
         let priorities: Vec<u8> = all.iter().map(|made| made.priority).collect();
@@ -192,17 +195,17 @@ proptest! {
         for (port, made) in (1..).zip(&all) {
             let endpoint = backend.endpoint("127.0.0.1", port).expect("it is there");
             if !made.well {
-                fail(endpoint);
+                fail_probes(endpoint);
             }
             if made.rests {
-                endpoint.failed(NOW);
+                endpoint.record_connect_failure(NOW);
             }
             if made.tried {
                 tried.push(Arc::clone(endpoint));
             }
-            held.extend((0..made.open).map(|_| endpoint.hold()));
+            held.extend((0..made.open).map(|_| endpoint.begin_request()));
         }
-        let allowed = allowed(&all, balance);
+        let allowed = eligible_ports(&all, balance);
         if allowed.is_empty() {
             prop_assert!(backend.pick(NOW, &tried).is_none());
             return Ok(());
@@ -210,7 +213,7 @@ proptest! {
         let rounds = if balance == Balance::Random { 200 } else { 3 };
         let mut counts = vec![0; all.len() + 1];
         for _ in 0..rounds * allowed.len() {
-            let port = backend.pick(NOW, &tried).expect("somebody is allowed").port();
+            let port = backend.pick(NOW, &tried).expect("an eligible endpoint").port();
             prop_assert!(allowed.contains(&port), "{port} is none of {allowed:?}");
             counts[usize::from(port)] += 1;
         }

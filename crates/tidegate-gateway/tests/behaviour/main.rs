@@ -1,18 +1,18 @@
-//! What the gateway's rules do, seen from outside.
+//! Tests of the gateway through its public interface.
 
+mod abusive_client;
 mod access_log;
 mod cascades;
 mod clients;
 mod connections;
-mod demonstrations;
+mod end_to_end;
 mod endpoints;
-mod hottest;
-mod looking;
-mod managing;
-mod numbers;
-mod over_sockets;
+mod fixture;
+mod hottest_clients;
+mod limit_usage;
+mod management_api;
+mod metrics;
 mod proxy_headers;
 mod reloads;
 mod requests;
-mod routing;
-mod stage;
+mod route_table;

@@ -1,29 +1,29 @@
-//! Hot updates: counts stay, only what changed is touched, tightening warns.
+//! Reloads: counts are kept, only changes are applied, and tightened limits are reported.
 
 use std::time::Duration;
 
-use tidegate_gateway::limits::Overfull;
-use tidegate_gateway::{Counted, Reloaded};
+use tidegate_gateway::limits::OverfullLimit;
+use tidegate_gateway::{ConnectionCounter, ReloadSummary};
 
-use crate::stage::{DOCUMENT, limits, manager, managing, spec};
+use crate::fixture::{EXAMPLE, limits, manager, manager_with, spec};
 
 #[test]
-fn an_equal_file_changes_nothing() {
-    let (manager, _clock) = managing(DOCUMENT);
-    assert_eq!(manager.reload(&spec(DOCUMENT)), Ok(Reloaded::default()));
+fn equal_settings_change_nothing() {
+    let (manager, _clock) = manager_with(EXAMPLE);
+    assert_eq!(manager.reload(&spec(EXAMPLE)), Ok(ReloadSummary::default()));
     assert_eq!(manager.update_backend_limiter("api-service", Some(limits(1000, 5000, 50, 10))), Ok(false));
     assert_eq!(manager.update_backend_limiter("api-service", Some(limits(1001, 5000, 50, 10))), Ok(true));
-    let back = manager.reload(&spec(DOCUMENT)).expect("it makes sense");
+    let back = manager.reload(&spec(EXAMPLE)).expect("valid");
     assert_eq!(back.changed, 1, "only what changed");
 }
 
 #[test]
-fn a_hundred_reloads_let_nobody_in_twice() {
+fn hundred_reloads_never_exceed_the_limit() {
     let (manager, _clock) = manager();
     let mut open = Vec::new();
     for round in 0..100 {
         // Every reload changes something, so that none is skipped.
-        manager.update_backend_limiter("b", Some(limits(round, 100, -1, -1))).expect("it makes sense");
+        manager.update_backend_limiter("b", Some(limits(round, 100, -1, -1))).expect("valid");
         while let Ok(connection) = manager.try_acquire_connection("b", b"c", None) {
             open.push(connection);
         }
@@ -31,15 +31,15 @@ fn a_hundred_reloads_let_nobody_in_twice() {
         open.truncate(90);
     }
     open.clear();
-    assert_eq!(manager.current_connections(Counted::Backend("b")), 0);
+    assert_eq!(manager.current_connections(ConnectionCounter::Backend("b")), 0);
 }
 
 #[test]
-fn who_came_without_a_limit_is_known_to_the_limit() {
+fn new_connection_limit_counts_existing_connections() {
     let (manager, _clock) = manager();
     let mut open: Vec<_> =
         (0..10).map(|_| manager.try_acquire_connection("b", b"c", Some("r")).expect("no limit")).collect();
-    manager.update_backend_limiter("b", Some(limits(-1, 5, -1, -1))).expect("it makes sense");
+    manager.update_backend_limiter("b", Some(limits(-1, 5, -1, -1))).expect("valid");
     while open.len() > 4 {
         assert!(manager.try_acquire_connection("b", b"c", Some("r")).is_err(), "{} are open", open.len());
         open.pop();
@@ -47,16 +47,16 @@ fn who_came_without_a_limit_is_known_to_the_limit() {
     open.push(manager.try_acquire_connection("b", b"c", Some("r")).expect("four are left"));
     assert!(manager.try_acquire_connection("b", b"c", Some("r")).is_err());
     open.clear();
-    assert_eq!(manager.current_connections(Counted::Backend("b")), 0);
+    assert_eq!(manager.current_connections(ConnectionCounter::Backend("b")), 0);
     assert_eq!(manager.store().leases(), 0);
 }
 
 #[test]
-fn the_same_holds_for_the_clients_of_the_server() {
+fn new_server_client_limit_counts_existing_connections() {
     let (manager, _clock) = manager();
     let mut open: Vec<_> =
         (0..10).map(|_| manager.try_acquire_connection("b", b"c", None).expect("no limit")).collect();
-    manager.update_server_rate_limit_config(Some(limits(-1, -1, -1, 5))).expect("it makes sense");
+    manager.update_server_rate_limit_config(Some(limits(-1, -1, -1, 5))).expect("valid");
     assert!(manager.try_acquire_connection("b", b"d", None).is_ok());
     open.truncate(5);
     assert!(manager.try_acquire_connection("b", b"c", None).is_err());
@@ -64,13 +64,13 @@ fn the_same_holds_for_the_clients_of_the_server() {
     assert!(manager.try_acquire_connection("b", b"c", None).is_ok());
 }
 
-/// And for their rules at routes and backends, whichever comes first.
+/// The same for client rules at routes and backends, in either order.
 #[test]
-fn the_same_holds_for_the_clients_of_routes_and_backends() {
+fn new_route_or_backend_client_limit_counts_existing_connections() {
     for at_route in [true, false] {
         let (manager, _clock) = manager();
-        manager.update_backend_limiter("b", None).expect("it makes sense");
-        manager.update_route_limiter("r", None).expect("it makes sense");
+        manager.update_backend_limiter("b", None).expect("valid");
+        manager.update_route_limiter("r", None).expect("valid");
         let come = || manager.try_acquire_connection("b", b"c", Some("r"));
         let mut open: Vec<_> = (0..10).map(|_| come().expect("there is no limit")).collect();
         let five = Some(limits(-1, -1, -1, 5));
@@ -93,13 +93,13 @@ fn the_same_holds_for_the_clients_of_routes_and_backends() {
     }
 }
 
-/// C-F6 for requests: the second before a limit came is known to it, at every level, exact or in parts.
+/// A new request limit counts the second before it, at every level, exact or bucketed.
 #[test]
-fn requests_without_a_limit_are_known_to_the_limit() {
+fn new_request_limit_counts_the_previous_second() {
     for most in [5, 5_000] {
         let (manager, clock) = manager();
-        manager.update_backend_limiter("b", None).expect("it makes sense");
-        manager.update_route_limiter("r", None).expect("it makes sense");
+        manager.update_backend_limiter("b", None).expect("valid");
+        manager.update_route_limiter("r", None).expect("valid");
         let ask = || manager.try_acquire("b", b"c", Some("r"));
         let update = |level: &str, most| match level {
             "server" => {
@@ -131,31 +131,28 @@ fn requests_without_a_limit_are_known_to_the_limit() {
 }
 
 #[test]
-fn tightening_warns_and_cuts_nobody_off() {
+fn tightened_limit_reports_overfull_and_keeps_connections() {
     let text = |most: &str| {
         spec(&format!(
             "{{server: {{rateLimit: {{maxConnections: {most}}}}}, backends: [{{name: b, endpoints: [{{host: h, port: 1}}]}}], routes: []}}"
         ))
     };
     let (manager, _clock) = manager();
-    assert!(manager.reload(&text("10000")).expect("it makes sense").overfull.is_empty());
+    assert!(manager.reload(&text("10000")).expect("valid").overfull.is_empty());
     let mut open: Vec<_> = (0..6000).map(|_| manager.accept(None).expect("there is room")).collect();
-    let reloaded = manager.reload(&text("5000")).expect("it makes sense");
-    let warning = Overfull { limit_id: "server/connections".to_owned(), most: 5000, open: 6000 };
+    let reloaded = manager.reload(&text("5000")).expect("valid");
+    let warning = OverfullLimit { limit_id: "server/connections".to_owned(), most: 5000, open: 6000 };
     assert_eq!(reloaded.overfull, [warning]);
-    assert_eq!(manager.current_connections(Counted::Server), 6000);
+    assert_eq!(manager.current_connections(ConnectionCounter::Server), 6000);
     open.truncate(5000);
     assert!(manager.accept(None).is_err());
     open.truncate(4999);
     assert!(manager.accept(None).is_ok());
-    assert!(
-        manager.reload(&text("-1")).expect("it makes sense").overfull.is_empty(),
-        "no limit is not below"
-    );
+    assert!(manager.reload(&text("-1")).expect("valid").overfull.is_empty(), "no limit is not below");
 }
 
 #[test]
-fn requests_stay_counted_and_only_a_fixed_second_restarts() {
+fn request_counts_survive_reloads_except_on_a_fixed_window() {
     for (window, expected) in [("sliding", 20), ("fixed", 20 + 10 + 20)] {
         let text = |most: u64| {
             spec(&format!(
@@ -163,11 +160,11 @@ fn requests_stay_counted_and_only_a_fixed_second_restarts() {
             ))
         };
         let (manager, clock) = manager();
-        manager.reload(&text(20)).expect("it makes sense");
+        manager.reload(&text(20)).expect("valid");
         clock.advance(Duration::from_millis(10));
         let mut granted = 0;
         for most in [20, 10, 20] {
-            manager.reload(&text(most)).expect("it makes sense");
+            manager.reload(&text(most)).expect("valid");
             granted += (0..100).filter(|_| manager.try_acquire("b", b"c", None).is_ok()).count();
         }
         assert_eq!(granted, expected, "{window}");
@@ -175,33 +172,37 @@ fn requests_stay_counted_and_only_a_fixed_second_restarts() {
 }
 
 #[test]
-fn a_route_that_comes_back_knows_its_connections() {
-    let without = DOCUMENT.replace("  - {host: plain.example.com, backend: plain}\n", "");
-    assert_ne!(without, DOCUMENT);
-    let (manager, _clock) = managing(DOCUMENT);
+fn restored_route_counts_its_open_connections() {
+    let without = EXAMPLE.replace("  - {host: plain.example.com, backend: plain}\n", "");
+    assert_ne!(without, EXAMPLE);
+    let (manager, _clock) = manager_with(EXAMPLE);
     let plan = manager.plan("plain", Some("plain.example.com"));
     let mut open = Vec::new();
     for client in 0_u8..2 {
         let connection = manager.accept(Some(&[client])).expect("there is room");
-        manager.enter(&connection, &plan).expect("there is room");
+        manager.admit_to_route(&connection, &plan).expect("there is room");
         open.push(connection);
     }
-    manager.reload(&spec(&without)).expect("it makes sense");
-    assert_eq!(manager.current_connections(Counted::Route("plain.example.com")), 0, "nobody knows it");
+    manager.reload(&spec(&without)).expect("valid");
+    assert_eq!(
+        manager.current_connections(ConnectionCounter::Route("plain.example.com")),
+        0,
+        "the name is unknown"
+    );
     open.pop();
-    manager.reload(&spec(DOCUMENT)).expect("it makes sense");
-    assert_eq!(manager.current_connections(Counted::Route("plain.example.com")), 1);
+    manager.reload(&spec(EXAMPLE)).expect("valid");
+    assert_eq!(manager.current_connections(ConnectionCounter::Route("plain.example.com")), 1);
     open.pop();
-    assert_eq!(manager.current_connections(Counted::Route("plain.example.com")), 0);
+    assert_eq!(manager.current_connections(ConnectionCounter::Route("plain.example.com")), 0);
     assert_eq!(manager.store().leases(), 0);
 }
 
 #[test]
-fn long_and_odd_names_are_names() {
+fn long_and_unusual_names_get_distinct_limits() {
     let (manager, _clock) = manager();
     let long = "x/*".repeat(300);
     for name in ["a b", "a:20b", "a/b", "a::b", "é", "*", long.as_str(), &format!("{long}y")] {
-        manager.update_backend_limiter(name, Some(limits(1, -1, -1, -1))).expect("it makes sense");
+        manager.update_backend_limiter(name, Some(limits(1, -1, -1, -1))).expect("valid");
         assert!(manager.try_acquire(name, b"c", None).is_ok(), "{name} is a name of its own");
         assert!(manager.try_acquire(name, b"c", None).is_err(), "{name}");
     }

@@ -1,15 +1,15 @@
-//! Events: what becomes of a task, told while it happens (`text/event-stream`).
+//! Server-sent events of a task (`text/event-stream`).
 //!
 //! ```text
 //!   event: active    data: {"active_id":"…","expires_at":"…"}     at once
-//!   event: renewed   data: {"expires_at":"…"}                     whenever its end was moved
-//!   :                                                             every 15 s, so that both sides know of each other
-//!   event: ended     data: {"reason":"released"}                  once, and the stream is over
+//!   event: renewed   data: {"expires_at":"…"}                     when the expiry was moved
+//!   :                                                             heartbeat every 15 s
+//!   event: ended     data: {"reason":"released"}                  last event
 //! ```
 //!
-//! A stream that ends without `ended` says nothing about the task: the server was told to stop, or the connection broke.
+//! A stream that closes without `ended` says nothing about the task: the server shut down, or the connection broke.
 //!
-//! Decided: whoever watches asks the store nothing; one question is put for all of them ([`tidegate::activity`]).
+//! Streams do not query the store; one query serves all of them ([`tidegate::activity`]).
 
 use std::fmt;
 use std::future::Future;
@@ -21,77 +21,77 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 use tidegate::activity::{Standing, Watching};
 use tidegate::{LeaseId, Tick};
-use tidegate_net::Ending;
+use tidegate_net::Shutdown;
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::wire::instant;
 
-/// The most streams that may be open at once.
-pub const MOST_EVENT_STREAMS: usize = 10_000;
+/// The most concurrent event streams.
+pub const MAX_EVENT_STREAMS: usize = 10_000;
 
-/// How long nothing may be said.
+/// Interval of heartbeats.
 pub const HEARTBEAT: Duration = Duration::from_secs(15);
 
-/// What is told of one task, one piece after the other.
-pub struct Events {
-    next: Option<Next>,
+/// The events of one task.
+pub struct EventStream {
+    next: Option<NextEvent>,
 }
 
-/// The next piece, and who tells the one after it.
-type Next = Pin<Box<dyn Future<Output = Option<(Bytes, Option<Teller>)>> + Send>>;
+/// The next event, and the source of the one after it.
+type NextEvent = Pin<Box<dyn Future<Output = Option<(Bytes, Option<EventSource>)>> + Send>>;
 
-impl Events {
+impl EventStream {
     pub(super) fn new(
         id: LeaseId,
         watching: Watching,
         tick: Tick,
-        ending: Ending,
-        seat: OwnedSemaphorePermit,
-    ) -> Events {
-        let teller = Teller { id, watching, tick, ending, seat, has_begun: false };
-        Events { next: Some(Box::pin(teller.tell())) }
+        shutdown: Shutdown,
+        slot: OwnedSemaphorePermit,
+    ) -> EventStream {
+        let source = EventSource { id, watching, tick, shutdown, slot, has_begun: false };
+        EventStream { next: Some(Box::pin(source.next_event())) }
     }
 
-    /// The next piece; `None` if there will be no more.
+    /// The next event; `None` at the end.
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         let Some(next) = &mut self.next else { return Poll::Ready(None) };
-        let told = ready!(next.as_mut().poll(cx));
+        let event = ready!(next.as_mut().poll(cx));
         self.next = None;
-        Poll::Ready(told.map(|(piece, teller)| {
-            if let Some(teller) = teller {
-                self.next = Some(Box::pin(teller.tell()));
+        Poll::Ready(event.map(|(piece, source)| {
+            if let Some(source) = source {
+                self.next = Some(Box::pin(source.next_event()));
             }
             piece
         }))
     }
 }
 
-impl fmt::Debug for Events {
+impl fmt::Debug for EventStream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Events").finish_non_exhaustive()
+        f.debug_struct("EventStream").finish_non_exhaustive()
     }
 }
 
-/// Who tells the next piece.
-struct Teller {
+/// Produces the next event.
+struct EventSource {
     id: LeaseId,
     watching: Watching,
     tick: Tick,
-    ending: Ending,
-    /// Its place among all streams.
-    seat: OwnedSemaphorePermit,
+    shutdown: Shutdown,
+    /// The permit of this stream.
+    slot: OwnedSemaphorePermit,
     has_begun: bool,
 }
 
-impl Teller {
-    async fn tell(mut self) -> Option<(Bytes, Option<Teller>)> {
+impl EventSource {
+    async fn next_event(mut self) -> Option<(Bytes, Option<EventSource>)> {
         let standing = if self.has_begun {
-            let (ending, watching) = (self.ending.clone(), &mut self.watching);
+            let (shutdown, watching) = (self.shutdown.clone(), &mut self.watching);
             tokio::select! {
-                // If everything happens at once, the task's own end is what matters.
+                // The end of the task goes before shutdown and heartbeat.
                 biased;
                 standing = watching.changed() => standing,
-                () = ending.told() => return None,
+                () = shutdown.triggered() => return None,
                 () = tokio::time::sleep(HEARTBEAT) => return Some((Bytes::from_static(b":\n\n"), Some(self))),
             }
         } else {
@@ -109,7 +109,7 @@ impl Teller {
                 Some((piece, Some(self)))
             }
             Standing::Ended(ended) => {
-                drop(self.seat);
+                drop(self.slot);
                 Some((event("ended", &json!({"reason": ended.word()})), None))
             }
         }

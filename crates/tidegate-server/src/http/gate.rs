@@ -1,8 +1,8 @@
-//! The gate: acquire one, for proxies that look at nothing but the status.
+//! The gate: acquires one unit, for proxies that read only the status.
 //!
-//! nginx's `auth_request`, Traefik's `ForwardAuth` and a shell with curl all understand 200 and 429. Any method will do,
-//! because a proxy passes on the one it was called with. If the store cannot answer, a limit that then admits is a 200, and
-//! one that denies a 503: there is nothing true to say about when to come back.
+//! nginx's `auth_request`, Traefik's `ForwardAuth` and curl in a shell understand 200 and 429. Any method is accepted, because proxies
+//! forward the original one. During a store outage a limit that allows answers 200, and one that denies answers 503 without a
+//! `Retry-After`, because none is known.
 
 use ::http::HeaderValue;
 use ::http::header::CACHE_CONTROL;
@@ -10,53 +10,64 @@ use bytes::Bytes;
 use tidegate::layer::http::{describe, too_many_requests};
 use tidegate::{AcquireError, Ask, Decision, LimitStore};
 
-use super::decisions::{chargeable, spoken};
+use super::acquire::{decision_response, require_chargeable};
 use super::problem::Problem;
 use super::query::Query;
 use super::wire::decision;
-use super::{Api, Call, Told};
+use super::{ApiCall, HandlerReply, HttpApi};
 
-impl<S: LimitStore + ?Sized> Api<S> {
-    /// Takes one, of the limit and for the key in the path or in the query. What it says is true once.
-    pub(super) async fn gate(&self, place: Option<&(String, String)>, call: &Call<'_>) -> Told {
-        let reply = match place {
+impl<S: LimitStore + ?Sized> HttpApi<S> {
+    /// Acquires one unit; limit and key are in the path or in the query. The response must not be cached.
+    pub(super) async fn gate(&self, target: Option<&(String, String)>, call: &ApiCall<'_>) -> HandlerReply {
+        let reply = match target {
             Some((limit_id, key)) => match Query::read(call.head, &[]) {
-                Ok(_) => self.pass_one(limit_id, Some(key), call).await,
+                Ok(_) => self.acquire_one(limit_id, Some(key), call).await,
                 Err(problem) => Err(problem),
             },
-            None => self.pass_queried(call).await,
+            None => self.acquire_from_query(call).await,
         };
         let mut reply = reply.unwrap_or_else(|problem| problem.into_response().into());
         reply.response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
         reply
     }
 
-    async fn pass_queried(&self, call: &Call<'_>) -> Result<Told, Problem> {
+    async fn acquire_from_query(&self, call: &ApiCall<'_>) -> Result<HandlerReply, Problem> {
         let query = Query::read(call.head, &["limit_id", "limit_key"])?;
         let missing = || Problem::bad_request("the parameter limit_id is missing");
         let limit_id = query.get("limit_id").ok_or_else(missing)?;
-        self.pass_one(limit_id, query.get("limit_key"), call).await
+        self.acquire_one(limit_id, query.get("limit_key"), call).await
     }
 
-    async fn pass_one(&self, limit_id: &str, key: Option<&str>, call: &Call<'_>) -> Result<Told, Problem> {
-        call.concerns(limit_id)?;
-        chargeable(limit_id)?;
+    async fn acquire_one(
+        &self,
+        limit_id: &str,
+        key: Option<&str>,
+        call: &ApiCall<'_>,
+    ) -> Result<HandlerReply, Problem> {
+        call.require_limit(limit_id)?;
+        require_chargeable(limit_id)?;
         let asks = [Ask::one(limit_id, key.map(str::as_bytes))];
         match self.limiter.asks(&asks).readings().try_acquire_async().await {
             Ok(Decision::Granted(granted)) => {
                 let (at, readings) = (granted.at, granted.readings().to_vec());
-                let mut reply = spoken(decision::write(Decision::Granted(granted), self.tick));
+                let mut reply = decision_response(decision::write(Decision::Granted(granted), self.tick));
                 describe(reply.headers_mut(), &readings, at);
-                Ok(Told { granted: Some(true), ..reply.into() })
+                Ok(HandlerReply { granted: Some(true), ..reply.into() })
             }
             Ok(Decision::Denied(denial)) => {
-                self.refused(&denial, &asks);
-                Ok(Told { granted: Some(false), ..too_many_requests(&denial).map(Bytes::from).into() })
+                self.record_refusal(&denial, &asks);
+                Ok(HandlerReply {
+                    granted: Some(false),
+                    ..too_many_requests(&denial).map(Bytes::from).into()
+                })
             }
             Err(AcquireError::Rejected(rejection)) => Err(rejection.into()),
-            Err(AcquireError::Unavailable(unavailable)) => match self.refusing(&asks)? {
+            Err(AcquireError::Unavailable(unavailable)) => match self.outage_refusal(&asks)? {
                 Some(_) => Err(unavailable.into()),
-                None => Ok(Told { granted: Some(true), ..spoken(decision::by_rule(None)).into() }),
+                None => Ok(HandlerReply {
+                    granted: Some(true),
+                    ..decision_response(decision::write_outage_decision(None)).into()
+                }),
             },
         }
     }

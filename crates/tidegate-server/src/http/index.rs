@@ -1,6 +1,6 @@
-//! The first page: what this is and where to go on, for people who came with a browser.
+//! The landing page for browsers.
 //!
-//! It says nothing about limits, so it needs no token. It has no scripts and loads nothing.
+//! It shows nothing about limits, so it needs no token. It has no scripts and loads nothing.
 
 use std::sync::LazyLock;
 
@@ -13,7 +13,7 @@ use super::typed;
 static PAGE: LazyLock<Bytes> =
     LazyLock::new(|| include_str!("index.html").replace("{version}", env!("CARGO_PKG_VERSION")).into());
 
-/// What a browser may do with the page: show it.
+/// Content security policy: the browser may only display the page.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'";
 
 /// The page.

@@ -1,22 +1,21 @@
-//! Leases by their ids: given back, renewed, settled.
+//! Leases by id: release, renew, settle.
 //!
-//! An id that no store would give out is a lease that is gone, like any other that is not there.
+//! A malformed id is treated like the id of an expired lease.
 //!
-//! A lease's id is a secret of whoever was granted it and says nothing about its limits, so a pass's prefix is not
-//! asked here.
+//! A lease id is a secret of its holder and does not name its limits, so the prefix of the permissions is not checked.
 
 use ::http::StatusCode;
 use tidegate::{Actual, LeaseId, LimitStore, Renewal, Settlement};
 
-use super::problem::{Code, Problem};
-use super::wire::lease::{Release, Renew, Settle, Spent};
+use super::problem::{Problem, ProblemCode};
+use super::wire::lease::{ActualCost, ReleaseBody, RenewBody, SettleBody};
 use super::wire::{instant, read};
-use super::{Api, Call, Reply, json};
+use super::{ApiCall, HttpApi, Reply, json};
 
-impl<S: LimitStore + ?Sized> Api<S> {
-    /// Gives a lease back, once.
-    pub(super) async fn release(&self, call: &Call<'_>) -> Reply {
-        let body: Release<'_> = read(call.body)?;
+impl<S: LimitStore + ?Sized> HttpApi<S> {
+    /// Releases a lease.
+    pub(super) async fn release(&self, call: &ApiCall<'_>) -> Reply {
+        let body: ReleaseBody<'_> = read(call.body)?;
         let released = match body.lease() {
             Some(lease) => self.limiter.release_async(lease).await?,
             None => false,
@@ -24,37 +23,37 @@ impl<S: LimitStore + ?Sized> Api<S> {
         json(StatusCode::OK, &serde_json::json!({"released": released}))
     }
 
-    /// Moves a lease's end.
-    pub(super) async fn renew(&self, call: &Call<'_>) -> Reply {
-        let body: Renew<'_> = read(call.body)?;
-        match self.limiter.renew_async(known(body.lease())?, body.ttl()).await? {
+    /// Moves the expiry of a lease.
+    pub(super) async fn renew(&self, call: &ApiCall<'_>) -> Reply {
+        let body: RenewBody<'_> = read(call.body)?;
+        match self.limiter.renew_async(require_lease(body.lease())?, body.ttl()).await? {
             Renewal::Until(at) => {
                 let expires_at = instant::of(at, self.tick);
                 json(StatusCode::OK, &serde_json::json!({"expires_at": expires_at}))
             }
-            Renewal::Gone => Err(gone()),
+            Renewal::Gone => Err(unknown_lease()),
         }
     }
 
-    /// Corrects a held charge to its true cost, then gives it back.
-    pub(super) async fn settle(&self, call: &Call<'_>) -> Reply {
-        let body: Settle<'_> = read(call.body)?;
+    /// Corrects a held charge to its actual cost, then releases the lease.
+    pub(super) async fn settle(&self, call: &ApiCall<'_>) -> Reply {
+        let body: SettleBody<'_> = read(call.body)?;
         let actual = match &body.actual {
-            Spent::Every(amount) => Actual::Every(*amount),
-            Spent::Each(amounts) => Actual::Each(amounts),
+            ActualCost::Every(amount) => Actual::Every(*amount),
+            ActualCost::Each(amounts) => Actual::Each(amounts),
         };
-        match self.limiter.settle_async(known(body.lease())?, actual).await? {
+        match self.limiter.settle_async(require_lease(body.lease())?, actual).await? {
             Settlement::Settled => json(StatusCode::OK, &serde_json::json!({"settled": true})),
-            Settlement::Gone => Err(gone()),
+            Settlement::Gone => Err(unknown_lease()),
         }
     }
 }
 
-fn known(lease: Option<LeaseId>) -> Result<LeaseId, Problem> {
-    lease.ok_or_else(gone)
+fn require_lease(lease: Option<LeaseId>) -> Result<LeaseId, Problem> {
+    lease.ok_or_else(unknown_lease)
 }
 
-pub(super) fn gone() -> Problem {
-    let detail = "the lease was given back, has lapsed, or was never granted";
-    Problem::new(Code::UnknownLease, detail)
+pub(super) fn unknown_lease() -> Problem {
+    let detail = "the lease was released, has expired, or never existed";
+    Problem::new(ProblemCode::UnknownLease, detail)
 }

@@ -1,6 +1,6 @@
-//! Problems: what is said when there is no answer (RFC 9457).
+//! Problem responses (RFC 9457).
 //!
-//! Programs look at `code`, which never changes; people read `detail`. A refusal by a limit is an answer and no problem.
+//! Programs match `code`, which never changes; `detail` is for people. A refusal by a limit is an answer, not a problem.
 
 use std::fmt;
 use std::time::Duration;
@@ -15,35 +15,35 @@ use tidegate::{AcquireError, OrderError, SpecError};
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $name:ident = $word:literal, $status:ident, $title:literal;)+) => {
-        /// What kind of problem it is.
+        /// The machine-readable code of a problem.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        pub enum Code { $($(#[$doc])* $name),+ }
+        pub enum ProblemCode { $($(#[$doc])* $name),+ }
 
-        impl Code {
-            /// Every code there is.
-            pub const ALL: &'static [Code] = &[$(Code::$name),+];
+        impl ProblemCode {
+            /// All codes.
+            pub const ALL: &'static [ProblemCode] = &[$(ProblemCode::$name),+];
 
-            /// The word that programs look at.
+            /// The code on the wire.
             pub const fn word(self) -> &'static str {
-                match self { $(Code::$name => $word),+ }
+                match self { $(ProblemCode::$name => $word),+ }
             }
 
-            /// The status it is answered with.
+            /// The HTTP status.
             pub const fn status(self) -> StatusCode {
-                match self { $(Code::$name => StatusCode::$status),+ }
+                match self { $(ProblemCode::$name => StatusCode::$status),+ }
             }
 
             const fn title(self) -> &'static str {
-                match self { $(Code::$name => $title),+ }
+                match self { $(ProblemCode::$name => $title),+ }
             }
         }
     };
 }
 
 codes! {
-    /// The request makes no sense.
+    /// The request is malformed.
     BadRequest = "bad_request", BAD_REQUEST, "The request makes no sense";
-    /// Nobody knows who asks.
+    /// The caller is not authenticated.
     Unauthorized = "unauthorized", UNAUTHORIZED, "A token is needed";
     /// The token does not allow this.
     Forbidden = "forbidden", FORBIDDEN, "The token does not allow this";
@@ -53,44 +53,44 @@ codes! {
     UnknownLimit = "unknown_limit", NOT_FOUND, "No limit has this id";
     /// The path is known, but not with this method.
     MethodNotAllowed = "method_not_allowed", METHOD_NOT_ALLOWED, "This path does not know this method";
-    /// A limit was to be added, and is there.
+    /// A limit of this id already exists.
     LimitExists = "limit_exists", CONFLICT, "A limit of this id exists";
-    /// The limit is written in a file, and is changed there.
+    /// The limit is managed by a settings file.
     ManagedByFile = "managed_by_file", CONFLICT, "The limit is managed by a file";
-    /// The request id was granted with other asks.
+    /// The request id was used with other asks.
     RequestIdReused = "request_id_reused", CONFLICT, "The request id was used for something else";
-    /// The lease is gone, or never was.
+    /// The lease has expired, was released, or never existed.
     UnknownLease = "unknown_lease", GONE, "The lease is gone";
     /// The limit has changed since it was read.
     StaleEtag = "stale_etag", PRECONDITION_FAILED, "The limit has changed";
     /// The body is too long.
     TooLarge = "too_large", PAYLOAD_TOO_LARGE, "The body is too large";
-    /// Too many wrong tokens came from one address.
+    /// Too many invalid tokens came from this address.
     TooManyAttempts = "too_many_attempts", TOO_MANY_REQUESTS, "Too many failed attempts";
-    /// A user made as many requests as a window allows.
+    /// The user's request window is full.
     UserWindow = "user_window", TOO_MANY_REQUESTS, "The user's window is full";
-    /// As many tasks are running as are allowed.
+    /// The maximum number of tasks is running.
     ActivityError = "ActivityError", SERVICE_UNAVAILABLE, "As many tasks are running as are allowed";
     /// The request took too long to arrive.
     RequestTimeout = "request_timeout", REQUEST_TIMEOUT, "The request took too long";
-    /// The limit makes no sense.
+    /// The limit is invalid.
     InvalidLimit = "invalid_limit", UNPROCESSABLE_ENTITY, "The limit is not valid";
-    /// A task cannot have this time to live.
+    /// The time to live of a task is out of range.
     InvalidTtl = "invalid_ttl", UNPROCESSABLE_ENTITY, "A task cannot have this time to live";
-    /// The store cannot answer.
+    /// The store is unavailable.
     StoreUnavailable = "store_unavailable", SERVICE_UNAVAILABLE, "The store cannot answer";
-    /// The server starts, or is about to end.
+    /// The server is starting or shutting down.
     NotReady = "not_ready", SERVICE_UNAVAILABLE, "Not ready";
-    /// There are too many connections. Said by whoever listens, before anything is read.
+    /// Too many connections; sent by the listener before anything is read.
     Overloaded = "overloaded", SERVICE_UNAVAILABLE, "Too many connections";
 }
 
-/// What is wrong with one field.
+/// An error of one field.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FieldError {
     /// The path of the field: `items[2].burst`.
     pub field: String,
-    /// What is wrong with it and what is allowed.
+    /// What is wrong and what is allowed.
     pub message: String,
 }
 
@@ -100,46 +100,46 @@ impl From<SpecError> for FieldError {
     }
 }
 
-/// Why a call has no answer.
+/// A problem response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
-    /// What kind of problem it is.
-    pub code: Code,
-    /// What is wrong this time, and what is allowed.
+    /// The kind of problem.
+    pub code: ProblemCode,
+    /// What is wrong and what is allowed.
     pub detail: String,
-    /// What is wrong with which field, where there is more than one thing to say.
+    /// Errors of single fields, if there are several.
     pub errors: Vec<FieldError>,
-    /// The methods that the path knows, where the method was wrong.
+    /// The allowed methods, after a wrong method.
     pub(super) allow: Option<&'static str>,
-    /// How long to wait before asking again, where that is known.
+    /// Time until a retry can succeed, if known.
     pub(super) retry_after: Option<Duration>,
 }
 
 impl Problem {
-    pub(crate) fn new(code: Code, detail: impl fmt::Display) -> Problem {
+    pub(crate) fn new(code: ProblemCode, detail: impl fmt::Display) -> Problem {
         Problem { code, detail: detail.to_string(), errors: Vec::new(), allow: None, retry_after: None }
     }
 
     pub(crate) fn bad_request(detail: impl fmt::Display) -> Problem {
-        Problem::new(Code::BadRequest, detail)
+        Problem::new(ProblemCode::BadRequest, detail)
     }
 
     pub(super) fn unknown_limit(id: &str) -> Problem {
         OrderError::UnknownLimit { limit_id: id.to_owned() }.into()
     }
 
-    pub(super) fn of_fields(code: Code, errors: Vec<FieldError>) -> Problem {
+    pub(super) fn of_fields(code: ProblemCode, errors: Vec<FieldError>) -> Problem {
         let detail = match errors.len() {
-            1 => "one thing is wrong with it; see errors".to_owned(),
-            many => format!("{many} things are wrong with it; see errors"),
+            1 => "1 error; see errors".to_owned(),
+            many => format!("{many} errors; see errors"),
         };
         Problem { errors, ..Problem::new(code, detail) }
     }
 
-    /// The problem as it is answered.
+    /// The problem as a response.
     pub fn into_response(self) -> Response<Bytes> {
         let status = self.code.status();
-        let wire = Wire {
+        let wire = ProblemBody {
             kind: "about:blank",
             title: self.code.title(),
             status: status.as_u16(),
@@ -159,7 +159,7 @@ impl Problem {
         if let Some(wait) = self.retry_after {
             headers.insert(RETRY_AFTER, HeaderValue::from(in_ms(wait).div_ceil(1000)));
         }
-        if self.code == Code::Unauthorized {
+        if self.code == ProblemCode::Unauthorized {
             headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         response
@@ -167,7 +167,7 @@ impl Problem {
 }
 
 #[derive(Serialize)]
-struct Wire<'a> {
+struct ProblemBody<'a> {
     #[serde(rename = "type")]
     kind: &'static str,
     title: &'static str,
@@ -180,7 +180,7 @@ struct Wire<'a> {
     retry_after_ms: Option<u64>,
 }
 
-/// A wait in whole milliseconds, never too short.
+/// A wait in milliseconds, rounded up.
 pub(super) fn in_ms(wait: Duration) -> u64 {
     u64::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
@@ -188,9 +188,9 @@ pub(super) fn in_ms(wait: Duration) -> u64 {
 impl From<OrderError> for Problem {
     fn from(rejection: OrderError) -> Problem {
         let code = match rejection {
-            OrderError::UnknownLimit { .. } => Code::UnknownLimit,
-            OrderError::RequestIdReused => Code::RequestIdReused,
-            _ => Code::BadRequest,
+            OrderError::UnknownLimit { .. } => ProblemCode::UnknownLimit,
+            OrderError::RequestIdReused => ProblemCode::RequestIdReused,
+            _ => ProblemCode::BadRequest,
         };
         Problem::new(code, rejection)
     }
@@ -198,8 +198,8 @@ impl From<OrderError> for Problem {
 
 impl From<Unavailable> for Problem {
     fn from(_: Unavailable) -> Problem {
-        // The reason is for the log: it may name hosts.
-        Problem::new(Code::StoreUnavailable, "the store cannot answer now; try again")
+        // The reason may name hosts; it is logged, not sent.
+        Problem::new(ProblemCode::StoreUnavailable, "the store cannot answer now; try again")
     }
 }
 
@@ -215,13 +215,14 @@ impl From<AcquireError> for Problem {
 impl From<PutError> for Problem {
     fn from(error: PutError) -> Problem {
         match error {
-            PutError::Exists => Problem::new(Code::LimitExists, error),
-            PutError::Unknown => Problem::new(Code::UnknownLimit, error),
-            PutError::Stale { .. } => Problem::new(Code::StaleEtag, error),
+            PutError::Exists => Problem::new(ProblemCode::LimitExists, error),
+            PutError::Unknown => Problem::new(ProblemCode::UnknownLimit, error),
+            PutError::Stale { .. } => Problem::new(ProblemCode::StaleEtag, error),
             PutError::Unavailable(unavailable) => unavailable.into(),
-            PutError::Invalid(flaws) => {
-                Problem::of_fields(Code::InvalidLimit, flaws.into_iter().map(FieldError::from).collect())
-            }
+            PutError::Invalid(flaws) => Problem::of_fields(
+                ProblemCode::InvalidLimit,
+                flaws.into_iter().map(FieldError::from).collect(),
+            ),
         }
     }
 }

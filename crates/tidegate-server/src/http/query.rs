@@ -1,16 +1,16 @@
-//! Queries and percent-encoding.
+//! Query parameters and percent-decoding.
 
 use ::http::request::Parts;
 
 use super::problem::Problem;
 
-/// The parameters of a query, each at most once and none that is not expected.
+/// Query parameters, each given at most once.
 pub(super) struct Query {
     found: Vec<(&'static str, String)>,
 }
 
 impl Query {
-    /// Reads the parameters of these names; others are refused, because a misspelled one would have no effect.
+    /// Parses the parameters of these names. Unknown ones are refused: a misspelled one would have no effect.
     pub(super) fn read(head: &Parts, names: &[&'static str]) -> Result<Query, Problem> {
         let mut found: Vec<(&'static str, String)> = Vec::new();
         let written = head.uri.query().unwrap_or_default();
@@ -37,7 +37,7 @@ impl Query {
     }
 }
 
-/// Text without its percent-encoding.
+/// Percent-decodes text.
 pub(super) fn decoded(text: &str, what: &str) -> Result<String, Problem> {
     let refuse = |why: &str| Problem::bad_request(format!("{what} {why}"));
     let mut bytes = Vec::with_capacity(text.len());
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_are_decoded() {
+    fn parts_are_percent_decoded() {
         for (written, meant) in [
             ("", ""),
             ("a+b", "a+b"),
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_are_known_and_given_once() {
+    fn unknown_and_repeated_parameters_are_refused() {
         let read = query("a=1+2&&b=%2B", &["a", "b", "c"]).expect("a query");
         assert_eq!((read.get("a"), read.get("b"), read.get("c")), (Some("1 2"), Some("+"), None));
         assert_eq!(query("a", &["a"]).expect("a query").get("a"), Some(""));

@@ -1,4 +1,4 @@
-//! Whether the server may be sent requests.
+//! Readiness of the server.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -8,78 +8,85 @@ use ::http::StatusCode;
 use serde::Serialize;
 use tidegate::store::Unavailable;
 
-use super::problem::{Code, Problem};
+use super::problem::{Problem, ProblemCode};
 use super::wire::instant;
 use super::{Reply, json};
-use crate::reload::{Reloader, Standing};
+use crate::settings_reloader::{ReloadStatus, SettingsReloader};
 
-/// How far a server is.
+/// The state of the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum State {
-    /// It is not there yet.
+pub enum ReadinessState {
+    /// Not serving yet.
     Starting,
-    /// It answers.
+    /// Serving.
     Ready,
-    /// It answers, and will soon be gone.
+    /// Serving and about to stop.
     Draining,
 }
 
-/// How far a server is, shared between whoever knows and whoever is asked.
+/// The server's state, shared between the process and `/readyz`.
 #[derive(Debug)]
 pub struct Readiness {
     state: AtomicU8,
-    settings: Option<Arc<Reloader>>,
+    settings: Option<Arc<SettingsReloader>>,
 }
 
 impl Readiness {
-    /// A server in this state.
-    pub fn new(state: State) -> Readiness {
+    /// Readiness in this state.
+    pub fn new(state: ReadinessState) -> Readiness {
         Readiness { state: AtomicU8::new(state as u8), settings: None }
     }
 
-    /// Says also how reading the settings goes. A server whose file was spoiled is as ready as before.
-    pub fn with_settings(mut self, settings: Arc<Reloader>) -> Readiness {
+    /// Also reports how reloads go. A server with an invalid new file stays ready.
+    pub fn with_settings(mut self, settings: Arc<SettingsReloader>) -> Readiness {
         self.settings = Some(settings);
         self
     }
 
-    /// From now on it is in this one.
-    pub fn set(&self, state: State) {
+    /// Sets the state.
+    pub fn set(&self, state: ReadinessState) {
         self.state.store(state as u8, Ordering::Release);
     }
 
-    /// How far it is.
-    pub fn get(&self) -> State {
+    /// The state.
+    pub fn get(&self) -> ReadinessState {
         let state = self.state.load(Ordering::Acquire);
-        [State::Starting, State::Ready]
+        [ReadinessState::Starting, ReadinessState::Ready]
             .into_iter()
             .find(|each| *each as u8 == state)
-            .unwrap_or(State::Draining)
+            .unwrap_or(ReadinessState::Draining)
     }
 
-    /// What is said about it. A store whose log has failed answers little that is of use, and is to be looked after by somebody.
+    /// The response of `/readyz`. A server whose store is in trouble is not ready.
     pub(super) fn answer(&self, trouble: Option<Unavailable>) -> Reply {
         match (self.get(), trouble) {
-            (State::Starting, _) => Err(Problem::new(Code::NotReady, "the server is starting")),
-            (State::Ready, Some(trouble)) => Err(Problem::new(Code::NotReady, trouble)),
-            (State::Ready, None) => {
-                let standing = self.settings.as_ref().map(|settings| settings.last_outcome());
-                json(StatusCode::OK, &Ready { status: "ready", config: Config::of(standing.as_ref()) })
+            (ReadinessState::Starting, _) => {
+                Err(Problem::new(ProblemCode::NotReady, "the server is starting"))
             }
-            (State::Draining, _) => Err(Problem::new(Code::NotReady, "the server is about to end")),
+            (ReadinessState::Ready, Some(trouble)) => Err(Problem::new(ProblemCode::NotReady, trouble)),
+            (ReadinessState::Ready, None) => {
+                let reloads = self.settings.as_ref().map(|settings| settings.last_outcome());
+                json(
+                    StatusCode::OK,
+                    &ReadyBody { status: "ready", config: ConfigStatus::of(reloads.as_ref()) },
+                )
+            }
+            (ReadinessState::Draining, _) => {
+                Err(Problem::new(ProblemCode::NotReady, "the server is shutting down"))
+            }
         }
     }
 }
 
 #[derive(Serialize)]
-struct Ready<'a> {
+struct ReadyBody<'a> {
     status: &'static str,
-    config: Config<'a>,
+    config: ConfigStatus<'a>,
 }
 
-/// How reading the settings went. Everybody may see this, so nothing of the file is in it.
+/// How the last reload went. It is public, so it quotes nothing of the file.
 #[derive(Serialize)]
-struct Config<'a> {
+struct ConfigStatus<'a> {
     status: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<&'a str>,
@@ -87,15 +94,15 @@ struct Config<'a> {
     loaded_at: Option<String>,
 }
 
-impl Config<'_> {
-    fn of(standing: Option<&Standing>) -> Config<'_> {
-        let last = standing.and_then(|standing| standing.last.as_ref());
+impl ConfigStatus<'_> {
+    fn of(reloads: Option<&ReloadStatus>) -> ConfigStatus<'_> {
+        let last = reloads.and_then(|reloads| reloads.last.as_ref());
         let (status, error) = match last.map(|last| &last.result) {
             None => ("none", None),
             Some(Ok(_)) => ("ok", None),
             Some(Err(failed)) => ("failed", Some(failed.summary.as_str())),
         };
-        let loaded_at = standing.and_then(|standing| standing.loaded_at).map(instant::since_epoch);
-        Config { status, error, loaded_at }
+        let loaded_at = reloads.and_then(|reloads| reloads.loaded_at).map(instant::since_epoch);
+        ConfigStatus { status, error, loaded_at }
     }
 }

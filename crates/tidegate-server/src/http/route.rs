@@ -1,22 +1,22 @@
-//! Paths: what is where, with which methods, and for whom.
+//! Routes: paths, methods and required roles.
 
 use ::http::Method;
 
-use super::problem::{Code, Problem};
+use super::problem::{Problem, ProblemCode};
 use super::query::decoded;
 use crate::tokens::Role;
 
 macro_rules! route_names {
     ($($(#[$doc:meta])* $name:ident = $template:literal;)+) => {
-        /// A route without what is particular about one path: what metrics tell apart.
+        /// A route without its parameters, as metrics label it.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum RouteName { $($(#[$doc])* $name),+ }
 
         impl RouteName {
-            /// Every route.
+            /// All routes.
             pub const ALL: &'static [RouteName] = &[$(RouteName::$name),+];
 
-            /// Its template, as in `openapi.json`.
+            /// The path template, as in `openapi.json`.
             pub const fn template(self) -> &'static str {
                 match self { $(RouteName::$name => $template),+ }
             }
@@ -25,55 +25,55 @@ macro_rules! route_names {
 }
 
 route_names! {
-    /// The first page.
+    /// The landing page.
     Index = "/";
-    /// Whether the process is alive.
+    /// Liveness.
     Health = "/healthz";
-    /// Whether it may be sent requests.
+    /// Readiness.
     Ready = "/readyz";
-    /// What the door speaks.
+    /// The API description.
     OpenApi = "/openapi.json";
-    /// What happened so far.
+    /// Metrics.
     Metrics = "/metrics";
-    /// Take.
+    /// Acquire.
     Acquire = "/v1/acquire";
-    /// Look.
+    /// Peek.
     Peek = "/v1/peek";
-    /// Give a lease back.
+    /// Release a lease.
     Release = "/v1/release";
-    /// Move a lease's end.
+    /// Renew a lease.
     Renew = "/v1/renew";
-    /// Correct a held charge.
+    /// Settle a lease.
     Settle = "/v1/settle";
-    /// Take one, with the limit and the key in the query.
+    /// Acquire one unit; limit and key in the query.
     GateQuery = "/v1/gate";
-    /// Take one, with the limit and the key in the path.
+    /// Acquire one unit; limit and key in the path.
     Gate = "/v1/gate/{id}/{key}";
     /// All limits.
     Limits = "/v1/limits";
     /// One limit.
     Limit = "/v1/limits/{id}";
-    /// Zero its counts.
+    /// Reset the counts of a limit.
     Reset = "/v1/limits/{id}/reset";
-    /// Look at its counts.
+    /// The counts of a limit.
     Usage = "/v1/limits/{id}/usage";
-    /// An exception of it.
+    /// An override of a limit.
     Override = "/v1/limits/{id}/overrides/{key}";
-    /// Whether a user may begin a task; begin one; end them all.
+    /// Whether a user may start a task; start one; end all.
     Activity = "/v1/activity/{user}";
     /// End a task.
     ActivityOne = "/v1/activity/{user}/{active_id}";
-    /// Keep a task's place.
+    /// Extend a task.
     ActivityRenew = "/v1/activity/{user}/{active_id}/renew";
-    /// What becomes of a task.
+    /// The events of a task.
     ActivityEvents = "/v1/activity/{user}/{active_id}/events";
-    /// There is nothing at the path, or it was not understood.
+    /// No such path, or an unreadable request.
     Unknown = "other";
 }
 
-/// What a path is about.
+/// A parsed path.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Route {
+pub(super) enum ApiRoute {
     Index,
     Metrics,
     Health,
@@ -84,87 +84,87 @@ pub(super) enum Route {
     Release,
     Renew,
     Settle,
-    /// With the limit's id and the key, or with both in the query.
+    /// Limit id and key, or `None` if they are in the query.
     Gate(Option<(String, String)>),
     Limits,
     Limit(String),
     Reset(String),
     Usage(String),
-    /// Of a limit, for a key.
+    /// Limit id and key.
     Override(String, String),
-    /// Of a user.
+    /// User.
     Activity(String),
-    /// Of a user, a task.
+    /// User and task id.
     ActivityOne(String, String),
     ActivityRenew(String, String),
     ActivityEvents(String, String),
 }
 
-impl Route {
-    /// The route of a path, its parts percent-decoded.
-    pub(super) fn of(path: &str) -> Result<Route, Problem> {
+impl ApiRoute {
+    /// Parses a path and percent-decodes its parts.
+    pub(super) fn of(path: &str) -> Result<ApiRoute, Problem> {
         let parts: Vec<&str> = path.split('/').skip(1).collect();
         let text = |part: &str| decoded(part, "a part of the path");
         Ok(match parts[..] {
-            [""] => Route::Index,
-            ["metrics"] => Route::Metrics,
-            ["healthz"] => Route::Health,
-            ["readyz"] => Route::Ready,
-            ["openapi.json"] => Route::OpenApi,
-            ["v1", "acquire"] => Route::Acquire,
-            ["v1", "peek"] => Route::Peek,
-            ["v1", "release"] => Route::Release,
-            ["v1", "renew"] => Route::Renew,
-            ["v1", "settle"] => Route::Settle,
-            ["v1", "gate"] => Route::Gate(None),
-            ["v1", "gate", id, key] => Route::Gate(Some((text(id)?, text(key)?))),
-            ["v1", "limits"] => Route::Limits,
-            ["v1", "limits", id] if !id.is_empty() => Route::Limit(text(id)?),
-            ["v1", "limits", id, "reset"] => Route::Reset(text(id)?),
-            ["v1", "limits", id, "usage"] => Route::Usage(text(id)?),
-            ["v1", "limits", id, "overrides", key] => Route::Override(text(id)?, text(key)?),
-            ["v1", "activity", user] if !user.is_empty() => Route::Activity(text(user)?),
+            [""] => ApiRoute::Index,
+            ["metrics"] => ApiRoute::Metrics,
+            ["healthz"] => ApiRoute::Health,
+            ["readyz"] => ApiRoute::Ready,
+            ["openapi.json"] => ApiRoute::OpenApi,
+            ["v1", "acquire"] => ApiRoute::Acquire,
+            ["v1", "peek"] => ApiRoute::Peek,
+            ["v1", "release"] => ApiRoute::Release,
+            ["v1", "renew"] => ApiRoute::Renew,
+            ["v1", "settle"] => ApiRoute::Settle,
+            ["v1", "gate"] => ApiRoute::Gate(None),
+            ["v1", "gate", id, key] => ApiRoute::Gate(Some((text(id)?, text(key)?))),
+            ["v1", "limits"] => ApiRoute::Limits,
+            ["v1", "limits", id] if !id.is_empty() => ApiRoute::Limit(text(id)?),
+            ["v1", "limits", id, "reset"] => ApiRoute::Reset(text(id)?),
+            ["v1", "limits", id, "usage"] => ApiRoute::Usage(text(id)?),
+            ["v1", "limits", id, "overrides", key] => ApiRoute::Override(text(id)?, text(key)?),
+            ["v1", "activity", user] if !user.is_empty() => ApiRoute::Activity(text(user)?),
             ["v1", "activity", user, id, ref rest @ ..] if !user.is_empty() && !id.is_empty() => {
                 let (user, id) = (text(user)?, text(id)?);
                 match rest {
-                    [] => Route::ActivityOne(user, id),
-                    ["renew"] => Route::ActivityRenew(user, id),
-                    ["events"] => Route::ActivityEvents(user, id),
-                    _ => return Err(nothing_here()),
+                    [] => ApiRoute::ActivityOne(user, id),
+                    ["renew"] => ApiRoute::ActivityRenew(user, id),
+                    ["events"] => ApiRoute::ActivityEvents(user, id),
+                    _ => return Err(not_found()),
                 }
             }
-            _ => return Err(nothing_here()),
+            _ => return Err(not_found()),
         })
     }
 
-    /// Its name.
+    /// The route without parameters.
     pub(super) fn name(&self) -> RouteName {
         match self {
-            Route::Index => RouteName::Index,
-            Route::Metrics => RouteName::Metrics,
-            Route::Health => RouteName::Health,
-            Route::Ready => RouteName::Ready,
-            Route::OpenApi => RouteName::OpenApi,
-            Route::Acquire => RouteName::Acquire,
-            Route::Peek => RouteName::Peek,
-            Route::Release => RouteName::Release,
-            Route::Renew => RouteName::Renew,
-            Route::Settle => RouteName::Settle,
-            Route::Gate(None) => RouteName::GateQuery,
-            Route::Gate(Some(_)) => RouteName::Gate,
-            Route::Limits => RouteName::Limits,
-            Route::Limit(_) => RouteName::Limit,
-            Route::Reset(_) => RouteName::Reset,
-            Route::Usage(_) => RouteName::Usage,
-            Route::Override(..) => RouteName::Override,
-            Route::Activity(_) => RouteName::Activity,
-            Route::ActivityOne(..) => RouteName::ActivityOne,
-            Route::ActivityRenew(..) => RouteName::ActivityRenew,
-            Route::ActivityEvents(..) => RouteName::ActivityEvents,
+            ApiRoute::Index => RouteName::Index,
+            ApiRoute::Metrics => RouteName::Metrics,
+            ApiRoute::Health => RouteName::Health,
+            ApiRoute::Ready => RouteName::Ready,
+            ApiRoute::OpenApi => RouteName::OpenApi,
+            ApiRoute::Acquire => RouteName::Acquire,
+            ApiRoute::Peek => RouteName::Peek,
+            ApiRoute::Release => RouteName::Release,
+            ApiRoute::Renew => RouteName::Renew,
+            ApiRoute::Settle => RouteName::Settle,
+            ApiRoute::Gate(None) => RouteName::GateQuery,
+            ApiRoute::Gate(Some(_)) => RouteName::Gate,
+            ApiRoute::Limits => RouteName::Limits,
+            ApiRoute::Limit(_) => RouteName::Limit,
+            ApiRoute::Reset(_) => RouteName::Reset,
+            ApiRoute::Usage(_) => RouteName::Usage,
+            ApiRoute::Override(..) => RouteName::Override,
+            ApiRoute::Activity(_) => RouteName::Activity,
+            ApiRoute::ActivityOne(..) => RouteName::ActivityOne,
+            ApiRoute::ActivityRenew(..) => RouteName::ActivityRenew,
+            ApiRoute::ActivityEvents(..) => RouteName::ActivityEvents,
         }
     }
 
-    /// The method as it is answered (`HEAD` like `GET`), if the path knows it.
+    /// Checks the method; `HEAD` becomes `GET`.
     pub(super) fn method<'m>(&self, method: &'m Method) -> Result<&'m Method, Problem> {
         let allow = self.allow();
         let known = |name: &str| allow.split(", ").any(|each| each == name);
@@ -174,67 +174,71 @@ impl Route {
             _ if known(method.as_str()) => Ok(method),
             _ => Err(Problem {
                 allow: Some(allow),
-                ..Problem::new(Code::MethodNotAllowed, format!("the methods of this path are {allow}"))
+                ..Problem::new(ProblemCode::MethodNotAllowed, format!("the methods of this path are {allow}"))
             }),
         }
     }
 
-    /// The methods of the path, as in an `Allow` field; none are named where any will do.
+    /// The methods for an `Allow` header; empty if any is accepted.
     fn allow(&self) -> &'static str {
         match self {
-            Route::Index
-            | Route::Metrics
-            | Route::Health
-            | Route::Ready
-            | Route::OpenApi
-            | Route::Usage(_)
-            | Route::ActivityEvents(..) => "GET, HEAD",
-            Route::Acquire
-            | Route::Peek
-            | Route::Release
-            | Route::Renew
-            | Route::Settle
-            | Route::Reset(_)
-            | Route::ActivityRenew(..) => "POST",
-            Route::Activity(_) => "GET, HEAD, POST, DELETE",
-            Route::ActivityOne(..) => "DELETE",
-            Route::Gate(_) => "",
-            Route::Limits => "GET, HEAD, POST",
-            Route::Limit(_) => "GET, HEAD, PUT, DELETE",
-            Route::Override(..) => "PUT, DELETE",
+            ApiRoute::Index
+            | ApiRoute::Metrics
+            | ApiRoute::Health
+            | ApiRoute::Ready
+            | ApiRoute::OpenApi
+            | ApiRoute::Usage(_)
+            | ApiRoute::ActivityEvents(..) => "GET, HEAD",
+            ApiRoute::Acquire
+            | ApiRoute::Peek
+            | ApiRoute::Release
+            | ApiRoute::Renew
+            | ApiRoute::Settle
+            | ApiRoute::Reset(_)
+            | ApiRoute::ActivityRenew(..) => "POST",
+            ApiRoute::Activity(_) => "GET, HEAD, POST, DELETE",
+            ApiRoute::ActivityOne(..) => "DELETE",
+            ApiRoute::Gate(_) => "",
+            ApiRoute::Limits => "GET, HEAD, POST",
+            ApiRoute::Limit(_) => "GET, HEAD, PUT, DELETE",
+            ApiRoute::Override(..) => "PUT, DELETE",
         }
     }
 
-    /// Whether everybody may see it, whatever tokens they show.
-    pub(super) fn is_open(&self) -> bool {
-        matches!(self, Route::Index | Route::Health | Route::Ready | Route::OpenApi)
+    /// Whether the route needs no token.
+    pub(super) fn is_public(&self) -> bool {
+        matches!(self, ApiRoute::Index | ApiRoute::Health | ApiRoute::Ready | ApiRoute::OpenApi)
     }
 
-    /// The least role that may do this.
-    pub(super) fn needs(&self, method: &Method) -> Role {
+    /// The least role for this route and method.
+    pub(super) fn required_role(&self, method: &Method) -> Role {
         match self {
-            Route::Index
-            | Route::Metrics
-            | Route::Health
-            | Route::Ready
-            | Route::OpenApi
-            | Route::Peek
-            | Route::Usage(_)
-            | Route::ActivityEvents(..) => Role::Read,
-            Route::Limits | Route::Limit(_) | Route::Activity(_) if *method == Method::GET => Role::Read,
-            Route::Acquire
-            | Route::Release
-            | Route::Renew
-            | Route::Settle
-            | Route::Gate(_)
-            | Route::Activity(_)
-            | Route::ActivityOne(..)
-            | Route::ActivityRenew(..) => Role::Decide,
-            Route::Limits | Route::Limit(_) | Route::Reset(_) | Route::Override(..) => Role::Admin,
+            ApiRoute::Index
+            | ApiRoute::Metrics
+            | ApiRoute::Health
+            | ApiRoute::Ready
+            | ApiRoute::OpenApi
+            | ApiRoute::Peek
+            | ApiRoute::Usage(_)
+            | ApiRoute::ActivityEvents(..) => Role::Read,
+            ApiRoute::Limits | ApiRoute::Limit(_) | ApiRoute::Activity(_) if *method == Method::GET => {
+                Role::Read
+            }
+            ApiRoute::Acquire
+            | ApiRoute::Release
+            | ApiRoute::Renew
+            | ApiRoute::Settle
+            | ApiRoute::Gate(_)
+            | ApiRoute::Activity(_)
+            | ApiRoute::ActivityOne(..)
+            | ApiRoute::ActivityRenew(..) => Role::Decide,
+            ApiRoute::Limits | ApiRoute::Limit(_) | ApiRoute::Reset(_) | ApiRoute::Override(..) => {
+                Role::Admin
+            }
         }
     }
 }
 
-fn nothing_here() -> Problem {
-    Problem::new(Code::NotFound, "there is nothing at this path; see /openapi.json")
+fn not_found() -> Problem {
+    Problem::new(ProblemCode::NotFound, "there is nothing at this path; see /openapi.json")
 }

@@ -1,9 +1,9 @@
-//! Commands: what a client may say, and what is wrong with what it said.
+//! Commands: parsing, arity and access.
 //!
-//! One table says everything about a command that is not in its arguments: how it is called, how many arguments it takes, and who may
-//! give it. Texts of mistakes are those of Redis where it has one, because clients look at them.
+//! One table lists the name, arity and access of every command. Error texts are those of Redis where it has one, because clients
+//! match them.
 //!
-//! Decided: numbers are read as strictly as lengths are. `+1`, `01` and ` 1` are not numbers.
+//! Numbers are parsed as strictly as lengths: `+1`, `01` and ` 1` are refused.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -12,190 +12,190 @@ use std::time::Duration;
 use tidegate::{Amount, Intent};
 use tidegate_core::limit::MAX_LIMIT_ID_BYTES;
 
-use super::frame::{Arguments, number};
-use super::throttle::{self, BELONGS, Bucket};
+use super::described_buckets::{self, BucketDescription, RESERVED_ID_MESSAGE};
+use super::frame::{FrameArguments, parse_number};
 use crate::tokens::Role;
 
-/// What a client says.
+/// A parsed command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Command<'i> {
-    /// Take of a limit, or look at it.
-    Decide(Question<'i>),
-    /// Take of a bucket that is described by the command itself.
-    Throttle(Throttle<'i>),
-    /// Give a lease back.
+pub enum RespCommand<'i> {
+    /// `TG.ACQUIRE` and `TG.PEEK`.
+    Decide(DecideArgs<'i>),
+    /// `CL.THROTTLE` and `THROTTLE`, which describe their own bucket.
+    Throttle(ThrottleArgs<'i>),
+    /// `TG.RELEASE`.
     Release {
-        /// Its id.
+        /// The lease id.
         lease: &'i [u8],
     },
-    /// Keep a lease.
+    /// `TG.RENEW`.
     Renew {
-        /// Its id.
+        /// The lease id.
         lease: &'i [u8],
-        /// For how long from now.
+        /// Time to live from now.
         ttl: Duration,
     },
-    /// Is anybody there?
+    /// `PING`.
     Ping {
-        /// What to say instead of `PONG`.
+        /// The reply instead of `PONG`.
         message: Option<&'i [u8]>,
     },
-    /// Say it again.
+    /// `ECHO`.
     Echo {
-        /// What.
+        /// The reply.
         message: &'i [u8],
     },
-    /// Speak this version of the protocol.
-    Hello(Hello<'i>),
-    /// Come in with a token. A name may be given; tokens are enough to tell who it is.
+    /// `HELLO`: selects the protocol version.
+    Hello(HelloArgs<'i>),
+    /// `AUTH`. A user name may be given and is ignored.
     Auth {
         /// The token.
         token: &'i [u8],
     },
-    /// Good bye.
+    /// `QUIT`.
     Quit,
-    /// Use this database. There is one.
+    /// `SELECT`. There is only database 0.
     Select {
-        /// Its number.
+        /// The database index.
         index: i64,
     },
-    /// Which commands are there?
-    Commands(Inquiry),
-    /// About the connection itself.
-    Client(Client<'i>),
-    /// About the server.
+    /// `COMMAND` and its subcommands.
+    Commands(CommandQuery),
+    /// `CLIENT` and its subcommands.
+    Client(ClientCommand<'i>),
+    /// `INFO`.
     Info,
 }
 
-/// What is asked of a limit.
+/// Arguments of `TG.ACQUIRE` and `TG.PEEK`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Question<'i> {
-    /// Take or look.
+pub struct DecideArgs<'i> {
+    /// Acquire or peek.
     pub intent: Intent,
     /// The limit's id.
     pub limit_id: &'i str,
     /// The key.
     pub key: &'i [u8],
-    /// How much.
+    /// How many units.
     pub count: Amount,
-    /// What makes it safe to repeat.
+    /// The idempotency key.
     pub request_id: Option<&'i [u8]>,
 }
 
-/// What is asked of a bucket.
+/// Arguments of `CL.THROTTLE` and `THROTTLE`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Throttle<'i> {
-    /// In whose words the answer is.
-    pub dialect: Dialect,
+pub struct ThrottleArgs<'i> {
+    /// Which of the two commands.
+    pub dialect: ThrottleDialect,
     /// The key.
     pub key: &'i [u8],
-    /// The bucket.
-    pub bucket: Bucket,
-    /// How much.
+    /// The described bucket.
+    pub bucket: BucketDescription,
+    /// How many units.
     pub quantity: Amount,
 }
 
-/// Whose command it is.
+/// The dialect of a throttle command; the dialects differ in arguments and replies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Dialect {
+pub enum ThrottleDialect {
     /// redis-cell's `CL.THROTTLE`.
     Cell,
     /// throttlecrab's `THROTTLE`.
     Crab,
 }
 
-/// What `HELLO` says.
+/// Arguments of `HELLO`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Hello<'i> {
-    /// The version; the one that is spoken if it says none.
+pub struct HelloArgs<'i> {
+    /// The requested version; unchanged if absent.
     pub version: Option<i64>,
-    /// The token to come in with.
+    /// The token to authenticate with.
     pub token: Option<&'i [u8]>,
-    /// What the client calls itself.
+    /// The client's name.
     pub name: Option<&'i [u8]>,
 }
 
-/// What is asked about commands.
+/// What `COMMAND` asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Inquiry {
-    /// All there is to say about all of them.
+pub enum CommandQuery {
+    /// Descriptions of all commands.
     All,
-    /// How many there are.
+    /// Their number.
     Count,
-    /// What they are called.
+    /// Their names.
     List,
-    /// What they are for; nothing is said.
+    /// Their documentation; the reply is empty.
     Docs,
-    /// All there is to say about those that are named behind it.
+    /// Descriptions of the named commands.
     Info,
 }
 
-/// What is said about the connection.
+/// A subcommand of `CLIENT`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Client<'i> {
-    /// Its number.
+pub enum ClientCommand<'i> {
+    /// The connection's id.
     Id,
-    /// What the client calls itself from now on.
+    /// Sets the client's name.
     SetName(&'i [u8]),
-    /// What it calls itself.
+    /// The client's name.
     GetName,
-    /// What is known about it.
+    /// What is known about the connection.
     Info,
-    /// Something that is noted by others and changes nothing here.
+    /// A subcommand that is accepted without effect.
     Noted,
 }
 
-/// What is wrong with a command.
+/// An error reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mistake {
-    /// The first word of the error.
+pub struct CommandError {
+    /// The error code, the first word.
     pub code: &'static str,
-    /// The rest.
+    /// The message.
     pub text: Cow<'static, str>,
 }
 
-impl Mistake {
-    /// `-ERR` with this text.
-    pub fn err(text: impl Into<Cow<'static, str>>) -> Mistake {
-        Mistake { code: "ERR", text: text.into() }
+impl CommandError {
+    /// An `-ERR` reply with this message.
+    pub fn err(text: impl Into<Cow<'static, str>>) -> CommandError {
+        CommandError { code: "ERR", text: text.into() }
     }
 }
 
 const NOT_AN_INTEGER: &str = "value is not an integer or out of range";
 const SYNTAX: &str = "syntax error";
 
-/// Who may give a command.
+/// Who may run a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Leave {
-    /// Those outside, too.
-    Outside,
-    /// Everybody inside.
-    Inside,
-    /// Those inside who may do this.
+pub enum CommandAccess {
+    /// Unauthenticated clients too.
+    Anonymous,
+    /// Every authenticated client.
+    Authenticated,
+    /// Authenticated clients of at least this role.
     Role(Role),
 }
 
-/// All about a command but its arguments.
+/// Everything about a command except the values of its arguments.
 #[derive(Debug)]
-pub struct Form {
-    /// Its name, as it is said in errors.
+pub struct CommandSpec {
+    /// The name, as it appears in errors.
     pub name: &'static str,
-    /// How many arguments it takes at least and at most, its name included.
+    /// The least and the most arguments, the name included.
     pub arguments: (usize, usize),
-    /// Who may give it.
-    pub leave: Leave,
-    /// Where its first key is, if clients may route by keys.
+    /// Who may run it.
+    pub access: CommandAccess,
+    /// Position of the first key, for clients that route by key.
     pub first_key: i64,
-    word: Word,
+    kind: CommandName,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Word {
+enum CommandName {
     Acquire,
     Peek,
     Release,
     Renew,
-    Throttle(Dialect),
+    Throttle(ThrottleDialect),
     Ping,
     Echo,
     Hello,
@@ -207,86 +207,101 @@ enum Word {
     Info,
 }
 
-/// No bound but the frame's.
-const ANY: usize = usize::MAX;
+/// No bound except that of the frame.
+const UNBOUNDED: usize = usize::MAX;
 
-const fn form(name: &'static str, arguments: (usize, usize), leave: Leave, word: Word) -> Form {
-    let first_key = if matches!(word, Word::Throttle(_)) { 1 } else { 0 };
-    Form { name, arguments, leave, first_key, word }
+const fn command(
+    name: &'static str,
+    arguments: (usize, usize),
+    access: CommandAccess,
+    kind: CommandName,
+) -> CommandSpec {
+    let first_key = if matches!(kind, CommandName::Throttle(_)) { 1 } else { 0 };
+    CommandSpec { name, arguments, access, first_key, kind }
 }
 
-/// Every command there is; those that are said most often come first.
-pub static FORMS: [Form; 15] = [
-    form("tg.acquire", (3, 6), Leave::Role(Role::Decide), Word::Acquire),
-    form("tg.peek", (3, 4), Leave::Role(Role::Read), Word::Peek),
-    form("tg.release", (2, 2), Leave::Role(Role::Decide), Word::Release),
-    form("tg.renew", (3, 3), Leave::Role(Role::Decide), Word::Renew),
-    form("cl.throttle", (5, 6), Leave::Role(Role::Decide), Word::Throttle(Dialect::Cell)),
-    form("throttle", (5, 6), Leave::Role(Role::Decide), Word::Throttle(Dialect::Crab)),
-    form("ping", (1, 2), Leave::Inside, Word::Ping),
-    form("echo", (2, 2), Leave::Inside, Word::Echo),
-    form("hello", (1, ANY), Leave::Outside, Word::Hello),
-    form("auth", (2, 3), Leave::Outside, Word::Auth),
-    form("quit", (1, ANY), Leave::Outside, Word::Quit),
-    form("select", (2, 2), Leave::Inside, Word::Select),
-    form("command", (1, ANY), Leave::Inside, Word::Command),
-    form("client", (2, ANY), Leave::Inside, Word::Client),
-    form("info", (1, ANY), Leave::Inside, Word::Info),
+/// All commands, the most frequent first.
+pub static COMMANDS: [CommandSpec; 15] = [
+    command("tg.acquire", (3, 6), CommandAccess::Role(Role::Decide), CommandName::Acquire),
+    command("tg.peek", (3, 4), CommandAccess::Role(Role::Read), CommandName::Peek),
+    command("tg.release", (2, 2), CommandAccess::Role(Role::Decide), CommandName::Release),
+    command("tg.renew", (3, 3), CommandAccess::Role(Role::Decide), CommandName::Renew),
+    command(
+        "cl.throttle",
+        (5, 6),
+        CommandAccess::Role(Role::Decide),
+        CommandName::Throttle(ThrottleDialect::Cell),
+    ),
+    command(
+        "throttle",
+        (5, 6),
+        CommandAccess::Role(Role::Decide),
+        CommandName::Throttle(ThrottleDialect::Crab),
+    ),
+    command("ping", (1, 2), CommandAccess::Authenticated, CommandName::Ping),
+    command("echo", (2, 2), CommandAccess::Authenticated, CommandName::Echo),
+    command("hello", (1, UNBOUNDED), CommandAccess::Anonymous, CommandName::Hello),
+    command("auth", (2, 3), CommandAccess::Anonymous, CommandName::Auth),
+    command("quit", (1, UNBOUNDED), CommandAccess::Anonymous, CommandName::Quit),
+    command("select", (2, 2), CommandAccess::Authenticated, CommandName::Select),
+    command("command", (1, UNBOUNDED), CommandAccess::Authenticated, CommandName::Command),
+    command("client", (2, UNBOUNDED), CommandAccess::Authenticated, CommandName::Client),
+    command("info", (1, UNBOUNDED), CommandAccess::Authenticated, CommandName::Info),
 ];
 
-impl Form {
-    /// The form of the command of this name, in whatever case.
-    pub fn named(name: &[u8]) -> Option<&'static Form> {
-        // As nearly everybody writes the one that nearly everybody says.
+impl CommandSpec {
+    /// Looks up a command by name, ignoring case.
+    pub fn named(name: &[u8]) -> Option<&'static CommandSpec> {
+        // The common spelling of the most frequent command.
         if name == b"TG.ACQUIRE" {
-            return FORMS.first();
+            return COMMANDS.first();
         }
-        FORMS.iter().find(|form| form.name.as_bytes().eq_ignore_ascii_case(name))
+        COMMANDS.iter().find(|spec| spec.name.as_bytes().eq_ignore_ascii_case(name))
     }
 
-    /// What Redis calls the arity: how many arguments, or at least how many as a negative number.
+    /// The arity as Redis defines it: exact, or minus the least number of arguments.
     pub fn arity(&self) -> i64 {
         let (least, most) = self.arguments;
         let least = i64::try_from(least).unwrap_or(i64::MAX);
         if self.arguments == (most, most) { least } else { -least }
     }
 
-    /// The command with these arguments, the first of which named this form.
-    pub fn read<'i>(&self, arguments: &Arguments<'i, '_>) -> Result<Command<'i>, Mistake> {
+    /// Parses the arguments of this command; the first is its name.
+    pub fn parse<'i>(&self, arguments: &FrameArguments<'i, '_>) -> Result<RespCommand<'i>, CommandError> {
         let (least, most) = self.arguments;
         if !(least..=most).contains(&arguments.len()) {
-            return Err(self.wrong_number());
+            return Err(self.wrong_arity());
         }
         let at = |index: usize| arguments.get(index).unwrap_or_default();
-        Ok(match self.word {
-            Word::Acquire => Command::Decide(question(Intent::Acquire, arguments)?),
-            Word::Peek => Command::Decide(question(Intent::Peek, arguments)?),
-            Word::Release => Command::Release { lease: at(1) },
-            Word::Renew => {
-                Command::Renew { lease: at(1), ttl: Duration::from_millis(required_amount(at(2))?) }
+        Ok(match self.kind {
+            CommandName::Acquire => RespCommand::Decide(parse_decide(Intent::Acquire, arguments)?),
+            CommandName::Peek => RespCommand::Decide(parse_decide(Intent::Peek, arguments)?),
+            CommandName::Release => RespCommand::Release { lease: at(1) },
+            CommandName::Renew => {
+                RespCommand::Renew { lease: at(1), ttl: Duration::from_millis(required_amount(at(2))?) }
             }
-            Word::Throttle(dialect) => Command::Throttle(throttle(dialect, arguments)?),
-            Word::Ping => Command::Ping { message: arguments.get(1) },
-            Word::Echo => Command::Echo { message: at(1) },
-            Word::Hello => Command::Hello(hello(arguments)?),
-            Word::Auth => Command::Auth { token: at(arguments.len() - 1) },
-            Word::Quit => Command::Quit,
-            Word::Select => {
-                Command::Select { index: integer(at(1)).ok_or_else(|| Mistake::err(NOT_AN_INTEGER))? }
-            }
-            Word::Command => Command::Commands(inquiry(arguments)?),
-            Word::Client => Command::Client(client(arguments)?),
-            Word::Info => Command::Info,
+            CommandName::Throttle(dialect) => RespCommand::Throttle(parse_throttle(dialect, arguments)?),
+            CommandName::Ping => RespCommand::Ping { message: arguments.get(1) },
+            CommandName::Echo => RespCommand::Echo { message: at(1) },
+            CommandName::Hello => RespCommand::Hello(parse_hello(arguments)?),
+            CommandName::Auth => RespCommand::Auth { token: at(arguments.len() - 1) },
+            CommandName::Quit => RespCommand::Quit,
+            CommandName::Select => RespCommand::Select {
+                index: integer(at(1)).ok_or_else(|| CommandError::err(NOT_AN_INTEGER))?,
+            },
+            CommandName::Command => RespCommand::Commands(parse_command_query(arguments)?),
+            CommandName::Client => RespCommand::Client(parse_client(arguments)?),
+            CommandName::Info => RespCommand::Info,
         })
     }
 
-    fn wrong_number(&self) -> Mistake {
+    fn wrong_arity(&self) -> CommandError {
         wrong_number(self.name)
     }
 }
 
-/// What is said about a command that nobody knows.
-pub fn unknown(arguments: &Arguments<'_, '_>) -> Mistake {
+/// The error for an unknown command.
+pub fn unknown_command(arguments: &FrameArguments<'_, '_>) -> CommandError {
     const MOST_QUOTED: usize = 128;
     let quoted = |bytes: &[u8]| bytes[..bytes.len().min(MOST_QUOTED)].escape_ascii().to_string();
     let name = quoted(arguments.get(0).unwrap_or_default());
@@ -298,15 +313,18 @@ pub fn unknown(arguments: &Arguments<'_, '_>) -> Mistake {
         // Writing into a string does not fail.
         let _ = write!(text, " '{}'", quoted(argument));
     }
-    Mistake::err(text)
+    CommandError::err(text)
 }
 
-fn wrong_number(name: &str) -> Mistake {
-    Mistake::err(format!("wrong number of arguments for '{name}' command"))
+fn wrong_number(name: &str) -> CommandError {
+    CommandError::err(format!("wrong number of arguments for '{name}' command"))
 }
 
-/// `limit_id limit_key [count] [REQ request_id]`; looking takes no request id, and has no room for one.
-fn question<'i>(intent: Intent, arguments: &Arguments<'i, '_>) -> Result<Question<'i>, Mistake> {
+/// `limit_id limit_key [count] [REQ request_id]`; peek takes no request id.
+fn parse_decide<'i>(
+    intent: Intent,
+    arguments: &FrameArguments<'i, '_>,
+) -> Result<DecideArgs<'i>, CommandError> {
     let at = |index: usize| arguments.get(index).unwrap_or_default();
     let is_req = |index: usize| arguments.get(index).is_some_and(|word| word.eq_ignore_ascii_case(b"REQ"));
     let (count, request_id) = match arguments.len() {
@@ -314,47 +332,53 @@ fn question<'i>(intent: Intent, arguments: &Arguments<'i, '_>) -> Result<Questio
         4 if !is_req(3) => (required_amount(at(3))?, None),
         5 if is_req(3) => (1, Some(at(4))),
         6 if is_req(4) => (required_amount(at(3))?, Some(at(5))),
-        _ => return Err(Mistake::err(SYNTAX)),
+        _ => return Err(CommandError::err(SYNTAX)),
     };
-    let limit_id = std::str::from_utf8(at(1)).map_err(|_| Mistake {
+    let limit_id = std::str::from_utf8(at(1)).map_err(|_| CommandError {
         code: "NOLIMIT",
         text: format!("unknown limit '{}'", at(1)[..at(1).len().min(MAX_LIMIT_ID_BYTES)].escape_ascii())
             .into(),
     })?;
-    if throttle::is_reserved(limit_id) {
-        return Err(Mistake::err(BELONGS));
+    if described_buckets::is_reserved(limit_id) {
+        return Err(CommandError::err(RESERVED_ID_MESSAGE));
     }
-    Ok(Question { intent, limit_id, key: at(2), count, request_id })
+    Ok(DecideArgs { intent, limit_id, key: at(2), count, request_id })
 }
 
 /// `key max_burst count period [quantity]`.
-fn throttle<'i>(dialect: Dialect, arguments: &Arguments<'i, '_>) -> Result<Throttle<'i>, Mistake> {
+fn parse_throttle<'i>(
+    dialect: ThrottleDialect,
+    arguments: &FrameArguments<'i, '_>,
+) -> Result<ThrottleArgs<'i>, CommandError> {
     let number = |index: usize| required_amount(arguments.get(index).unwrap_or_default());
     let at_least_one = |index: usize, name: &str| match number(index)? {
-        0 => Err(Mistake::err(format!("{name} must be at least 1"))),
+        0 => Err(CommandError::err(format!("{name} must be at least 1"))),
         number => Ok(number),
     };
     let capacity = match dialect {
-        Dialect::Cell => number(2)?.checked_add(1).ok_or_else(|| Mistake::err(NOT_AN_INTEGER))?,
-        Dialect::Crab => at_least_one(2, "max_burst")?,
+        ThrottleDialect::Cell => {
+            number(2)?.checked_add(1).ok_or_else(|| CommandError::err(NOT_AN_INTEGER))?
+        }
+        ThrottleDialect::Crab => at_least_one(2, "max_burst")?,
     };
-    let bucket = Bucket { capacity, count: at_least_one(3, "count")?, period: at_least_one(4, "period")? };
+    let bucket =
+        BucketDescription { capacity, count: at_least_one(3, "count")?, period: at_least_one(4, "period")? };
     let quantity = if arguments.len() > 5 { number(5)? } else { 1 };
-    Ok(Throttle { dialect, key: arguments.get(1).unwrap_or_default(), bucket, quantity })
+    Ok(ThrottleArgs { dialect, key: arguments.get(1).unwrap_or_default(), bucket, quantity })
 }
 
 /// `[version [AUTH name token] [SETNAME name]]`.
-fn hello<'i>(arguments: &Arguments<'i, '_>) -> Result<Hello<'i>, Mistake> {
-    let Some(version) = arguments.get(1) else { return Ok(Hello::default()) };
-    let version =
-        integer(version).ok_or_else(|| Mistake::err("Protocol version is not an integer or out of range"))?;
+fn parse_hello<'i>(arguments: &FrameArguments<'i, '_>) -> Result<HelloArgs<'i>, CommandError> {
+    let Some(version) = arguments.get(1) else { return Ok(HelloArgs::default()) };
+    let version = integer(version)
+        .ok_or_else(|| CommandError::err("Protocol version is not an integer or out of range"))?;
     if !(2..=3).contains(&version) {
-        return Err(Mistake { code: "NOPROTO", text: "unsupported protocol version".into() });
+        return Err(CommandError { code: "NOPROTO", text: "unsupported protocol version".into() });
     }
-    let mut hello = Hello { version: Some(version), ..Hello::default() };
+    let mut hello = HelloArgs { version: Some(version), ..HelloArgs::default() };
     let mut words = arguments.iter().skip(2);
     while let Some(option) = words.next() {
-        let wrong = || Mistake::err(format!("Syntax error in HELLO option '{}'", option.escape_ascii()));
+        let wrong = || CommandError::err(format!("Syntax error in HELLO option '{}'", option.escape_ascii()));
         if option.eq_ignore_ascii_case(b"AUTH") {
             let (_name, token) = (words.next(), words.next());
             hello.token = Some(token.ok_or_else(wrong)?);
@@ -367,37 +391,37 @@ fn hello<'i>(arguments: &Arguments<'i, '_>) -> Result<Hello<'i>, Mistake> {
     Ok(hello)
 }
 
-fn inquiry(arguments: &Arguments<'_, '_>) -> Result<Inquiry, Mistake> {
-    let Some(about) = arguments.get(1) else { return Ok(Inquiry::All) };
+fn parse_command_query(arguments: &FrameArguments<'_, '_>) -> Result<CommandQuery, CommandError> {
+    let Some(about) = arguments.get(1) else { return Ok(CommandQuery::All) };
     let is = |word: &str| about.eq_ignore_ascii_case(word.as_bytes());
     match arguments.len() {
-        2 if is("COUNT") => Ok(Inquiry::Count),
-        2 if is("LIST") => Ok(Inquiry::List),
-        _ if is("INFO") => Ok(Inquiry::Info),
-        _ if is("DOCS") => Ok(Inquiry::Docs),
+        2 if is("COUNT") => Ok(CommandQuery::Count),
+        2 if is("LIST") => Ok(CommandQuery::List),
+        _ if is("INFO") => Ok(CommandQuery::Info),
+        _ if is("DOCS") => Ok(CommandQuery::Docs),
         _ if is("COUNT") => Err(wrong_number("command|count")),
         _ if is("LIST") => Err(wrong_number("command|list")),
-        _ => Err(unknown_part(about)),
+        _ => Err(unknown_subcommand(about)),
     }
 }
 
-fn client<'i>(arguments: &Arguments<'i, '_>) -> Result<Client<'i>, Mistake> {
+fn parse_client<'i>(arguments: &FrameArguments<'i, '_>) -> Result<ClientCommand<'i>, CommandError> {
     let about = arguments.get(1).unwrap_or_default();
     let is = |word: &str| about.eq_ignore_ascii_case(word.as_bytes());
     let (client, takes) = if is("ID") {
-        (Client::Id, 2)
+        (ClientCommand::Id, 2)
     } else if is("SETNAME") {
-        (Client::SetName(client_name(arguments.get(2).unwrap_or_default())?), 3)
+        (ClientCommand::SetName(client_name(arguments.get(2).unwrap_or_default())?), 3)
     } else if is("GETNAME") {
-        (Client::GetName, 2)
+        (ClientCommand::GetName, 2)
     } else if is("INFO") {
-        (Client::Info, 2)
+        (ClientCommand::Info, 2)
     } else if is("SETINFO") {
-        (Client::Noted, 4)
+        (ClientCommand::Noted, 4)
     } else if is("NO-EVICT") || is("NO-TOUCH") {
-        (Client::Noted, 3)
+        (ClientCommand::Noted, 3)
     } else {
-        return Err(unknown_part(about));
+        return Err(unknown_subcommand(about));
     };
     if arguments.len() == takes {
         return Ok(client);
@@ -406,24 +430,24 @@ fn client<'i>(arguments: &Arguments<'i, '_>) -> Result<Client<'i>, Mistake> {
     Err(wrong_number(&format!("client|{about}")))
 }
 
-fn unknown_part(part: &[u8]) -> Mistake {
-    Mistake::err(format!("unknown subcommand '{}'", part.escape_ascii()))
+fn unknown_subcommand(part: &[u8]) -> CommandError {
+    CommandError::err(format!("unknown subcommand '{}'", part.escape_ascii()))
 }
 
-fn client_name(name: &[u8]) -> Result<&[u8], Mistake> {
+fn client_name(name: &[u8]) -> Result<&[u8], CommandError> {
     if name.iter().all(u8::is_ascii_graphic) {
         Ok(name)
     } else {
-        Err(Mistake::err("Client names cannot contain spaces, newlines or special characters."))
+        Err(CommandError::err("Client names cannot contain spaces, newlines or special characters."))
     }
 }
 
-fn required_amount(text: &[u8]) -> Result<Amount, Mistake> {
-    amount(text).ok_or_else(|| Mistake::err(NOT_AN_INTEGER))
+fn required_amount(text: &[u8]) -> Result<Amount, CommandError> {
+    amount(text).ok_or_else(|| CommandError::err(NOT_AN_INTEGER))
 }
 
 fn amount(text: &[u8]) -> Option<Amount> {
-    number(text)
+    parse_number(text)
 }
 
 fn integer(text: &[u8]) -> Option<i64> {

@@ -1,168 +1,168 @@
-//! Frames: where a command begins and ends in what was read, and where its arguments lie.
+//! Frames: finds the end of a command and the positions of its arguments.
 //!
 //! ```text
 //!   *3\r\n  $7\r\nTG.PEEK\r\n  $5\r\nlogin\r\n  $3\r\nada\r\n        an array of bulk strings
 //!           └─────┬────┘       ...             └──┬─┘
 //!                 0                               2                  spans of the read buffer
 //!
-//!   PING hello\r\n                                                   a line, for people with a terminal
+//!   PING hello\r\n                                                   an inline command
 //! ```
 //!
-//! The reader works in place: arguments are slices of the buffer, and it keeps only where they are. It goes on where it stopped, so an
-//! array that comes byte by byte is looked at once, not once per byte. Lines are short, and begun again.
+//! The reader works in place: arguments are slices of the buffer, and only their positions are kept. It resumes where it stopped, so
+//! an array that arrives byte by byte is scanned once. Inline commands are short and scanned again.
 //!
-//! Decided: lengths are written in one way, without signs, leading zeros and spaces, as every client writes them. What is written
-//! otherwise is not a client, and guessing where its next command begins would be worse than hanging up.
+//! Lengths have one spelling: no sign, no leading zero, no space. A peer that writes them otherwise is not a Redis client, and guessing
+//! the start of its next command is worse than closing the connection.
 //!
-//! Refused: escapes in quoted words of a line. They would have to be copied to be read, and programs send arrays.
+//! Escapes in quoted inline arguments are refused. Decoding them would need a copy, and programs send arrays.
 
 use std::fmt;
 
 use memchr::memchr;
 
-/// The most bytes of a frame, with all its lengths and line ends.
-pub const LARGEST_FRAME: usize = 64 * 1024;
-/// The most arguments of a command, its name included.
-pub const MOST_ARGUMENTS: usize = 1024;
-/// The longest line that is not an array, its end included.
-pub const LONGEST_LINE: usize = 4 * 1024;
+/// The most bytes of a frame, with lengths and line ends.
+pub const MAX_FRAME_BYTES: usize = 64 * 1024;
+/// The most arguments of a command, the name included.
+pub const MAX_ARGUMENTS: usize = 1024;
+/// The longest inline command, line end included.
+pub const MAX_INLINE_BYTES: usize = 4 * 1024;
 
-/// The longest number in front of an array or a bulk string. 64 bits and a sign fit.
-const LONGEST_NUMBER: usize = 20;
+/// The longest number before a line end: 64 bits and a sign.
+const MAX_NUMBER_BYTES: usize = 20;
 pub(super) const LINE_END: &[u8] = b"\r\n";
 
-/// What the bytes at the beginning of the buffer are.
+/// What the buffer begins with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Frame {
-    /// A command; its arguments can be had until the next frame is read.
+pub enum RespFrame {
+    /// A command. Its arguments are valid until the next frame is read.
     Whole {
-        /// How many bytes it takes.
+        /// Length in bytes.
         length: usize,
-        /// How it was written.
+        /// How it is framed.
         framing: Framing,
     },
-    /// An empty line, an empty or a negative array: nothing, in so many bytes.
+    /// An empty line, or an empty or negative array: no command.
     Blank {
-        /// How many.
+        /// Length in bytes.
         length: usize,
     },
-    /// The beginning of something. More is needed.
-    Half,
+    /// The beginning of a frame; more input is needed.
+    Partial,
 }
 
-/// How a command was written.
+/// The framing of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Framing {
-    /// As an array of bulk strings.
+    /// An array of bulk strings.
     Array,
-    /// As a line of words.
-    Line,
+    /// A line of words.
+    Inline,
 }
 
-/// Why the bytes are no frame. There is no telling where the next one would begin, so the connection ends.
+/// A protocol error. The start of the next frame is unknown, so the connection ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fault {
-    /// The number of arguments is no number, or above [`MOST_ARGUMENTS`].
+pub enum FrameError {
+    /// The number of arguments is malformed or above [`MAX_ARGUMENTS`].
     ArrayLength,
-    /// The number of arguments does not end.
+    /// The number of arguments has too many digits.
     ArrayLengthTooLong,
-    /// An argument is not a bulk string; this is what it begins with.
+    /// An argument is not a bulk string; its first byte.
     NotBulk(u8),
-    /// The length of an argument is no number.
+    /// The length of an argument is malformed.
     BulkLength,
-    /// The length of an argument does not end.
+    /// The length of an argument has too many digits.
     BulkLengthTooLong,
-    /// An argument is longer or shorter than it says.
+    /// An argument does not end where its length says.
     BulkEnd,
-    /// The frame is above [`LARGEST_FRAME`].
+    /// The frame exceeds [`MAX_FRAME_BYTES`].
     FrameTooLarge,
-    /// The line is above [`LONGEST_LINE`].
-    LineTooLong,
-    /// A quote that does not close, closes in the middle of a word, or has an escape in it.
+    /// The line exceeds [`MAX_INLINE_BYTES`].
+    InlineTooLong,
+    /// A quote is unbalanced, ends inside a word, or contains an escape.
     Quotes,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for FrameError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Protocol error: ")?;
         match self {
-            Fault::ArrayLength => f.write_str("invalid multibulk length"),
-            Fault::ArrayLengthTooLong => f.write_str("too big mbulk count string"),
-            Fault::NotBulk(found) => write!(f, "expected '$', got '{}'", found.escape_ascii()),
-            Fault::BulkLength => f.write_str("invalid bulk length"),
-            Fault::BulkLengthTooLong => f.write_str("too big bulk count string"),
-            Fault::BulkEnd => f.write_str("a bulk string must end where its length says"),
-            Fault::FrameTooLarge => write!(f, "a frame has at most {LARGEST_FRAME} bytes"),
-            Fault::LineTooLong => f.write_str("too big inline request"),
-            Fault::Quotes => f.write_str("unbalanced quotes in request"),
+            FrameError::ArrayLength => f.write_str("invalid multibulk length"),
+            FrameError::ArrayLengthTooLong => f.write_str("too big mbulk count string"),
+            FrameError::NotBulk(found) => write!(f, "expected '$', got '{}'", found.escape_ascii()),
+            FrameError::BulkLength => f.write_str("invalid bulk length"),
+            FrameError::BulkLengthTooLong => f.write_str("too big bulk count string"),
+            FrameError::BulkEnd => f.write_str("a bulk string must end where its length says"),
+            FrameError::FrameTooLarge => write!(f, "a frame has at most {MAX_FRAME_BYTES} bytes"),
+            FrameError::InlineTooLong => f.write_str("too big inline request"),
+            FrameError::Quotes => f.write_str("unbalanced quotes in request"),
         }
     }
 }
 
-/// Finds one frame after the other.
+/// Incremental reader of frames.
 #[derive(Debug, Default)]
-pub struct Reader {
-    stage: Stage,
-    /// How much of the frame has been understood.
-    seen: usize,
-    spans: Vec<Span>,
+pub struct FrameReader {
+    stage: FrameStage,
+    /// How many bytes of the current frame are parsed.
+    parsed: usize,
+    spans: Vec<ArgumentSpan>,
 }
 
-/// Where an argument begins in its frame, and where it ends.
-type Span = (usize, usize);
+/// Start and end of an argument in its frame.
+type ArgumentSpan = (usize, usize);
 
-/// What comes next.
+/// What the reader expects next.
 #[derive(Debug, Clone, Copy, Default)]
-enum Stage {
-    /// A frame.
+enum FrameStage {
+    /// The first byte of a frame.
     #[default]
     Start,
-    /// The rest of a line.
-    Line,
-    /// How many arguments there are.
+    /// The rest of an inline command.
+    Inline,
+    /// The number of arguments.
     Array,
-    /// The length of an argument; so many are due.
-    BulkLength { due: usize },
-    /// The bytes of an argument of this length; so many are due, this one included.
-    Bulk { due: usize, length: usize },
+    /// The length of an argument, with `remaining` arguments to come.
+    BulkLength { remaining: usize },
+    /// The bytes of an argument, with `remaining` arguments to come including this one.
+    Bulk { remaining: usize, length: usize },
 }
 
-impl Reader {
-    /// Reads the frame that `input` begins with. Until it is whole, later inputs begin with the same bytes and only grow; after it, or
-    /// after a fault, they begin with another.
-    pub fn read(&mut self, input: &[u8]) -> Result<Frame, Fault> {
-        if matches!(self.stage, Stage::Start)
-            && let Some(length) = self.whole(input)
+impl FrameReader {
+    /// Reads the frame at the start of `input`. Until it is whole, later calls must pass the same bytes and more; afterwards they
+    /// begin with the next frame.
+    pub fn read(&mut self, input: &[u8]) -> Result<RespFrame, FrameError> {
+        if matches!(self.stage, FrameStage::Start)
+            && let Some(length) = self.read_whole_array(input)
         {
-            return Ok(Frame::Whole { length, framing: Framing::Array });
+            return Ok(RespFrame::Whole { length, framing: Framing::Array });
         }
         let read = self.advance(input);
-        if !matches!(read, Ok(Frame::Half)) {
-            (self.stage, self.seen) = (Stage::Start, 0);
+        if !matches!(read, Ok(RespFrame::Partial)) {
+            (self.stage, self.parsed) = (FrameStage::Start, 0);
         }
         read
     }
 
-    /// Whether no frame has begun.
-    pub(super) fn is_between(&self) -> bool {
-        matches!(self.stage, Stage::Start)
+    /// Whether no frame is partially read.
+    pub(super) fn is_at_frame_start(&self) -> bool {
+        matches!(self.stage, FrameStage::Start)
     }
 
-    /// The arguments of the frame that was just read from `input`, the name of the command first.
-    pub fn arguments<'i>(&self, input: &'i [u8]) -> Arguments<'i, '_> {
-        Arguments { input, spans: &self.spans }
+    /// The arguments of the frame just read from `input`, the command's name first.
+    pub fn arguments<'i>(&self, input: &'i [u8]) -> FrameArguments<'i, '_> {
+        FrameArguments { input, spans: &self.spans }
     }
 
-    /// The length of an array that is there in one piece and has nothing odd about it: nearly every frame. Whatever it does not take
-    /// is read step by step.
-    fn whole(&mut self, input: &[u8]) -> Option<usize> {
-        let (count, mut at) = short_number(input, b'*', 0)?;
-        if count == 0 || count > MOST_ARGUMENTS {
+    /// Fast path: the length of an array that is complete and well-formed, which nearly every frame is. `None` leaves the frame to the
+    /// incremental reader.
+    fn read_whole_array(&mut self, input: &[u8]) -> Option<usize> {
+        let (count, mut at) = read_short_number(input, b'*', 0)?;
+        if count == 0 || count > MAX_ARGUMENTS {
             return None;
         }
         self.spans.clear();
         for _ in 0..count {
-            let (length, start) = short_number(input, b'$', at)?;
+            let (length, start) = read_short_number(input, b'$', at)?;
             let end = start + length;
             if input.get(end..end + LINE_END.len())? != LINE_END {
                 return None;
@@ -170,117 +170,124 @@ impl Reader {
             self.spans.push((start, end));
             at = end + LINE_END.len();
         }
-        (at <= LARGEST_FRAME).then_some(at)
+        (at <= MAX_FRAME_BYTES).then_some(at)
     }
 
-    fn advance(&mut self, input: &[u8]) -> Result<Frame, Fault> {
-        // An input that is shorter than before breaks the contract; it still must not break us.
-        while let Some(rest) = input.get(self.seen..) {
+    fn advance(&mut self, input: &[u8]) -> Result<RespFrame, FrameError> {
+        // A shorter input than before violates the contract and must not panic.
+        while let Some(rest) = input.get(self.parsed..) {
             let step = match self.stage {
-                Stage::Start => self.begin(rest),
-                Stage::Line => return self.line(input),
-                Stage::Array => self.array(rest)?,
-                Stage::BulkLength { due: 0 } => {
-                    return Ok(Frame::Whole { length: self.seen, framing: Framing::Array });
+                FrameStage::Start => self.read_type(rest),
+                FrameStage::Inline => return self.read_inline(input),
+                FrameStage::Array => self.read_array_length(rest)?,
+                FrameStage::BulkLength { remaining: 0 } => {
+                    return Ok(RespFrame::Whole { length: self.parsed, framing: Framing::Array });
                 }
-                Stage::BulkLength { due } => self.bulk_length(rest, due)?,
-                Stage::Bulk { due, length } => self.bulk(rest, due, length)?,
+                FrameStage::BulkLength { remaining } => self.read_bulk_length(rest, remaining)?,
+                FrameStage::Bulk { remaining, length } => self.read_bulk(rest, remaining, length)?,
             };
             match step {
-                Step::On => {}
-                Step::Stuck => break,
-                Step::Blank => return Ok(Frame::Blank { length: self.seen }),
+                FrameStep::Continue => {}
+                FrameStep::NeedMore => break,
+                FrameStep::Blank => return Ok(RespFrame::Blank { length: self.parsed }),
             }
         }
-        Ok(Frame::Half)
+        Ok(RespFrame::Partial)
     }
 
-    fn begin(&mut self, rest: &[u8]) -> Step {
+    fn read_type(&mut self, rest: &[u8]) -> FrameStep {
         self.spans.clear();
-        (self.stage, self.seen) = match rest.first() {
-            None => return Step::Stuck,
-            Some(b'*') => (Stage::Array, 1),
-            Some(_) => (Stage::Line, 0),
+        (self.stage, self.parsed) = match rest.first() {
+            None => return FrameStep::NeedMore,
+            Some(b'*') => (FrameStage::Array, 1),
+            Some(_) => (FrameStage::Inline, 0),
         };
-        Step::On
+        FrameStep::Continue
     }
 
-    fn array(&mut self, rest: &[u8]) -> Result<Step, Fault> {
-        let Some(text) = number_line(rest, Fault::ArrayLengthTooLong, Fault::ArrayLength)? else {
-            return Ok(Step::Stuck);
+    fn read_array_length(&mut self, rest: &[u8]) -> Result<FrameStep, FrameError> {
+        let Some(text) = read_number_line(rest, FrameError::ArrayLengthTooLong, FrameError::ArrayLength)?
+        else {
+            return Ok(FrameStep::NeedMore);
         };
-        self.seen += text.len() + LINE_END.len();
+        self.parsed += text.len() + LINE_END.len();
         if let Some(below_zero) = text.strip_prefix(b"-") {
-            let negative = number(below_zero).filter(|number| *number > 0);
-            return negative.map(|_| Step::Blank).ok_or(Fault::ArrayLength);
+            let negative = parse_number(below_zero).filter(|number| *number > 0);
+            return negative.map(|_| FrameStep::Blank).ok_or(FrameError::ArrayLength);
         }
-        match size(text) {
-            Some(0) => Ok(Step::Blank),
-            Some(due) if due <= MOST_ARGUMENTS => {
-                self.stage = Stage::BulkLength { due };
-                Ok(Step::On)
+        match parse_size(text) {
+            Some(0) => Ok(FrameStep::Blank),
+            Some(remaining) if remaining <= MAX_ARGUMENTS => {
+                self.stage = FrameStage::BulkLength { remaining };
+                Ok(FrameStep::Continue)
             }
-            _ => Err(Fault::ArrayLength),
+            _ => Err(FrameError::ArrayLength),
         }
     }
 
-    fn bulk_length(&mut self, rest: &[u8], due: usize) -> Result<Step, Fault> {
+    fn read_bulk_length(&mut self, rest: &[u8], remaining: usize) -> Result<FrameStep, FrameError> {
         let text = match rest.split_first() {
-            None => return Ok(Step::Stuck),
-            Some((b'$', text)) => number_line(text, Fault::BulkLengthTooLong, Fault::BulkLength)?,
-            Some((other, _)) => return Err(Fault::NotBulk(*other)),
-        };
-        let Some(text) = text else { return Ok(Step::Stuck) };
-        let length = size(text).ok_or(Fault::BulkLength)?;
-        self.seen += 1 + text.len() + LINE_END.len();
-        let whole = length.checked_add(self.seen + LINE_END.len());
-        if whole.is_none_or(|whole| whole > LARGEST_FRAME) {
-            return Err(Fault::FrameTooLarge);
-        }
-        self.stage = Stage::Bulk { due, length };
-        Ok(Step::On)
-    }
-
-    fn bulk(&mut self, rest: &[u8], due: usize, length: usize) -> Result<Step, Fault> {
-        match rest.get(length..length + LINE_END.len()) {
-            None => Ok(Step::Stuck),
-            Some(LINE_END) => {
-                self.spans.push((self.seen, self.seen + length));
-                self.seen += length + LINE_END.len();
-                self.stage = Stage::BulkLength { due: due - 1 };
-                Ok(Step::On)
+            None => return Ok(FrameStep::NeedMore),
+            Some((b'$', text)) => {
+                read_number_line(text, FrameError::BulkLengthTooLong, FrameError::BulkLength)?
             }
-            Some(_) => Err(Fault::BulkEnd),
+            Some((other, _)) => return Err(FrameError::NotBulk(*other)),
+        };
+        let Some(text) = text else { return Ok(FrameStep::NeedMore) };
+        let length = parse_size(text).ok_or(FrameError::BulkLength)?;
+        self.parsed += 1 + text.len() + LINE_END.len();
+        let whole = length.checked_add(self.parsed + LINE_END.len());
+        if whole.is_none_or(|whole| whole > MAX_FRAME_BYTES) {
+            return Err(FrameError::FrameTooLarge);
+        }
+        self.stage = FrameStage::Bulk { remaining, length };
+        Ok(FrameStep::Continue)
+    }
+
+    fn read_bulk(&mut self, rest: &[u8], remaining: usize, length: usize) -> Result<FrameStep, FrameError> {
+        match rest.get(length..length + LINE_END.len()) {
+            None => Ok(FrameStep::NeedMore),
+            Some(LINE_END) => {
+                self.spans.push((self.parsed, self.parsed + length));
+                self.parsed += length + LINE_END.len();
+                self.stage = FrameStage::BulkLength { remaining: remaining - 1 };
+                Ok(FrameStep::Continue)
+            }
+            Some(_) => Err(FrameError::BulkEnd),
         }
     }
 
-    fn line(&mut self, input: &[u8]) -> Result<Frame, Fault> {
-        let window = &input[..input.len().min(LONGEST_LINE)];
+    fn read_inline(&mut self, input: &[u8]) -> Result<RespFrame, FrameError> {
+        let window = &input[..input.len().min(MAX_INLINE_BYTES)];
         let Some(end) = memchr(b'\n', window) else {
-            return if window.len() < LONGEST_LINE { Ok(Frame::Half) } else { Err(Fault::LineTooLong) };
+            return if window.len() < MAX_INLINE_BYTES {
+                Ok(RespFrame::Partial)
+            } else {
+                Err(FrameError::InlineTooLong)
+            };
         };
         let line = &input[..end];
-        self.split(line.strip_suffix(b"\r").unwrap_or(line))?;
+        self.split_words(line.strip_suffix(b"\r").unwrap_or(line))?;
         let length = end + 1;
         if self.spans.is_empty() {
-            return Ok(Frame::Blank { length });
+            return Ok(RespFrame::Blank { length });
         }
-        Ok(Frame::Whole { length, framing: Framing::Line })
+        Ok(RespFrame::Whole { length, framing: Framing::Inline })
     }
 
-    /// Finds the words of a line.
-    fn split(&mut self, line: &[u8]) -> Result<(), Fault> {
+    /// Splits an inline command into words.
+    fn split_words(&mut self, line: &[u8]) -> Result<(), FrameError> {
         let mut at = 0;
         while let Some(&first) = line.get(at) {
             if is_space(first) {
                 at += 1;
                 continue;
             }
-            if self.spans.len() == MOST_ARGUMENTS {
-                return Err(Fault::ArrayLength);
+            if self.spans.len() == MAX_ARGUMENTS {
+                return Err(FrameError::ArrayLength);
             }
             let (word, after) = if first == b'"' || first == b'\'' {
-                quoted(line, at + 1, first).ok_or(Fault::Quotes)?
+                find_quoted(line, at + 1, first).ok_or(FrameError::Quotes)?
             } else {
                 let length = line[at..].iter().position(|byte| is_space(*byte)).unwrap_or(line.len() - at);
                 ((at, at + length), at + length)
@@ -292,22 +299,22 @@ impl Reader {
     }
 }
 
-/// Whether reading goes on.
-enum Step {
-    On,
-    Stuck,
+/// Result of one parsing step.
+enum FrameStep {
+    Continue,
+    NeedMore,
     Blank,
 }
 
-/// The arguments of a command, where they were read.
+/// The arguments of a command, borrowed from the read buffer.
 #[derive(Debug, Clone, Copy)]
-pub struct Arguments<'i, 'r> {
+pub struct FrameArguments<'i, 'r> {
     input: &'i [u8],
-    spans: &'r [Span],
+    spans: &'r [ArgumentSpan],
 }
 
-impl<'i> Arguments<'i, '_> {
-    /// How many there are, the name of the command included.
+impl<'i> FrameArguments<'i, '_> {
+    /// Number of arguments, the command's name included.
     pub fn len(&self) -> usize {
         self.spans.len()
     }
@@ -317,40 +324,44 @@ impl<'i> Arguments<'i, '_> {
         self.spans.is_empty()
     }
 
-    /// The argument at this place; the name is at 0.
+    /// The argument at this index; the name is at 0.
     pub fn get(&self, index: usize) -> Option<&'i [u8]> {
         let (start, end) = *self.spans.get(index)?;
         self.input.get(start..end)
     }
 
-    /// Where the argument at this place begins in its frame, and where it ends.
+    /// Start and end of the argument at this index.
     pub(super) fn span(&self, index: usize) -> Option<(usize, usize)> {
         self.spans.get(index).copied()
     }
 
-    /// All of them, in order.
+    /// All arguments in order.
     pub fn iter(&self) -> impl Iterator<Item = &'i [u8]> {
         self.spans.iter().filter_map(|(start, end)| self.input.get(*start..*end))
     }
 }
 
-/// The text before the end of the line; `None` if it has not come yet.
-fn number_line(rest: &[u8], too_long: Fault, invalid: Fault) -> Result<Option<&[u8]>, Fault> {
-    let window = &rest[..rest.len().min(LONGEST_NUMBER + 1)];
+/// The text before the line end; `None` if the line is incomplete.
+fn read_number_line(
+    rest: &[u8],
+    too_long: FrameError,
+    invalid: FrameError,
+) -> Result<Option<&[u8]>, FrameError> {
+    let window = &rest[..rest.len().min(MAX_NUMBER_BYTES + 1)];
     match memchr(b'\r', window) {
         Some(end) => match rest.get(end + 1) {
             None => Ok(None),
             Some(b'\n') => Ok(Some(&rest[..end])),
             Some(_) => Err(invalid),
         },
-        None if window.len() > LONGEST_NUMBER => Err(too_long),
+        None if window.len() > MAX_NUMBER_BYTES => Err(too_long),
         None => Ok(None),
     }
 }
 
-/// A number of at most four digits on a line of this kind, and where the next line begins.
+/// A number of at most four digits on a line of this type, and the start of the next line.
 #[inline]
-pub(super) fn short_number(input: &[u8], kind: u8, at: usize) -> Option<(usize, usize)> {
+pub(super) fn read_short_number(input: &[u8], kind: u8, at: usize) -> Option<(usize, usize)> {
     let line = input.get(at..)?;
     let digit = |byte: u8| byte.is_ascii_digit().then(|| usize::from(byte - b'0'));
     if *line.first()? != kind {
@@ -363,7 +374,7 @@ pub(super) fn short_number(input: &[u8], kind: u8, at: usize) -> Option<(usize, 
         if byte == b'\r' {
             return (*line.get(length + 1)? == b'\n').then_some((number, at + length + LINE_END.len()));
         }
-        // No number of several digits begins with a zero.
+        // A leading zero is malformed.
         if number == 0 || length > 4 {
             return None;
         }
@@ -372,8 +383,8 @@ pub(super) fn short_number(input: &[u8], kind: u8, at: usize) -> Option<(usize, 
     }
 }
 
-/// A number as every client writes it: digits, no sign, no zero before another digit.
-pub(crate) fn number(text: &[u8]) -> Option<u64> {
+/// A canonical decimal number: digits only, no leading zero.
+pub(crate) fn parse_number(text: &[u8]) -> Option<u64> {
     match text {
         [] | [b'0', _, ..] => None,
         digits => digits.iter().try_fold(0_u64, |number, byte| {
@@ -383,13 +394,13 @@ pub(crate) fn number(text: &[u8]) -> Option<u64> {
     }
 }
 
-/// A number of things in memory.
-fn size(text: &[u8]) -> Option<usize> {
-    number(text).and_then(|number| usize::try_from(number).ok())
+/// A number that fits `usize`.
+fn parse_size(text: &[u8]) -> Option<usize> {
+    parse_number(text).and_then(|number| usize::try_from(number).ok())
 }
 
-/// The word whose quote opened just before `start`, and where the line goes on.
-fn quoted(line: &[u8], start: usize, quote: u8) -> Option<(Span, usize)> {
+/// The word in quotes that begins at `start`, and where the line continues.
+fn find_quoted(line: &[u8], start: usize, quote: u8) -> Option<(ArgumentSpan, usize)> {
     let end = start + memchr(quote, &line[start..])?;
     let escapes = memchr(b'\\', &line[start..end]).is_some();
     let goes_on = line.get(end + 1).is_some_and(|next| !is_space(*next));

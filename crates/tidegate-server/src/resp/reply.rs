@@ -1,72 +1,72 @@
-//! Replies: what is said, in the words of the protocol that the client speaks.
+//! Encodes replies in RESP2 or RESP3.
 //!
-//! Everything is appended to one buffer. RESP3 has words of its own for nothing, for maps and for text that is meant for people;
-//! in RESP2 these are a negative length, a flat array, and a bulk string.
+//! Everything is appended to one buffer. RESP3 has types for null, maps and verbatim text; in RESP2 these are a negative length, a
+//! flat array and a bulk string.
 
 use std::fmt::{self, Write};
 
-/// The longest text of an error. Errors quote what was asked, and that may be long.
-pub const LONGEST_ERROR: usize = 512;
+/// The longest error text. Errors quote arguments, which may be long.
+pub const MAX_ERROR_BYTES: usize = 512;
 
-/// A head and five numbers, each with a letter, a sign, nineteen digits and an end.
-const LONGEST_FIVE: usize = 4 + 5 * (1 + 20 + 2);
+/// Array header and five integers, each with type byte, sign, nineteen digits and line end.
+const MAX_FIVE_BYTES: usize = 4 + 5 * (1 + 20 + 2);
 
-/// Which version of the protocol is spoken.
+/// The protocol version of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Protocol {
-    /// What a connection begins with.
+pub enum RespVersion {
+    /// The version of a new connection.
     #[default]
     Resp2,
-    /// What `HELLO 3` changes to.
+    /// The version after `HELLO 3`.
     Resp3,
 }
 
-impl Protocol {
-    /// Its number, as in `HELLO 3`.
+impl RespVersion {
+    /// The version number.
     pub const fn number(self) -> i64 {
         match self {
-            Protocol::Resp2 => 2,
-            Protocol::Resp3 => 3,
+            RespVersion::Resp2 => 2,
+            RespVersion::Resp3 => 3,
         }
     }
 }
 
-/// Writes replies behind what is in the buffer already.
+/// Appends replies to a buffer.
 #[derive(Debug)]
-pub struct Writer<'o> {
+pub struct RespWriter<'o> {
     output: &'o mut Vec<u8>,
-    protocol: Protocol,
+    protocol: RespVersion,
 }
 
-impl<'o> Writer<'o> {
-    /// Writes into this buffer.
-    pub fn new(output: &'o mut Vec<u8>, protocol: Protocol) -> Writer<'o> {
-        Writer { output, protocol }
+impl<'o> RespWriter<'o> {
+    /// Appends to this buffer.
+    pub fn new(output: &'o mut Vec<u8>, protocol: RespVersion) -> RespWriter<'o> {
+        RespWriter { output, protocol }
     }
 
-    /// A word such as `OK`. It has no line ends in it.
+    /// A simple string such as `OK`, without line ends.
     pub fn simple(&mut self, word: &'static str) {
         self.line(b'+', word.as_bytes());
     }
 
-    /// `-CODE text`. Whatever the text quotes, it stays one line.
+    /// `-CODE text`. The text is reduced to one line.
     pub fn error(&mut self, code: &str, text: impl fmt::Display) {
         self.output.push(b'-');
         self.output.extend_from_slice(code.as_bytes());
         self.output.push(b' ');
-        // Writing into memory does not fail; what is too long is cut short.
-        let _ = write!(OneLine { output: self.output, room: LONGEST_ERROR }, "{text}");
+        // Writing into memory fails only when the text is cut.
+        let _ = write!(SingleLineText { output: self.output, remaining: MAX_ERROR_BYTES }, "{text}");
         self.end();
     }
 
-    /// A number.
+    /// An integer.
     pub fn integer(&mut self, number: i64) {
-        self.headed(b':', number);
+        self.number_line(b':', number);
     }
 
-    /// Five numbers behind a head that says what they are part of, in one piece: most of what is said.
+    /// An array header and five integers, written at once: most replies.
     pub fn five(&mut self, head: &[u8; 4], numbers: [i64; 5]) {
-        let mut line = [0; LONGEST_FIVE];
+        let mut line = [0; MAX_FIVE_BYTES];
         line[..4].copy_from_slice(head);
         let mut end = 4;
         for number in numbers {
@@ -87,13 +87,13 @@ impl<'o> Writer<'o> {
         self.output.extend_from_slice(&line[..end]);
     }
 
-    /// A whole reply that was written elsewhere.
+    /// An encoded reply.
     #[inline]
-    pub(super) fn whole(&mut self, reply: &[u8]) {
+    pub(super) fn raw(&mut self, reply: &[u8]) {
         self.output.extend_from_slice(reply);
     }
 
-    /// Bytes.
+    /// A bulk string.
     pub fn bulk(&mut self, bytes: &[u8]) {
         if bytes.is_empty() {
             self.output.extend_from_slice(b"$0\r\n\r\n");
@@ -104,17 +104,17 @@ impl<'o> Writer<'o> {
         self.end();
     }
 
-    /// No bytes, and no bytes again.
-    pub(super) fn nothing_twice(&mut self) {
+    /// Two empty bulk strings.
+    pub(super) fn two_empty_bulks(&mut self) {
         self.output.extend_from_slice(b"$0\r\n\r\n$0\r\n\r\n");
     }
 
-    /// Text for people: several lines that a client may show as they are.
+    /// Verbatim text of several lines.
     pub fn text(&mut self, text: &str) {
         const KIND: &[u8] = b"txt:";
         match self.protocol {
-            Protocol::Resp2 => self.bulk(text.as_bytes()),
-            Protocol::Resp3 => {
+            RespVersion::Resp2 => self.bulk(text.as_bytes()),
+            RespVersion::Resp3 => {
                 self.length(b'=', KIND.len() + text.len());
                 self.output.extend_from_slice(KIND);
                 self.output.extend_from_slice(text.as_bytes());
@@ -123,34 +123,34 @@ impl<'o> Writer<'o> {
         }
     }
 
-    /// Nothing.
-    pub fn nothing(&mut self) {
+    /// Null.
+    pub fn null(&mut self) {
         self.output.extend_from_slice(match self.protocol {
-            Protocol::Resp2 => b"$-1\r\n",
-            Protocol::Resp3 => b"_\r\n",
+            RespVersion::Resp2 => b"$-1\r\n",
+            RespVersion::Resp3 => b"_\r\n",
         });
     }
 
-    /// The head of an array; so many replies follow.
+    /// Header of an array of `length` replies.
     pub fn array(&mut self, length: usize) {
         self.length(b'*', length);
     }
 
-    /// The head of a map; so many pairs of replies follow.
+    /// Header of a map of `pairs` pairs.
     pub fn map(&mut self, pairs: usize) {
         match self.protocol {
-            Protocol::Resp2 => self.length(b'*', pairs * 2),
-            Protocol::Resp3 => self.length(b'%', pairs),
+            RespVersion::Resp2 => self.length(b'*', pairs * 2),
+            RespVersion::Resp3 => self.length(b'%', pairs),
         }
     }
 
     fn length(&mut self, kind: u8, length: usize) {
-        self.headed(kind, i64::try_from(length).unwrap_or(i64::MAX));
+        self.number_line(kind, i64::try_from(length).unwrap_or(i64::MAX));
     }
 
-    /// A line of one number: most of what is said.
+    /// A line with a type byte and a number.
     #[inline]
-    fn headed(&mut self, kind: u8, number: i64) {
+    fn number_line(&mut self, kind: u8, number: i64) {
         if let Ok(digit @ 0..=9) = u8::try_from(number) {
             self.output.extend_from_slice(&[kind, b'0' + digit, b'\r', b'\n']);
             return;
@@ -174,19 +174,19 @@ impl<'o> Writer<'o> {
     }
 }
 
-/// Text in which every control character is a space, and which ends: nobody's key may begin another reply.
-struct OneLine<'o> {
+/// Replaces control characters by spaces and cuts long text, so that a quoted key cannot start another reply.
+struct SingleLineText<'o> {
     output: &'o mut Vec<u8>,
-    room: usize,
+    remaining: usize,
 }
 
-impl Write for OneLine<'_> {
+impl Write for SingleLineText<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         text.chars().try_for_each(|letter| self.write_char(letter))
     }
 
     fn write_char(&mut self, letter: char) -> fmt::Result {
-        self.room = self.room.checked_sub(letter.len_utf8()).ok_or(fmt::Error)?;
+        self.remaining = self.remaining.checked_sub(letter.len_utf8()).ok_or(fmt::Error)?;
         let letter = if letter.is_control() { ' ' } else { letter };
         self.output.extend_from_slice(letter.encode_utf8(&mut [0; 4]).as_bytes());
         Ok(())
@@ -198,11 +198,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_written_as_they_are() {
+    fn five_integers_are_encoded_in_decimal() {
         let numbers = [0, 7, -1, 10, 99, 100, 101, -100, 12_345, 1_000_000, -999_999, i64::MAX, i64::MIN];
         for number in numbers {
             let mut output = Vec::new();
-            Writer::new(&mut output, Protocol::Resp2).five(b"*5\r\n", [number; 5]);
+            RespWriter::new(&mut output, RespVersion::Resp2).five(b"*5\r\n", [number; 5]);
             let expected = format!("*5\r\n{}", format!(":{number}\r\n").repeat(5));
             assert_eq!(String::from_utf8_lossy(&output), expected);
         }

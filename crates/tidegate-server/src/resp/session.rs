@@ -1,18 +1,18 @@
-//! A session: one connection, from its first byte to its last.
+//! A session: the protocol state of one connection.
 //!
 //! ```text
 //!   feed(TG.ACQUIRE a, TG.ACQUIRE b, PING, TG.PEEK c, TG.AC…)
-//!        └────────── one batch ───┘        └ a batch ┘ └ is kept by the caller, and fed again with more
+//!        └────────── one batch ───┘        └ a batch ┘ └ kept by the caller and fed again with more
 //! ```
 //!
-//! Whoever has the socket reads into a buffer, feeds the session with all of it, writes what came out, and keeps what was not
-//! consumed in front of what is read next. A buffer of [`LARGEST_FRAME`](super::frame::LARGEST_FRAME) bytes is always enough.
+//! The caller reads into a buffer, feeds all of it to the session, writes the output, and keeps the unconsumed rest in front of the
+//! next read. A buffer of [`MAX_FRAME_BYTES`](super::frame::MAX_FRAME_BYTES) bytes always suffices.
 //!
-//! Everything is answered in order. What a store with a log has decided is said at once, and heard when it is durable ([`Pledge`]). A store that decides elsewhere makes a session stop at the first batch it has not been
-//! answered: nothing behind it is looked at until [`Session::resume`].
+//! Replies keep the order of the commands. Decisions of a store with a log are encoded now and sent after the sync ([`DeferredReply`]). A
+//! remote store makes the session stop at the first unanswered batch: nothing behind it is parsed until [`RespSession::resume`].
 
-mod bidding;
-mod courtesies;
+mod compact_batch;
+mod connection_commands;
 mod leases;
 
 use std::sync::Arc;
@@ -20,116 +20,116 @@ use std::sync::Arc;
 use tidegate::store::{CompactReplies, Later, Lsn, Unavailable};
 use tidegate::{Answer, Detail, Intent, OrderError, Outcome, Replies, StoreReply, Timestamp};
 
-use super::batch::{Entry, Room};
-use super::command::{self, Command, Form, Leave, Mistake};
-use super::decision::{Due, Speaker};
-use super::door::Door;
-use super::frame::{Fault, Frame, Framing, Reader};
-use super::grants::Grants;
-use super::opening::Openings;
-use super::pledge::{Mouth, Pledge};
-use super::reply::{Protocol, Writer};
-use super::throttle::RESERVED;
-use crate::metrics::Cut;
-use crate::tokens::{Pass, Shown};
-use bidding::Gathered;
-use leases::renewal;
+use super::batch::{BatchBuffers, BatchEntry};
+use super::command::{self, CommandAccess, CommandError, CommandSpec, RespCommand};
+use super::decision_reply::{DecisionWriter, ReplyFormat};
+use super::deferred_reply::{DeferredReply, ReplySink};
+use super::described_buckets::RESERVED_PREFIX;
+use super::frame::{FrameError, FrameReader, Framing, RespFrame};
+use super::frame_prefix::FramePrefixCache;
+use super::grant_template::GrantTemplate;
+use super::reply::{RespVersion, RespWriter};
+use super::resp_service::RespService;
+use crate::metrics::CutReason;
+use crate::tokens::{Permissions, TokenHash};
+use compact_batch::PipelineBatch;
+use leases::write_renewal;
 
-/// How much may be said before some of it has to be written: who asks much and reads nothing must not fill the memory.
-pub const LARGEST_OUTPUT: usize = 256 * 1024;
+/// Output size at which feeding stops until it is written, so that a client that does not read cannot fill the memory.
+pub const MAX_OUTPUT_BYTES: usize = 256 * 1024;
 
-/// What somebody is told who has shown no token.
+/// The error code for unauthenticated clients.
 const NOAUTH: &str = "NOAUTH";
 
 /// One connection.
 #[derive(Debug)]
-pub struct Session {
-    door: Arc<Door>,
+pub struct RespSession {
+    service: Arc<RespService>,
     id: u64,
-    protocol: Protocol,
-    pass: Option<Pass>,
-    /// The token by which it has the pass, if it has shown one.
-    shown: Option<Shown>,
-    /// How things stood at the door when it got the pass.
+    protocol: RespVersion,
+    permissions: Option<Permissions>,
+    /// Hash of the token that the permissions come from.
+    token_hash: Option<TokenHash>,
+    /// Generation of the authenticator when the permissions were granted.
     generation: u64,
     name: Box<[u8]>,
-    reader: Reader,
-    /// How the frames begin that it sends again and again.
-    openings: Openings,
-    workroom: Workroom,
-    /// Whom the answers belong to that somebody else is deciding.
-    owed: Vec<Owed>,
-    /// How many tokens were shown that nobody knows, and that nobody was told of.
+    reader: FrameReader,
+    /// Prefixes of frames that the client sends repeatedly.
+    prefixes: FramePrefixCache,
+    buffers: SessionBuffers,
+    /// Commands whose decisions are pending in a remote store.
+    pending: Vec<PendingReply>,
+    /// Invalid tokens since the last [`RespSession::take_failures`].
     failures: u32,
-    tally: Tally,
-    state: State,
-    cut: Option<Cut>,
+    counts: SessionCounts,
+    state: SessionState,
+    cut: Option<CutReason>,
 }
 
-/// Where a session works: room for the decisions of a batch and for their answers. It may be another's between two calls, so that
-/// a session that asked for much once does not keep the room for the rest of its life.
+/// Scratch space for the decisions of a batch and their replies. Shared between sessions by [`SessionBuffers::swap`], so that a
+/// session does not keep the memory of its largest batch.
 #[derive(Debug, Default)]
-pub struct Workroom {
-    room: Room,
-    answers: Option<Replies>,
-    gists: CompactReplies,
-    grants: Grants,
+pub struct SessionBuffers {
+    batch: BatchBuffers,
+    replies: Option<Replies>,
+    compact_replies: CompactReplies,
+    grant_template: GrantTemplate,
 }
 
-impl Workroom {
-    /// Changes places with the room of this session.
-    pub fn swap(&mut self, session: &mut Session) {
-        std::mem::swap(self, &mut session.workroom);
+impl SessionBuffers {
+    /// Swaps this space with that of the session.
+    pub fn swap(&mut self, session: &mut RespSession) {
+        std::mem::swap(self, &mut session.buffers);
     }
 }
 
-/// Somebody who is to be answered when somebody else has decided.
+/// A command that waits for a remote decision.
 #[derive(Debug)]
-struct Owed {
-    due: Due,
+struct PendingReply {
+    format: ReplyFormat,
     intent: Intent,
     limit_id: Box<str>,
     key: Box<[u8]>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum SessionState {
     Open,
-    /// An answer is decided elsewhere.
+    /// A store call is pending.
     Waiting,
     Closed,
 }
 
-/// What became of what a session was fed with.
+/// The result of feeding input.
 #[derive(Debug)]
-pub struct Fed {
-    /// How many bytes are done with. The rest is fed again, with more behind it.
+pub struct FeedOutcome {
+    /// Number of consumed bytes. The rest must be fed again with more input.
     pub consumed: usize,
-    /// All of the output may be written when the store's log is durable up to here; at once if there is none.
+    /// All output may be sent when the log is durable up to here; at once if `None`.
     pub durable: Option<Lsn>,
-    /// Which replies wait for the log, in their order. Everything else may be written at once, as far as nothing before it waits.
-    pub pledges: Vec<Pledge>,
-    /// What to do when it is written.
-    pub then: Then,
-    /// What was done, for whoever counts; also what was said by [`Session::resume`] before.
-    pub tally: Tally,
+    /// Replies that wait for the log, in order. Other output may be sent when everything before it was sent.
+    pub deferred: Vec<DeferredReply>,
+    /// What to do after writing the output.
+    pub then: FeedNext,
+    /// What was processed, including replies of [`RespSession::resume`] before this call.
+    pub counts: SessionCounts,
 }
 
-/// What was done, in numbers.
+/// Counts for metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Tally {
-    /// Commands that are done with.
+pub struct SessionCounts {
+    /// Processed commands.
     pub commands: u64,
-    /// Orders that were granted. Looks are not counted.
+    /// Granted acquires; peeks are not counted.
     pub granted: u64,
-    /// Orders that were refused.
+    /// Refused acquires.
     pub refused: u64,
-    /// Tokens that nobody knows, and commands of those who have shown none.
+    /// Invalid tokens, and commands of unauthenticated clients.
     pub failed_auths: u64,
 }
 
-impl std::ops::AddAssign for Tally {
-    fn add_assign(&mut self, more: Tally) {
+impl std::ops::AddAssign for SessionCounts {
+    fn add_assign(&mut self, more: SessionCounts) {
         self.commands += more.commands;
         self.granted += more.granted;
         self.refused += more.refused;
@@ -137,21 +137,21 @@ impl std::ops::AddAssign for Tally {
     }
 }
 
-impl Tally {
-    /// One more order was answered, if it was one; refusals are told to the door.
-    fn order(
+impl SessionCounts {
+    /// Counts an answered acquire and logs a refusal.
+    fn record_order(
         &mut self,
         intent: Intent,
         key: &[u8],
         answer: Option<&Result<Answer, OrderError>>,
-        door: &Door,
+        service: &RespService,
     ) {
         let (Intent::Acquire, Some(Ok(answer))) = (intent, answer) else { return };
         match &answer.outcome {
             Outcome::Granted(_) => self.granted += 1,
             Outcome::Denied(denied) => {
                 self.refused += 1;
-                door.refused(&denied.limit, denied.item, key, answer.at);
+                service.record_refusal(&denied.limit, denied.item, key, answer.at);
             }
         }
     }
@@ -159,303 +159,317 @@ impl Tally {
 
 /// What to do next.
 #[derive(Debug)]
-pub enum Then {
-    /// Read more.
+pub enum FeedNext {
+    /// Read more input.
     Read,
-    /// Feed the rest again: there is much output and more to say, or somebody should look at [`Session::take_failures`].
+    /// Feed the rest again: the output limit is reached, or [`RespSession::take_failures`] should be checked.
     Feed,
-    /// Wait for this, and [`Session::resume`] with it; then feed the rest again.
-    Wait(Awaited),
+    /// Wait for this call and pass the result to [`RespSession::resume`]; then feed the rest again.
+    Wait(PendingStoreCall),
     /// Close the connection.
     Close,
 }
 
-/// Something that is decided elsewhere.
-pub enum Awaited {
-    /// A batch.
+/// A pending call to a remote store.
+pub enum PendingStoreCall {
+    /// The decisions of a batch.
     Decisions(Later<Replies>),
-    /// Whether a lease was given back.
+    /// Whether a lease was released.
     Release(Later<bool>),
-    /// Until when a lease was renewed.
+    /// The new expiry of a lease.
     Renew(Later<Result<Option<Timestamp>, OrderError>>),
 }
 
-/// What was decided elsewhere.
+/// The result of a [`PendingStoreCall`].
 #[derive(Debug)]
-pub enum Answered {
-    /// A batch.
+pub enum StoreCallResult {
+    /// The decisions of a batch.
     Decisions(Result<Replies, Unavailable>),
-    /// Whether a lease was given back.
+    /// Whether a lease was released.
     Release(Result<bool, Unavailable>),
-    /// Until when a lease was renewed.
+    /// The new expiry of a lease.
     Renew(Result<Result<Option<Timestamp>, OrderError>, Unavailable>),
 }
 
-impl Awaited {
-    /// Waits for it.
-    pub async fn answered(self) -> Answered {
+impl PendingStoreCall {
+    /// Waits for the result.
+    pub async fn resolve(self) -> StoreCallResult {
         match self {
-            Awaited::Decisions(later) => Answered::Decisions(later.await),
-            Awaited::Release(later) => Answered::Release(later.await),
-            Awaited::Renew(later) => Answered::Renew(later.await),
+            PendingStoreCall::Decisions(later) => StoreCallResult::Decisions(later.await),
+            PendingStoreCall::Release(later) => StoreCallResult::Release(later.await),
+            PendingStoreCall::Renew(later) => StoreCallResult::Renew(later.await),
         }
     }
 }
 
-impl std::fmt::Debug for Awaited {
+impl std::fmt::Debug for PendingStoreCall {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Awaited::Decisions(_) => "Decisions",
-            Awaited::Release(_) => "Release",
-            Awaited::Renew(_) => "Renew",
+            PendingStoreCall::Decisions(_) => "Decisions",
+            PendingStoreCall::Release(_) => "Release",
+            PendingStoreCall::Renew(_) => "Renew",
         })
     }
 }
 
-/// What makes a session stop before everything is answered.
-enum Stop {
-    Wait(Awaited),
+/// Why a session stops before all input is processed.
+enum SessionStop {
+    Wait(PendingStoreCall),
     Close,
 }
 
-impl Session {
-    /// A connection that has just come to this door.
-    pub fn new(door: Arc<Door>) -> Session {
-        Session {
-            id: door.next_id(),
-            generation: door.generation(),
-            pass: door.unknown_guest(),
-            shown: None,
-            door,
-            protocol: Protocol::default(),
+impl RespSession {
+    /// A new connection.
+    pub fn new(service: Arc<RespService>) -> RespSession {
+        RespSession {
+            id: service.next_id(),
+            generation: service.generation(),
+            permissions: service.anonymous_permissions(),
+            token_hash: None,
+            service,
+            protocol: RespVersion::default(),
             name: Box::default(),
-            reader: Reader::default(),
-            openings: Openings::default(),
-            workroom: Workroom::default(),
-            owed: Vec::new(),
+            reader: FrameReader::default(),
+            prefixes: FramePrefixCache::default(),
+            buffers: SessionBuffers::default(),
+            pending: Vec::new(),
             failures: 0,
-            tally: Tally::default(),
-            state: State::Open,
+            counts: SessionCounts::default(),
+            state: SessionState::Open,
             cut: None,
         }
     }
 
-    /// Why the session was ended, if it was because of what came.
-    pub fn cut(&self) -> Option<Cut> {
+    /// Why the session was ended, if the client's input caused it.
+    pub fn cut(&self) -> Option<CutReason> {
         self.cut
     }
 
-    /// Which version of the protocol the client speaks.
-    pub fn protocol(&self) -> Protocol {
+    /// The protocol version of the connection.
+    pub fn protocol(&self) -> RespVersion {
         self.protocol
     }
 
-    /// How many tokens were shown since the last call that nobody knows. A session stops at each, so that whoever
-    /// has the address can end it.
+    /// Takes the number of invalid tokens since the last call. The session stops at each, so that the caller can limit the client's
+    /// address.
     pub fn take_failures(&mut self) -> u32 {
         std::mem::take(&mut self.failures)
     }
 
-    /// Replies what `input` says, behind what is in `output` already. While something is awaited, nothing is consumed.
-    pub fn feed(&mut self, input: &[u8], output: &mut Vec<u8>) -> Fed {
-        self.look_at_pass();
-        let mut mouth = Mouth { output, pledges: Vec::new() };
-        let (entries, bids) = self.workroom.room.take();
-        let mut gathered = Gathered::new(entries, bids);
+    /// Processes `input` and appends replies to `output`. Consumes nothing while a store call is pending.
+    pub fn feed(&mut self, input: &[u8], output: &mut Vec<u8>) -> FeedOutcome {
+        self.refresh_permissions();
+        let mut sink = ReplySink { output, deferred: Vec::new() };
+        let (entries, bids) = self.buffers.batch.take();
+        let mut batch = PipelineBatch::new(entries, bids);
         let (consumed, then) = match self.state {
-            State::Open => self.converse(input, &mut gathered, &mut mouth),
-            State::Waiting => (0, Then::Read),
-            State::Closed => (input.len(), Then::Close),
+            SessionState::Open => self.run(input, &mut batch, &mut sink),
+            SessionState::Waiting => (0, FeedNext::Read),
+            SessionState::Closed => (input.len(), FeedNext::Close),
         };
-        self.workroom.room.give_back(gathered.room());
+        self.buffers.batch.give_back(batch.into_buffers());
         self.state = match then {
-            Then::Close => State::Closed,
-            Then::Wait(_) => State::Waiting,
+            FeedNext::Close => SessionState::Closed,
+            FeedNext::Wait(_) => SessionState::Waiting,
             _ => self.state,
         };
-        let pledges = mouth.pledges;
-        let durable = pledges.iter().map(|pledge| pledge.lsn).max();
-        Fed { consumed, durable, pledges, then, tally: std::mem::take(&mut self.tally) }
+        let deferred = sink.deferred;
+        let durable = deferred.iter().map(|reply| reply.lsn).max();
+        FeedOutcome { consumed, durable, deferred, then, counts: std::mem::take(&mut self.counts) }
     }
 
-    /// Whoever was let in may have to show again that they may be here. The number is read first: if things change while the doorman
-    /// thinks, they are looked at once more the next time.
-    fn look_at_pass(&mut self) {
-        let generation = self.door.generation();
+    /// Renews the permissions if the authenticator has changed. The generation is read first: a change during the check is noticed by
+    /// the next call.
+    fn refresh_permissions(&mut self) {
+        let generation = self.service.generation();
         if generation != self.generation {
             self.generation = generation;
-            let pass = self.door.admit_again(self.shown.as_ref());
-            self.admit(pass);
+            let permissions = self.service.reauthenticate(self.token_hash.as_ref());
+            self.set_permissions(permissions);
         }
     }
 
-    /// From now on it may do this. What its frames meant before they may not mean any more.
-    fn admit(&mut self, pass: Option<Pass>) {
-        self.pass = pass;
-        self.openings.forget();
+    /// Sets the permissions. Cached prefixes were authorized by the old ones.
+    fn set_permissions(&mut self, permissions: Option<Permissions>) {
+        self.permissions = permissions;
+        self.prefixes.clear();
     }
 
-    /// Says what was awaited. Afterwards the rest of the input is fed again.
-    pub fn resume(&mut self, answered: Answered, output: &mut Vec<u8>) {
-        if self.state != State::Waiting {
+    /// Writes the replies of a finished store call. Afterwards the rest of the input is fed again.
+    pub fn resume(&mut self, result: StoreCallResult, output: &mut Vec<u8>) {
+        if self.state != SessionState::Waiting {
             return;
         }
-        self.state = State::Open;
-        let owed = std::mem::take(&mut self.owed);
-        let mut tally = self.tally;
-        let mut speaker = self.speaker(output);
-        match answered {
-            Answered::Decisions(Ok(answers)) => {
-                for (index, owed) in owed.iter().enumerate() {
-                    tally.order(owed.intent, &owed.key, answers.get(index), &self.door);
-                    speaker.say(&owed.due, &answers, index);
+        self.state = SessionState::Open;
+        let pending = std::mem::take(&mut self.pending);
+        let mut counts = self.counts;
+        let mut writer = self.decision_writer(output);
+        match result {
+            StoreCallResult::Decisions(Ok(replies)) => {
+                for (index, pending) in pending.iter().enumerate() {
+                    counts.record_order(pending.intent, &pending.key, replies.get(index), &self.service);
+                    writer.write_reply(&pending.format, &replies, index);
                 }
-                self.tally = tally;
+                self.counts = counts;
             }
-            Answered::Decisions(Err(error)) => {
-                for owed in &owed {
-                    let limit = self.door.store().get(&owed.limit_id);
+            StoreCallResult::Decisions(Err(error)) => {
+                for pending in &pending {
+                    let limit = self.service.store().get(&pending.limit_id);
                     match limit.filter(|limit| !limit.refuses_in_outage()) {
-                        Some(_) => speaker.granted_by_rule(),
-                        None => speaker.writer.error("UNAVAILABLE", &error),
+                        Some(_) => writer.write_outage_grant(),
+                        None => writer.writer.error("UNAVAILABLE", &error),
                     }
                 }
             }
-            Answered::Release(Ok(released)) => speaker.writer.integer(i64::from(released)),
-            Answered::Renew(Ok(renewed)) => renewal(&mut speaker, renewed),
-            Answered::Release(Err(error)) | Answered::Renew(Err(error)) => {
-                speaker.writer.error("UNAVAILABLE", &error);
+            StoreCallResult::Release(Ok(released)) => writer.writer.integer(i64::from(released)),
+            StoreCallResult::Renew(Ok(renewed)) => write_renewal(&mut writer, renewed),
+            StoreCallResult::Release(Err(error)) | StoreCallResult::Renew(Err(error)) => {
+                writer.writer.error("UNAVAILABLE", &error);
             }
         }
     }
 
-    /// Replies frame after frame; how much was consumed, and what to do next.
-    fn converse<'i>(
+    /// Processes frames; returns the number of consumed bytes and what to do next.
+    fn run<'i>(
         &mut self,
         input: &'i [u8],
-        gathered: &mut Gathered<'i>,
-        mouth: &mut Mouth<'_>,
-    ) -> (usize, Then) {
+        batch: &mut PipelineBatch<'i>,
+        sink: &mut ReplySink<'_>,
+    ) -> (usize, FeedNext) {
         let mut consumed = 0;
         loop {
-            consumed += self.gather(&input[consumed..], gathered);
-            if !gathered.is_full() {
+            consumed += self.read_compact(&input[consumed..], batch);
+            if !batch.is_full() {
                 let rest = &input[consumed..];
                 let (length, framing) = match self.reader.read(rest) {
-                    Ok(Frame::Whole { length, framing }) => (length, framing),
-                    Ok(Frame::Blank { length }) => {
+                    Ok(RespFrame::Whole { length, framing }) => (length, framing),
+                    Ok(RespFrame::Blank { length }) => {
                         consumed += length;
                         continue;
                     }
-                    Ok(Frame::Half) => return (consumed, self.decide(gathered, mouth).unwrap_or(Then::Read)),
+                    Ok(RespFrame::Partial) => {
+                        return (consumed, self.decide(batch, sink).unwrap_or(FeedNext::Read));
+                    }
                     Err(fault) => {
-                        let wait = self.decide(gathered, mouth);
+                        let wait = self.decide(batch, sink);
                         if wait.is_none() {
-                            self.writer(mouth.output).error("ERR", fault);
+                            self.writer(sink.output).error("ERR", fault);
                             self.cut = Some(fault.into());
                         }
-                        return (consumed, wait.unwrap_or(Then::Close));
+                        return (consumed, wait.unwrap_or(FeedNext::Close));
                     }
                 };
-                match self.read(rest, framing) {
-                    Ok(Said::Decision(entry)) => {
-                        self.tally.commands += 1;
-                        self.take(entry, rest, framing, gathered);
+                match self.parse_command(rest, framing) {
+                    Ok(ParsedCommand::Decision(entry)) => {
+                        self.counts.commands += 1;
+                        self.add_entry(entry, rest, framing, batch);
                     }
-                    said => {
-                        // What was said before is answered before, and perhaps elsewhere; then this is read once more.
-                        if let Some(wait) = self.decide(gathered, mouth) {
+                    parsed => {
+                        // Decide the batch before this command. If that has to wait, this frame is read again later.
+                        if let Some(wait) = self.decide(batch, sink) {
                             return (consumed, wait);
                         }
-                        self.tally.commands += 1;
-                        match self.answer(said, rest, mouth) {
+                        self.counts.commands += 1;
+                        match self.execute(parsed, rest, sink) {
                             None => {}
-                            Some(Stop::Wait(awaited)) => return (consumed + length, Then::Wait(awaited)),
-                            Some(Stop::Close) => return (consumed + length, Then::Close),
+                            Some(SessionStop::Wait(awaited)) => {
+                                return (consumed + length, FeedNext::Wait(awaited));
+                            }
+                            Some(SessionStop::Close) => return (consumed + length, FeedNext::Close),
                         }
                     }
                 }
                 consumed += length;
             }
-            if gathered.is_full()
-                && let Some(wait) = self.decide(gathered, mouth)
+            if batch.is_full()
+                && let Some(wait) = self.decide(batch, sink)
             {
                 return (consumed, wait);
             }
-            if mouth.output.len() >= LARGEST_OUTPUT || self.failures > 0 {
-                return (consumed, self.decide(gathered, mouth).unwrap_or(Then::Feed));
+            if sink.output.len() >= MAX_OUTPUT_BYTES || self.failures > 0 {
+                return (consumed, self.decide(batch, sink).unwrap_or(FeedNext::Feed));
             }
         }
     }
 
-    /// Puts what was gathered to the store and says its answers, unless they have to be awaited.
-    fn decide(&mut self, gathered: &mut Gathered<'_>, mouth: &mut Mouth<'_>) -> Option<Then> {
-        self.bid(gathered, mouth);
-        let entries = &mut gathered.entries;
+    /// Submits the batch and writes the replies, or returns the pending call.
+    fn decide(&mut self, batch: &mut PipelineBatch<'_>, sink: &mut ReplySink<'_>) -> Option<FeedNext> {
+        self.decide_compact(batch, sink);
+        let entries = &mut batch.entries;
         if entries.is_empty() {
             return None;
         }
-        let answers = self.workroom.answers.take().unwrap_or_else(|| Replies::new(Detail::Readings));
-        let (answers, durable) = match self.workroom.room.submit(entries, self.door.limiter(), answers) {
-            StoreReply::Now(answers) => (answers, None),
-            StoreReply::Durable(answers, lsn) => (answers, Some(lsn)),
+        let replies = self.buffers.replies.take().unwrap_or_else(|| Replies::new(Detail::Readings));
+        let (replies, durable) = match self.buffers.batch.submit(entries, self.service.limiter(), replies) {
+            StoreReply::Now(replies) => (replies, None),
+            StoreReply::Durable(replies, lsn) => (replies, Some(lsn)),
             StoreReply::Later(later) => {
-                let owed = |Entry { due, intent, limit_id, key, .. }: Entry<'_>| {
+                let pending = |BatchEntry { format, intent, limit_id, key, .. }: BatchEntry<'_>| {
                     let (limit_id, key) = (limit_id.into(), key.into());
-                    Owed { due, intent, limit_id, key }
+                    PendingReply { format, intent, limit_id, key }
                 };
-                self.owed.extend(entries.drain(..).map(owed));
-                return Some(Then::Wait(Awaited::Decisions(later)));
+                self.pending.extend(entries.drain(..).map(pending));
+                return Some(FeedNext::Wait(PendingStoreCall::Decisions(later)));
             }
         };
-        let mut tally = self.tally;
-        let start = mouth.output.len();
-        let mut speaker = self.speaker(mouth.output);
+        let mut counts = self.counts;
+        let start = sink.output.len();
+        let mut writer = self.decision_writer(sink.output);
         for (index, entry) in entries.iter().enumerate() {
-            tally.order(entry.intent, entry.key, answers.get(index), &self.door);
-            speaker.say(&entry.due, &answers, index);
+            counts.record_order(entry.intent, entry.key, replies.get(index), &self.service);
+            writer.write_reply(&entry.format, &replies, index);
         }
-        mouth.pledge(start, entries.len(), durable);
+        sink.defer(start, entries.len(), durable);
         entries.clear();
-        self.workroom.answers = Some(answers);
-        self.tally = tally;
+        self.buffers.replies = Some(replies);
+        self.counts = counts;
         None
     }
 
-    /// What the frame at the beginning of `rest` says.
-    fn read<'i>(&self, rest: &'i [u8], framing: Framing) -> Result<Said<'i>, (Mistake, Framing)> {
+    /// Parses and authorizes the frame at the start of `rest`.
+    fn parse_command<'i>(
+        &self,
+        rest: &'i [u8],
+        framing: Framing,
+    ) -> Result<ParsedCommand<'i>, (CommandError, Framing)> {
         let arguments = self.reader.arguments(rest);
-        let Some(form) = arguments.get(0).and_then(Form::named) else {
-            return Err((command::unknown(&arguments), framing));
+        let Some(spec) = arguments.get(0).and_then(CommandSpec::named) else {
+            return Err((command::unknown_command(&arguments), framing));
         };
-        // Only a line that nobody knows is taken for a stranger who does not speak the protocol.
+        // Only an unknown inline command ends the connection: the peer does not speak RESP.
         let harmless = |mistake| (mistake, Framing::Array);
-        self.check_leave(form).map_err(harmless)?;
-        self.understand(form.read(&arguments).map_err(harmless)?).map_err(harmless)
+        self.check_access(spec).map_err(harmless)?;
+        self.classify(spec.parse(&arguments).map_err(harmless)?).map_err(harmless)
     }
 
-    fn check_leave(&self, form: &Form) -> Result<(), Mistake> {
-        match (form.leave, &self.pass) {
-            (Leave::Outside, _) | (Leave::Inside, Some(_)) => Ok(()),
-            (Leave::Role(needed), Some(pass)) if pass.role >= needed => Ok(()),
-            (Leave::Role(_), Some(pass)) => Err(Mistake {
+    fn check_access(&self, spec: &CommandSpec) -> Result<(), CommandError> {
+        match (spec.access, &self.permissions) {
+            (CommandAccess::Anonymous, _) | (CommandAccess::Authenticated, Some(_)) => Ok(()),
+            (CommandAccess::Role(needed), Some(permissions)) if permissions.role >= needed => Ok(()),
+            (CommandAccess::Role(_), Some(permissions)) => Err(CommandError {
                 code: "NOPERM",
-                text: format!("a token of role {} may not run the '{}' command", pass.role.word(), form.name)
-                    .into(),
+                text: format!(
+                    "a token of role {} may not run the '{}' command",
+                    permissions.role.word(),
+                    spec.name
+                )
+                .into(),
             }),
-            (_, None) => Err(Mistake { code: NOAUTH, text: "Authentication required.".into() }),
+            (_, None) => Err(CommandError { code: NOAUTH, text: "Authentication required.".into() }),
         }
     }
 
-    /// Tells decisions, which are gathered, from everything else.
-    fn understand<'i>(&self, command: Command<'i>) -> Result<Said<'i>, Mistake> {
-        let covers = |limit_id: &str| self.pass.as_ref().is_some_and(|pass| pass.covers(limit_id));
-        let outside = || Mistake { code: "NOPERM", text: "this token is for other limits".into() };
+    /// Separates decisions, which are batched, from other commands.
+    fn classify<'i>(&self, command: RespCommand<'i>) -> Result<ParsedCommand<'i>, CommandError> {
+        let covers = |limit_id: &str| {
+            self.permissions.as_ref().is_some_and(|permissions| permissions.covers(limit_id))
+        };
+        let outside = || CommandError { code: "NOPERM", text: "this token is for other limits".into() };
         Ok(match command {
-            Command::Decide(question) => {
+            RespCommand::Decide(question) => {
                 let limit_id = covers(question.limit_id).then_some(question.limit_id).ok_or_else(outside)?;
-                Said::Decision(Entry {
-                    due: Due::Question,
+                ParsedCommand::Decision(BatchEntry {
+                    format: ReplyFormat::Decision,
                     intent: question.intent,
                     limit_id,
                     key: question.key,
@@ -463,15 +477,15 @@ impl Session {
                     request_id: question.request_id,
                 })
             }
-            Command::Throttle(throttle) => {
-                covers(RESERVED).then_some(()).ok_or_else(outside)?;
-                let described = self.door.throttles().described(throttle.bucket);
-                let described = described.map_err(|error| match self.door.limiter().store().trouble() {
-                    Some(why) => Mistake { code: "UNAVAILABLE", text: why.to_string().into() },
-                    None => Mistake::err(error.to_string()),
+            RespCommand::Throttle(throttle) => {
+                covers(RESERVED_PREFIX).then_some(()).ok_or_else(outside)?;
+                let bucket = self.service.described_buckets().get_or_create(throttle.bucket);
+                let bucket = bucket.map_err(|error| match self.service.limiter().store().trouble() {
+                    Some(why) => CommandError { code: "UNAVAILABLE", text: why.to_string().into() },
+                    None => CommandError::err(error.to_string()),
                 })?;
-                Said::Decision(Entry {
-                    due: Due::Throttle(throttle.dialect, described),
+                ParsedCommand::Decision(BatchEntry {
+                    format: ReplyFormat::Throttle(throttle.dialect, bucket),
                     intent: Intent::Acquire,
                     limit_id: "",
                     key: throttle.key,
@@ -479,72 +493,78 @@ impl Session {
                     request_id: None,
                 })
             }
-            other => Said::Other(other),
+            other => ParsedCommand::Other(other),
         })
     }
 
-    /// Replies what is not a decision.
-    fn answer(
+    /// Executes a command that is not a decision.
+    fn execute(
         &mut self,
-        said: Result<Said<'_>, (Mistake, Framing)>,
+        parsed: Result<ParsedCommand<'_>, (CommandError, Framing)>,
         rest: &[u8],
-        mouth: &mut Mouth<'_>,
-    ) -> Option<Stop> {
-        let command = match said {
-            Ok(Said::Other(command)) => command,
-            Ok(Said::Decision(_)) => return None,
+        sink: &mut ReplySink<'_>,
+    ) -> Option<SessionStop> {
+        let command = match parsed {
+            Ok(ParsedCommand::Other(command)) => command,
+            Ok(ParsedCommand::Decision(_)) => return None,
             Err((mistake, framing)) => {
-                self.tally.failed_auths += u64::from(mistake.code == NOAUTH);
-                self.writer(mouth.output).error(mistake.code, mistake.text);
+                self.counts.failed_auths += u64::from(mistake.code == NOAUTH);
+                self.writer(sink.output).error(mistake.code, mistake.text);
                 if framing == Framing::Array {
                     return None;
                 }
-                self.cut = Some(Cut::Protocol);
-                return Some(Stop::Close);
+                self.cut = Some(CutReason::Protocol);
+                return Some(SessionStop::Close);
             }
         };
-        let mut writer = self.writer(mouth.output);
+        let mut writer = self.writer(sink.output);
         match command {
-            Command::Decide(_) | Command::Throttle(_) => {}
-            Command::Release { lease } => return self.release(lease, mouth).map(Stop::Wait),
-            Command::Renew { lease, ttl } => return self.renew(lease, ttl, mouth).map(Stop::Wait),
-            Command::Ping { message: None } => writer.simple("PONG"),
-            Command::Ping { message: Some(message) } | Command::Echo { message } => writer.bulk(message),
-            Command::Hello(hello) => self.hello(&hello, mouth),
-            Command::Auth { token } => self.auth(token, mouth),
-            Command::Quit => {
-                writer.simple("OK");
-                return Some(Stop::Close);
+            RespCommand::Decide(_) | RespCommand::Throttle(_) => {}
+            RespCommand::Release { lease } => return self.release(lease, sink).map(SessionStop::Wait),
+            RespCommand::Renew { lease, ttl } => return self.renew(lease, ttl, sink).map(SessionStop::Wait),
+            RespCommand::Ping { message: None } => writer.simple("PONG"),
+            RespCommand::Ping { message: Some(message) } | RespCommand::Echo { message } => {
+                writer.bulk(message)
             }
-            Command::Select { index: 0 } => writer.simple("OK"),
-            Command::Select { .. } => writer.error("ERR", "DB index is out of range"),
-            Command::Commands(inquiry) => self.commands(inquiry, rest, mouth),
-            Command::Client(client) => self.client(client, mouth),
-            Command::Info => writer.text(courtesies::INFO),
+            RespCommand::Hello(hello) => self.hello(&hello, sink),
+            RespCommand::Auth { token } => self.auth(token, sink),
+            RespCommand::Quit => {
+                writer.simple("OK");
+                return Some(SessionStop::Close);
+            }
+            RespCommand::Select { index: 0 } => writer.simple("OK"),
+            RespCommand::Select { .. } => writer.error("ERR", "DB index is out of range"),
+            RespCommand::Commands(query) => self.commands(query, rest, sink),
+            RespCommand::Client(client) => self.client(client, sink),
+            RespCommand::Info => writer.text(connection_commands::INFO),
         }
         None
     }
 
-    fn writer<'o>(&self, output: &'o mut Vec<u8>) -> Writer<'o> {
-        Writer::new(output, self.protocol)
+    fn writer<'o>(&self, output: &'o mut Vec<u8>) -> RespWriter<'o> {
+        RespWriter::new(output, self.protocol)
     }
 
-    fn speaker<'o>(&self, output: &'o mut Vec<u8>) -> Speaker<'_, 'o> {
-        Speaker { writer: self.writer(output), tick: self.door.tick(), throttles: self.door.throttles() }
+    fn decision_writer<'o>(&self, output: &'o mut Vec<u8>) -> DecisionWriter<'_, 'o> {
+        DecisionWriter {
+            writer: self.writer(output),
+            tick: self.service.tick(),
+            described_buckets: self.service.described_buckets(),
+        }
     }
 }
 
-/// What a frame says, as far as it matters for the order of things.
-enum Said<'i> {
-    Decision(Entry<'i>),
-    Other(Command<'i>),
+/// A parsed command: batched or executed in order.
+enum ParsedCommand<'i> {
+    Decision(BatchEntry<'i>),
+    Other(RespCommand<'i>),
 }
 
-impl From<Fault> for Cut {
-    fn from(fault: Fault) -> Cut {
+impl From<FrameError> for CutReason {
+    fn from(fault: FrameError) -> CutReason {
         match fault {
-            Fault::FrameTooLarge | Fault::LineTooLong => Cut::TooLarge,
-            _ => Cut::Protocol,
+            FrameError::FrameTooLarge | FrameError::InlineTooLong => CutReason::TooLarge,
+            _ => CutReason::Protocol,
         }
     }
 }

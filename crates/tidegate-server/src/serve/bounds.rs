@@ -1,66 +1,66 @@
-//! Bounds: how many, how long, how large. Each has a name, so that it can be found, changed and spoken about.
+//! Bounds on the number, size and duration of connections and requests.
 
 use std::time::Duration;
 
-/// The longest head of a request: its line and its fields. A longer one is answered with 431.
-pub const LARGEST_HEAD: usize = 16 * 1024;
+/// The longest request head: request line and header fields. A longer one is answered with 431.
+pub const MAX_HEAD_BYTES: usize = 16 * 1024;
 
-/// The most fields that a head may have.
-pub const MOST_FIELDS: usize = 64;
+/// The most header fields of a request.
+pub const MAX_HEADER_FIELDS: usize = 64;
 
-/// The longest body that is read together with its head. Longer ones, up to the door's bound, are read by the general way.
-pub const LARGEST_PLAIN_BODY: usize = 48 * 1024;
+/// The longest body that the fast path reads. Longer ones, up to the API's bound, go through hyper.
+pub const MAX_FAST_PATH_BODY: usize = 48 * 1024;
 
-/// How much of a body that nobody wants is read and thrown away, so that whoever sends it hears the answer.
-pub const MOST_DISCARDED: usize = 16 * 1024 * 1024;
+/// How much of an unwanted body is read and discarded so that the client reads the response instead of seeing a reset.
+pub const MAX_DISCARDED_BODY: usize = 16 * 1024 * 1024;
 
-/// The most calls that may be open at once on one HTTP/2 connection.
-pub const MOST_STREAMS: u32 = 128;
+/// The most concurrent streams of an HTTP/2 connection.
+pub const MAX_HTTP2_STREAMS: u32 = 128;
 
-/// The most connections that are told at the same time that there is no room. Others are closed without a word.
-pub const MOST_TURNED_AWAY: usize = 256;
+/// The most connections that are rejected with a message at the same time. Others are closed without one.
+pub const MAX_REJECTIONS: usize = 256;
 
-/// How much may be written for a client before it has to take some of it.
-pub const MOST_UNSAID: usize = 256 * 1024;
+/// How much output is buffered for a client before reading stops.
+pub const MAX_PENDING_OUTPUT: usize = 256 * 1024;
 
-/// How much of what a client says is read while it waits for an answer, so that it can be seen when it leaves.
+/// How much input is read while a request waits, so that a disconnect is noticed.
 pub const READ_AHEAD: usize = 16 * 1024;
 
-/// Whoever was answered this many bytes at once lets others have their turn first.
-pub const LONG_TURN: usize = 16 * 1024;
+/// A connection that was served this many bytes in one turn yields to the others.
+pub const YIELD_AFTER_BYTES: usize = 16 * 1024;
 
-/// How long somebody who is sent away may take to read why.
-pub const FAREWELL: Duration = Duration::from_secs(1);
+/// How long a closing connection waits for the client to read the last reply.
+pub const LINGER_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub use tidegate_net::listen::BACKLOG;
 
-/// What may be chosen when a server starts.
+/// Bounds that can be configured.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Bounds {
-    /// The most connections, over all doors and workers. Who comes then is told so and sent away.
+pub struct ConnectionBounds {
+    /// The most connections over all protocols and workers. Further clients get an error and are disconnected.
     pub connections: usize,
-    /// A connection on which nothing was said for this long is closed.
+    /// A connection without input for this long is closed.
     pub idle: Duration,
-    /// From the first byte of a request's head to its last; of a RESP frame, the whole of it. Whoever takes longer is cut off.
+    /// From the first to the last byte of a request head, or of a whole RESP frame.
     pub head: Duration,
-    /// From the first byte of a request to the last of its body.
+    /// From the first byte of a request to the last byte of its body.
     pub request: Duration,
-    /// How long a client may refuse to take what it is answered.
+    /// How long a client may not accept output.
     pub write: Duration,
-    /// How long, after the server was told to stop, those may take who are being answered.
+    /// How long requests in progress may take after the shutdown was triggered.
     pub drain: Duration,
 }
 
-impl Bounds {
-    /// How long a head may take: never longer than the whole request.
+impl ConnectionBounds {
+    /// Time allowed for a head, at most that for the whole request.
     pub fn head(&self) -> Duration {
         self.head.min(self.request)
     }
 }
 
-impl Default for Bounds {
-    fn default() -> Bounds {
-        Bounds {
+impl Default for ConnectionBounds {
+    fn default() -> ConnectionBounds {
+        ConnectionBounds {
             connections: 32_768,
             idle: Duration::from_secs(600),
             head: Duration::from_secs(10),

@@ -1,19 +1,19 @@
 //! One HTTP connection.
 //!
-//! Almost every request is plain: HTTP/1.1, a short head, a body whose length is known, a connection that stays. Such requests are
-//! read out of the worker's buffer and answered with one write (`plain.rs`). As soon as a client says something else — chunks,
-//! `Expect`, `Connection: close`, HTTP/2, an answer that comes piece by piece, anything malformed — the connection is handed over to hyper as it is, with the bytes
-//! that were read, and stays there (`general.rs`). Both ask the same [`Api`](crate::http::Api).
+//! Almost all requests are simple: HTTP/1.1, a short head, a body of known length, keep-alive. The fast path ([`http1_fast_path`]) reads
+//! them from the worker's buffer and answers with one write. Anything else — chunked bodies, `Expect`, `Connection: close`, HTTP/2,
+//! event streams, malformed input — is handed over to hyper with the bytes read so far and stays there ([`hyper_connection`]). Both
+//! dispatch to the same [`HttpApi`](crate::http::HttpApi).
 //!
-//! Decided: what is read here is only what cannot be misunderstood, so that there is one place that knows all of HTTP and it is
-//! not ours. See `docs/decisions/0011-plain-requests-have-a-lane.md`.
+//! The fast path accepts only what is unambiguous, so the full HTTP grammar lives in one place, hyper. See
+//! `docs/decisions/0011-http1-fast-path.md`.
 
-mod body;
-mod calls;
-mod general;
-mod lane;
-mod plain;
-mod rest;
+mod buffered_stream;
+mod http1_fast_path;
+mod http1_request;
+mod hyper_connection;
+mod request_tracker;
+mod response_body;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -24,66 +24,70 @@ use ::http::{HeaderMap, HeaderValue, Request, Response};
 use bytes::Bytes;
 use tokio::net::TcpStream;
 
-use super::worker::Worker;
-use super::{House, Over};
-use crate::http::problem::{Code, Problem};
-use crate::http::{Answered, RouteName, is_open_to_all};
-use crate::tokens::{Pass, Who, bearer};
+use super::worker::ServerWorker;
+use super::{ConnectionEnd, ServerState};
+use crate::http::problem::{Problem, ProblemCode};
+use crate::http::{AnsweredRequest, RouteName, is_public_path};
+use crate::tokens::{Caller, Permissions, bearer};
 
-/// Replies a client until either side has enough.
-pub(super) async fn serve(stream: TcpStream, address: IpAddr, worker: Arc<Worker>) -> Over {
-    match lane::serve(stream, address, &worker).await {
-        lane::Exit::Over(over) => over,
-        // Few come here, and what they need is large; nobody else should have to make room for it.
-        lane::Exit::General(stream, heard) => Box::pin(general::serve(stream, heard, address, &worker)).await,
+/// Serves a connection until either side closes it.
+pub(super) async fn serve(stream: TcpStream, address: IpAddr, worker: Arc<ServerWorker>) -> ConnectionEnd {
+    match http1_fast_path::serve(stream, address, &worker).await {
+        http1_fast_path::FastPathExit::Ended(end) => end,
+        // Boxed: few connections come here, and the future is large.
+        http1_fast_path::FastPathExit::HandOver(stream, input) => {
+            Box::pin(hyper_connection::serve(stream, input, address, &worker)).await
+        }
     }
 }
 
-impl House {
-    /// Replies a request from there.
-    async fn answered(&self, request: Request<Bytes>, address: IpAddr) -> Answered {
-        let who = self.who(request.headers(), address);
-        self.answered_to(request, who).await
+impl ServerState {
+    /// Answers a request from this address.
+    async fn respond(&self, request: Request<Bytes>, address: IpAddr) -> AnsweredRequest {
+        let caller = self.identify_caller(request.headers(), address);
+        self.respond_to(request, caller).await
     }
 
-    /// Replies a request of somebody, or tells them that they showed wrong tokens too often.
-    async fn answered_to(&self, request: Request<Bytes>, who: Result<Who, Duration>) -> Answered {
-        match who {
-            Ok(who) => self.api.respond(request, who).await,
-            Err(_) if is_open_to_all(request.uri().path()) => self.api.respond(request, Who::Stranger).await,
+    /// Answers a request of this caller, or with 429 if the address failed to authenticate too often.
+    async fn respond_to(&self, request: Request<Bytes>, caller: Result<Caller, Duration>) -> AnsweredRequest {
+        match caller {
+            Ok(caller) => self.api.respond(request, caller).await,
+            Err(_) if is_public_path(request.uri().path()) => {
+                self.api.respond(request, Caller::Anonymous).await
+            }
             Err(wait) => {
-                let response = too_often(wait);
-                Answered { response, events: None, route: RouteName::Unknown, granted: None }
+                let response = too_many_attempts(wait);
+                AnsweredRequest { response, events: None, route: RouteName::Unknown, granted: None }
             }
         }
     }
 
-    /// What somebody may do who sends this `Authorization` field, if it is plain that they may do something.
-    fn pass(&self, authorization: Option<&[u8]>) -> Option<Pass> {
-        if self.doorman.is_open() {
-            return Some(Pass::everything());
+    /// The permissions of this `Authorization` header, if any are granted.
+    fn authorize(&self, authorization: Option<&[u8]>) -> Option<Permissions> {
+        if self.authenticator.allows_anonymous() {
+            return Some(Permissions::all());
         }
-        self.doorman.admit(bearer(authorization?)?)
+        self.authenticator.authenticate(bearer(authorization?)?)
     }
 
-    /// Who sends these fields from there; or how long somebody has to wait who showed wrong tokens too often.
-    fn who(&self, fields: &HeaderMap, address: IpAddr) -> Result<Who, Duration> {
-        if self.doorman.is_open() {
-            return Ok(Who::Known(Pass::everything()));
+    /// The caller of a request; or how long the address has to wait after too many failed attempts.
+    fn identify_caller(&self, fields: &HeaderMap, address: IpAddr) -> Result<Caller, Duration> {
+        if self.authenticator.allows_anonymous() {
+            return Ok(Caller::Authenticated(Permissions::all()));
         }
         let Some(token) = fields.get(AUTHORIZATION).and_then(|field| bearer(field.as_bytes())) else {
-            return Ok(Who::Stranger);
+            return Ok(Caller::Anonymous);
         };
-        match self.doorman.admit(token) {
-            Some(pass) => Ok(Who::Known(pass)),
-            None => self.attempts.failed(address).map_or(Ok(Who::Stranger), Err),
+        match self.authenticator.authenticate(token) {
+            Some(permissions) => Ok(Caller::Authenticated(permissions)),
+            None => self.failed_auths.record_failure(address).map_or(Ok(Caller::Anonymous), Err),
         }
     }
 }
 
-fn too_often(wait: Duration) -> Response<Bytes> {
-    let detail = "too many wrong tokens came from this address";
-    let mut response = Problem::new(Code::TooManyAttempts, detail).into_response();
+fn too_many_attempts(wait: Duration) -> Response<Bytes> {
+    let detail = "too many invalid tokens from this address";
+    let mut response = Problem::new(ProblemCode::TooManyAttempts, detail).into_response();
     let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
     response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
     response

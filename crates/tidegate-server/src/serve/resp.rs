@@ -1,7 +1,7 @@
-//! One RESP connection: bytes from the socket to a session and back.
+//! One RESP connection: moves bytes between the socket and a session.
 //!
-//! What was read is answered inside the poll that read it, with one write. Only what the client does not take at once, what waits for the
-//! store's log, and what is decided elsewhere, is waited for. What is ready is said before that, and nothing is read meanwhile.
+//! Input is answered inside the poll that read it, with one write. The connection waits only for a slow client, for the store's log,
+//! and for decisions of a remote store. Ready replies are written before such a wait, and nothing is read during it.
 
 use std::future::{Future, poll_fn};
 use std::net::IpAddr;
@@ -15,304 +15,312 @@ use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use super::Over;
-use super::bounds::LONG_TURN;
-use super::desk::{Desk, at_the_desk};
-use super::saying::{part, say};
-use super::vigil::Lookout;
-use super::watch::{Interruption, Midst, Watch};
-use super::worker::Worker;
-use crate::metrics::Cut;
-use crate::resp::reply::Writer;
-use crate::resp::{Awaited, Pledge, Session, Tally, Then};
+use super::ConnectionEnd;
+use super::bounds::YIELD_AFTER_BYTES;
+use super::busy_poll::PollWindow;
+use super::deadline_watch::{DeadlineWatch, RequestPhase, WaitInterrupt};
+use super::reply_writer::{close_with_linger, write_all};
+use super::thread_buffers::{ThreadBuffers, with_thread_buffers};
+use super::worker::ServerWorker;
+use crate::metrics::CutReason;
+use crate::resp::reply::RespWriter;
+use crate::resp::{DeferredReply, FeedNext, PendingStoreCall, RespSession, SessionCounts};
 
-/// The same as in `Retry-After`.
+/// The error text after too many failed attempts; the seconds match `Retry-After`.
 fn too_many_failures(wait: Duration) -> String {
     let seconds = wait.as_secs() + u64::from(wait.subsec_nanos() > 0);
     format!("too many failed attempts from this address; try again in {seconds} s")
 }
 
-/// A connection and what is kept of it between two polls.
-struct Line {
+/// A connection and what it keeps between polls.
+struct RespConnection {
     stream: TcpStream,
     address: IpAddr,
-    session: Session,
-    worker: Arc<Worker>,
-    /// Half a frame, or what is behind something that is decided elsewhere.
-    kept: Vec<u8>,
-    /// What the client has not taken yet.
-    unsaid: Vec<u8>,
-    /// What waits for the store's log, and is to be said behind it.
-    pledged: Option<Pledged>,
-    /// When the frame began of which there is only a half.
-    half_since: Option<Instant>,
-    /// How many bytes were answered at once, the last time.
-    turn: usize,
-    /// Whether it is looked out for more behind that.
-    lookout: Option<Lookout>,
-    /// Something was answered since the server was told to end.
-    has_had_its_say: bool,
+    session: RespSession,
+    worker: Arc<ServerWorker>,
+    /// A partial frame, or the input behind a pending store call.
+    pending_input: Vec<u8>,
+    /// Output that the client has not accepted yet.
+    pending_output: Vec<u8>,
+    /// Replies that wait for the store's log, and the output behind them.
+    deferred_output: Option<DeferredOutput>,
+    /// When the first byte of the partial frame arrived.
+    partial_since: Option<Instant>,
+    /// Number of bytes processed in the last turn.
+    batch_bytes: usize,
+    /// The current window of busy polling.
+    poll_window: Option<PollWindow>,
+    /// A reply was written after the shutdown was triggered.
+    is_last_reply_written: bool,
 }
 
-/// Replies of which some wait for the log.
-struct Pledged {
+/// Output with replies that wait for the log.
+struct DeferredOutput {
     text: Vec<u8>,
-    pledges: Vec<Pledge>,
+    deferred: Vec<DeferredReply>,
 }
 
 /// What to do after a poll.
-enum Next {
+enum RespStep {
     Read,
-    /// What is unsaid is to be said first; there may be whole frames behind it.
-    Say,
-    Wait(Awaited),
-    /// Say what is unsaid, then close.
+    /// Write the pending output; the input may hold more whole frames.
+    Write,
+    Wait(PendingStoreCall),
+    /// Write the pending output, then close.
     Close,
 }
 
-/// Replies a client until either side has enough.
-pub(super) async fn serve(stream: TcpStream, address: IpAddr, worker: Arc<Worker>) -> Over {
-    let session = Session::new(Arc::clone(&worker.house.door));
-    let mut watch = Watch::new(&worker.house.ending, worker.beat.now(), worker.house.bounds.idle);
-    let mut line = Line {
+/// Serves a connection until either side closes it.
+pub(super) async fn serve(stream: TcpStream, address: IpAddr, worker: Arc<ServerWorker>) -> ConnectionEnd {
+    let session = RespSession::new(Arc::clone(&worker.state.resp));
+    let mut watch = DeadlineWatch::new(&worker.state.shutdown, worker.clock.now(), worker.state.bounds.idle);
+    let mut connection = RespConnection {
         stream,
         address,
         session,
         worker,
-        kept: Vec::new(),
-        unsaid: Vec::new(),
-        pledged: None,
-        half_since: None,
-        turn: 0,
-        lookout: None,
-        has_had_its_say: false,
+        pending_input: Vec::new(),
+        pending_output: Vec::new(),
+        deferred_output: None,
+        partial_since: None,
+        batch_bytes: 0,
+        poll_window: None,
+        is_last_reply_written: false,
     };
-    let over = line.converse(&mut watch).await;
-    if line.has_had_its_say || over == Over::Said {
-        part(line.stream).await;
+    let end = connection.run(&mut watch).await;
+    if connection.is_last_reply_written || end == ConnectionEnd::Completed {
+        close_with_linger(connection.stream).await;
     }
-    line.session.cut().map_or(over, Over::Cut)
+    connection.session.cut().map_or(end, ConnectionEnd::Cut)
 }
 
-impl Line {
-    /// Hears and answers until something ends it.
-    async fn converse(&mut self, watch: &mut Watch) -> Over {
+impl RespConnection {
+    /// Reads and answers until the connection ends.
+    async fn run(&mut self, watch: &mut DeadlineWatch) -> ConnectionEnd {
         loop {
-            let next = match self.heard(watch).await {
+            let next = match self.read_step(watch).await {
                 Ok(next) => next,
-                Err(over) => return over,
+                Err(end) => return end,
             };
-            if let Some(over) = self.follow(next).await {
-                return over;
+            if let Some(end) = self.finish_step(next).await {
+                return end;
             }
-            if self.has_had_its_say {
-                return Over::Ending;
+            if self.is_last_reply_written {
+                return ConnectionEnd::Draining;
             }
-            if self.turn >= LONG_TURN {
-                // Whoever always has more to say must not keep the others waiting.
+            if self.batch_bytes >= YIELD_AFTER_BYTES {
+                // A client that sends without pause must not starve the others.
                 tokio::task::yield_now().await;
             }
         }
     }
 
-    /// Waits for something to read, and answers it.
-    async fn heard(&mut self, watch: &mut Watch) -> Result<Next, Over> {
-        let bounds = &self.worker.house.bounds;
-        // However many pieces a frame comes in, it must be whole in time.
-        let (midst, due) = match self.half_since {
-            None => (Midst::Nothing, self.worker.beat.now() + bounds.idle),
-            Some(since) => (Midst::Request, since + bounds.head()),
+    /// Waits for input and processes it.
+    async fn read_step(&mut self, watch: &mut DeadlineWatch) -> Result<RespStep, ConnectionEnd> {
+        let bounds = &self.worker.state.bounds;
+        // The deadline of a frame does not move when more pieces of it arrive.
+        let (phase, deadline) = match self.partial_since {
+            None => (RequestPhase::Idle, self.worker.clock.now() + bounds.idle),
+            Some(since) => (RequestPhase::InRequest, since + bounds.head()),
         };
-        watch.due(due);
+        watch.set_deadline(deadline);
         poll_fn(|cx| {
-            if let Poll::Ready(next) = at_the_desk(|desk| self.poll_read(cx, desk)) {
+            if let Poll::Ready(next) = with_thread_buffers(|buffers| self.poll_read(cx, buffers)) {
                 return Poll::Ready(next);
             }
-            let Poll::Ready(interruption) = watch.poll(cx, midst) else {
-                self.look_out(cx);
+            let Poll::Ready(interruption) = watch.poll(cx, phase) else {
+                self.keep_polling(cx);
                 return Poll::Pending;
             };
             Poll::Ready(Err(match interruption {
-                Interruption::Ending => Over::Ending,
-                Interruption::Overdue if midst == Midst::Nothing => Over::Cut(Cut::Idle),
-                Interruption::Overdue => Over::Cut(Cut::SlowRequest),
+                WaitInterrupt::Shutdown => ConnectionEnd::Draining,
+                WaitInterrupt::DeadlinePassed if phase == RequestPhase::Idle => {
+                    ConnectionEnd::Cut(CutReason::Idle)
+                }
+                WaitInterrupt::DeadlinePassed => ConnectionEnd::Cut(CutReason::SlowRequest),
             }))
         })
         .await
     }
 
-    /// While it is looked out for more, this is polled again once the worker has looked what there is.
-    fn look_out(&mut self, cx: &mut Context<'_>) {
-        let Some(lookout) = self.lookout else { return };
-        if self.worker.vigil.lasts(lookout, self.worker.since(lookout.since)) {
+    /// Inside the busy-poll window, schedules another poll after the worker has polled its sockets.
+    fn keep_polling(&mut self, cx: &mut Context<'_>) {
+        let Some(poll_window) = self.poll_window else { return };
+        if self.worker.busy_poll.is_active(poll_window, self.worker.since(poll_window.since)) {
             let _again = pin!(tokio::task::yield_now()).poll(cx);
         } else {
-            self.lookout = None;
+            self.poll_window = None;
         }
     }
 
-    fn poll_read(&mut self, cx: &mut Context<'_>, desk: &mut Desk) -> Poll<Result<Next, Over>> {
-        let before = self.kept.len();
-        desk.input[..before].copy_from_slice(&self.kept);
-        let mut room = ReadBuf::new(&mut desk.input[before..]);
+    fn poll_read(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffers: &mut ThreadBuffers,
+    ) -> Poll<Result<RespStep, ConnectionEnd>> {
+        let before = self.pending_input.len();
+        buffers.input[..before].copy_from_slice(&self.pending_input);
+        let mut room = ReadBuf::new(&mut buffers.input[before..]);
         let read = std::task::ready!(Pin::new(&mut self.stream).poll_read(cx, &mut room));
         let length = room.filled().len();
         Poll::Ready(match read {
-            Ok(()) if length == 0 => Err(Over::Left),
-            Ok(()) => Ok(self.answer(before + length, desk)),
-            Err(_) => Err(Over::Left),
+            Ok(()) if length == 0 => Err(ConnectionEnd::ClientClosed),
+            Ok(()) => Ok(self.process_input(before + length, buffers)),
+            Err(_) => Err(ConnectionEnd::ClientClosed),
         })
     }
 
-    /// Replies the first `length` bytes of the input.
-    fn answer(&mut self, length: usize, desk: &mut Desk) -> Next {
-        let (mut done, mut tally) = (0, Tally::default());
-        self.turn = length;
-        desk.room.swap(&mut self.session);
-        let start = self.worker.stopwatch.raw();
-        self.worker.vigil.begin(self.worker.stopwatch.delta_as_nanos(self.worker.vigil.ended(), start));
+    /// Processes the first `length` bytes of the input buffer.
+    fn process_input(&mut self, length: usize, buffers: &mut ThreadBuffers) -> RespStep {
+        let (mut done, mut counts) = (0, SessionCounts::default());
+        self.batch_bytes = length;
+        buffers.session.swap(&mut self.session);
+        let start = self.worker.timer.raw();
+        self.worker
+            .busy_poll
+            .begin_batch(self.worker.timer.delta_as_nanos(self.worker.busy_poll.last_end(), start));
         loop {
-            let fed = self.session.feed(&desk.input[done..length], &mut desk.output);
+            let fed = self.session.feed(&buffers.input[done..length], &mut buffers.output);
             done += fed.consumed;
-            tally += fed.tally;
+            counts += fed.counts;
             let next = match fed.then {
-                Then::Feed if self.has_failed_too_often(&mut desk.output) => Next::Close,
-                Then::Feed => Next::Say,
-                Then::Read => Next::Read,
-                Then::Wait(awaited) => Next::Wait(awaited),
-                Then::Close => Next::Close,
+                FeedNext::Feed if self.has_failed_too_often(&mut buffers.output) => RespStep::Close,
+                FeedNext::Feed => RespStep::Write,
+                FeedNext::Read => RespStep::Read,
+                FeedNext::Wait(awaited) => RespStep::Wait(awaited),
+                FeedNext::Close => RespStep::Close,
             };
-            self.hold_back(fed.pledges, &mut desk.output);
-            let is_said = self.say_now(&mut desk.output);
-            if matches!(next, Next::Say) && is_said && self.pledged.is_none() {
+            self.defer_output(fed.deferred, &mut buffers.output);
+            let is_flushed = self.write_now(&mut buffers.output);
+            if matches!(next, RespStep::Write) && is_flushed && self.deferred_output.is_none() {
                 continue;
             }
-            desk.room.swap(&mut self.session);
-            self.keep(&desk.input[done..length], done);
-            let end = self.worker.stopwatch.raw();
-            self.worker.counts.resp_fed(&tally, self.worker.stopwatch.delta_as_nanos(start, end));
-            let lookout = self.worker.vigil.end(tally.commands, end);
-            self.lookout = lookout.filter(|_| is_said && self.pledged.is_none());
-            return if is_said || !matches!(next, Next::Read) { next } else { Next::Say };
+            buffers.session.swap(&mut self.session);
+            self.retain_input(&buffers.input[done..length], done);
+            let end = self.worker.timer.raw();
+            self.worker.metrics.resp_fed(&counts, self.worker.timer.delta_as_nanos(start, end));
+            let poll_window = self.worker.busy_poll.end_batch(counts.commands, end);
+            self.poll_window = poll_window.filter(|_| is_flushed && self.deferred_output.is_none());
+            return if is_flushed || !matches!(next, RespStep::Read) { next } else { RespStep::Write };
         }
     }
 
-    /// Keeps everything from the first reply on that waits for the log.
-    fn hold_back(&mut self, mut pledges: Vec<Pledge>, output: &mut Vec<u8>) {
-        let Some(first) = pledges.first().map(|pledge| pledge.span.start) else { return };
-        for Pledge { span, .. } in &mut pledges {
+    /// Moves all output from the first deferred reply on out of the shared buffer.
+    fn defer_output(&mut self, mut deferred: Vec<DeferredReply>, output: &mut Vec<u8>) {
+        let Some(first) = deferred.first().map(|reply| reply.span.start) else { return };
+        for DeferredReply { span, .. } in &mut deferred {
             *span = span.start - first..span.end - first;
         }
-        // A buffer of its own, as long as it must be: the shared one is large, and stays where it is.
-        self.pledged = Some(Pledged { text: output[first..].to_vec(), pledges });
+        // An exact copy: the shared buffer is large and stays where it is.
+        self.deferred_output = Some(DeferredOutput { text: output[first..].to_vec(), deferred });
         output.truncate(first);
     }
 
-    /// Says what waits for the log, as far as that becomes durable; what never will is answered with errors.
-    async fn redeem(&mut self) -> Result<(), Over> {
-        let Some(Pledged { text, pledges }) = self.pledged.take() else { return Ok(()) };
-        let (door, mut done) = (Arc::clone(&self.worker.house.door), 0);
-        for pledge in pledges {
-            self.unsaid.extend_from_slice(&text[done..pledge.span.start]);
-            done = pledge.span.end;
-            let mut durable = pin!(durable(door.store(), pledge.lsn));
-            let has_something_to_say = !self.unsaid.is_empty();
+    /// Sends deferred replies in order as the log becomes durable. If the log fails, sends errors instead.
+    async fn send_deferred(&mut self) -> Result<(), ConnectionEnd> {
+        let Some(DeferredOutput { text, deferred }) = self.deferred_output.take() else { return Ok(()) };
+        let (service, mut done) = (Arc::clone(&self.worker.state.resp), 0);
+        for reply in deferred {
+            self.pending_output.extend_from_slice(&text[done..reply.span.start]);
+            done = reply.span.end;
+            let mut durable = pin!(durable(service.store(), reply.lsn));
+            let has_output = !self.pending_output.is_empty();
             let polled = poll_fn(|cx| match durable.as_mut().poll(cx) {
-                Poll::Pending if has_something_to_say => Poll::Ready(None),
+                Poll::Pending if has_output => Poll::Ready(None),
                 polled => polled.map(Some),
             });
             let durable = if let Some(durable) = polled.await {
                 durable
             } else {
-                self.say_rest().await?;
+                self.flush().await?;
                 durable.await
             };
             match durable {
-                // Mostly all of it waits for one place, and is not copied again.
-                Ok(()) if self.unsaid.is_empty() && pledge.span == (0..text.len()) => {
-                    self.unsaid = text;
+                // Common case: one reply spans all of the text, which is moved, not copied.
+                Ok(()) if self.pending_output.is_empty() && reply.span == (0..text.len()) => {
+                    self.pending_output = text;
                     return Ok(());
                 }
-                Ok(()) => self.unsaid.extend_from_slice(&text[pledge.span]),
-                Err(why) => pledge.broken(&why, self.session.protocol(), &mut self.unsaid),
+                Ok(()) => self.pending_output.extend_from_slice(&text[reply.span]),
+                Err(why) => reply.write_errors(&why, self.session.protocol(), &mut self.pending_output),
             }
         }
-        self.unsaid.extend_from_slice(&text[done..]);
+        self.pending_output.extend_from_slice(&text[done..]);
         Ok(())
     }
 
-    /// Keeps what is left when so much is done with.
-    fn keep(&mut self, rest: &[u8], done: usize) {
-        self.has_had_its_say |= done > 0 && self.worker.house.ending.is_told();
+    /// Keeps the unprocessed rest of the input after `done` bytes were processed.
+    fn retain_input(&mut self, rest: &[u8], done: usize) {
+        self.is_last_reply_written |= done > 0 && self.worker.state.shutdown.is_triggered();
         if rest.is_empty() {
-            // A connection that has nothing half said keeps nothing.
-            self.kept = Vec::new();
-            self.half_since = None;
+            // An idle connection keeps no buffer.
+            self.pending_input = Vec::new();
+            self.partial_since = None;
         } else {
-            self.kept.clear();
-            self.kept.extend_from_slice(rest);
-            let is_another = done > 0 || self.half_since.is_none();
-            self.half_since = if is_another { Some(Instant::now()) } else { self.half_since };
+            self.pending_input.clear();
+            self.pending_input.extend_from_slice(rest);
+            let is_another = done > 0 || self.partial_since.is_none();
+            self.partial_since = if is_another { Some(Instant::now()) } else { self.partial_since };
         }
     }
 
     fn has_failed_too_often(&mut self, output: &mut Vec<u8>) -> bool {
         let failures = self.session.take_failures();
-        let attempts = &self.worker.house.attempts;
-        let wait = (0..failures).find_map(|_| attempts.failed(self.address));
+        let failed_auths = &self.worker.state.failed_auths;
+        let wait = (0..failures).find_map(|_| failed_auths.record_failure(self.address));
         if let Some(wait) = wait {
-            Writer::new(output, self.session.protocol()).error("ERR", too_many_failures(wait));
+            RespWriter::new(output, self.session.protocol()).error("ERR", too_many_failures(wait));
         }
         wait.is_some()
     }
 
-    /// Writes as much as goes now; whether that was everything.
-    fn say_now(&mut self, output: &mut Vec<u8>) -> bool {
-        if output.is_empty() && self.unsaid.is_empty() {
+    /// Writes as much as the socket accepts now. Returns whether everything was written.
+    fn write_now(&mut self, output: &mut Vec<u8>) -> bool {
+        if output.is_empty() && self.pending_output.is_empty() {
             return true;
         }
-        let said = if self.unsaid.is_empty() { self.stream.try_write(output) } else { Ok(0) };
-        match said {
-            Ok(length) => self.unsaid.extend_from_slice(&output[length..]),
-            // Whatever else is wrong is found by whoever waits to write the rest.
-            Err(_) => self.unsaid.extend_from_slice(output),
+        let written = if self.pending_output.is_empty() { self.stream.try_write(output) } else { Ok(0) };
+        match written {
+            Ok(length) => self.pending_output.extend_from_slice(&output[length..]),
+            // Other errors are reported by the next blocking write.
+            Err(_) => self.pending_output.extend_from_slice(output),
         }
         output.clear();
-        self.unsaid.is_empty()
+        self.pending_output.is_empty()
     }
 
-    /// Does what a poll could not. `Some` if the connection is over.
-    async fn follow(&mut self, mut next: Next) -> Option<Over> {
+    /// Completes a step that needs to wait. `Some` if the connection has ended.
+    async fn finish_step(&mut self, mut next: RespStep) -> Option<ConnectionEnd> {
         loop {
-            if let Err(over) = self.redeem().await {
-                return Some(over);
+            if let Err(end) = self.send_deferred().await {
+                return Some(end);
             }
-            if let Err(over) = self.say_rest().await {
-                return Some(over);
+            if let Err(end) = self.flush().await {
+                return Some(end);
             }
             match next {
-                Next::Read => return None,
-                Next::Close => return Some(Over::Said),
-                Next::Say => {}
-                Next::Wait(awaited) => {
-                    let answered = awaited.answered().await;
-                    self.session.resume(answered, &mut self.unsaid);
+                RespStep::Read => return None,
+                RespStep::Close => return Some(ConnectionEnd::Completed),
+                RespStep::Write => {}
+                RespStep::Wait(awaited) => {
+                    let answered = awaited.resolve().await;
+                    self.session.resume(answered, &mut self.pending_output);
                 }
             }
-            next = at_the_desk(|desk| {
-                let length = self.kept.len();
-                desk.input[..length].copy_from_slice(&self.kept);
-                self.answer(length, desk)
+            next = with_thread_buffers(|buffers| {
+                let length = self.pending_input.len();
+                buffers.input[..length].copy_from_slice(&self.pending_input);
+                self.process_input(length, buffers)
             });
         }
     }
 
-    /// Waits until the client has taken everything.
-    async fn say_rest(&mut self) -> Result<(), Over> {
-        if self.unsaid.is_empty() {
+    /// Waits until the client has accepted all pending output.
+    async fn flush(&mut self) -> Result<(), ConnectionEnd> {
+        if self.pending_output.is_empty() {
             return Ok(());
         }
-        let unsaid = std::mem::take(&mut self.unsaid);
-        say(&self.stream, &unsaid, self.worker.house.bounds.write).await
+        let pending_output = std::mem::take(&mut self.pending_output);
+        write_all(&self.stream, &pending_output, self.worker.state.bounds.write).await
     }
 }

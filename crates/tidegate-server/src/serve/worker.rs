@@ -1,7 +1,7 @@
-//! A worker: a thread with a runtime of its own, that accepts connections and answers them.
+//! A worker: a thread with its own runtime that accepts and serves connections.
 //!
-//! Workers share the store and nothing else that is written often. A connection stays with the worker that accepted it, so what it
-//! does needs no other thread to wake.
+//! Workers share the store and no other memory that is written often. A connection stays on the worker that accepted it, so serving
+//! it wakes no other thread.
 
 use std::future::Future;
 use std::io;
@@ -9,143 +9,153 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate_net::listen::is_the_clients;
+use tidegate_net::listen::is_connection_error;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
 
-use super::beat::Beat;
-use super::bounds::FAREWELL;
-use super::crowd::Seat;
-use super::saying::part;
-use super::vigil::Vigil;
-use super::{House, http, no_room, resp};
-use crate::metrics::{DoorName, WorkerMetrics};
+use super::bounds::LINGER_TIMEOUT;
+use super::busy_poll::BusyPoll;
+use super::coarse_clock::CoarseClock;
+use super::connection_limit::ConnectionSlot;
+use super::reply_writer::close_with_linger;
+use super::{ServerState, http, rejection_bytes, resp};
+use crate::metrics::{Protocol, WorkerMetrics};
 
-/// How long a worker waits when the system has no more sockets to give.
-const SHORTAGE: Duration = Duration::from_millis(50);
+/// Pause after `accept` fails for lack of file descriptors.
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 
-/// What the connections of one worker share.
+/// State shared by the connections of one worker.
 #[derive(Debug)]
-pub(super) struct Worker {
-    pub(super) house: Arc<House>,
-    pub(super) beat: Arc<Beat>,
-    pub(super) counts: Arc<WorkerMetrics>,
-    pub(super) vigil: Vigil,
-    /// For how long things take; nothing is decided by it.
-    pub(super) stopwatch: quanta::Clock,
+pub(super) struct ServerWorker {
+    pub(super) state: Arc<ServerState>,
+    pub(super) clock: Arc<CoarseClock>,
+    pub(super) metrics: Arc<WorkerMetrics>,
+    pub(super) busy_poll: BusyPoll,
+    /// Measures durations for metrics and busy polling; no decision depends on it.
+    pub(super) timer: quanta::Clock,
 }
 
-impl Worker {
-    /// Nanoseconds since `start`, which [`quanta::Clock::raw`] said.
+impl ServerWorker {
+    /// Nanoseconds since `start`, a value of [`quanta::Clock::raw`].
     pub(super) fn since(&self, start: u64) -> u64 {
-        self.stopwatch.delta_as_nanos(start, self.stopwatch.raw())
+        self.timer.delta_as_nanos(start, self.timer.raw())
     }
 }
 
-/// What a worker listens on.
+/// The sockets that a worker accepts from.
 #[derive(Debug)]
-pub(super) struct Ears {
+pub(super) struct WorkerListeners {
     pub(super) http: Option<std::net::TcpListener>,
     pub(super) resp: Option<std::net::TcpListener>,
 }
 
-/// Works until the server ends and the last connection is over, or has had its time.
-pub(super) fn work(house: Arc<House>, counts: Arc<WorkerMetrics>, ears: Ears) -> io::Result<()> {
+/// Runs until the shutdown is triggered and the last connection has ended, or the drain time has passed.
+pub(super) fn run(
+    state: Arc<ServerState>,
+    metrics: Arc<WorkerMetrics>,
+    listeners: WorkerListeners,
+) -> io::Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let (beat, vigil, stopwatch) = (Beat::new(), Vigil::default(), quanta::Clock::new());
-        let worker = Arc::new(Worker { house, beat, counts, vigil, stopwatch });
-        tokio::spawn(Arc::clone(&worker.beat).go());
-        let http = ears.http.map(TcpListener::from_std).transpose()?;
-        let resp = ears.resp.map(TcpListener::from_std).transpose()?;
-        let doors = [(DoorName::Http, http), (DoorName::Resp, resp)];
-        let accepting: Vec<_> = doors
+        let (clock, busy_poll, timer) = (CoarseClock::new(), BusyPoll::default(), quanta::Clock::new());
+        let worker = Arc::new(ServerWorker { state, clock, metrics, busy_poll, timer });
+        tokio::spawn(Arc::clone(&worker.clock).run());
+        let http = listeners.http.map(TcpListener::from_std).transpose()?;
+        let resp = listeners.resp.map(TcpListener::from_std).transpose()?;
+        let protocols = [(Protocol::Http, http), (Protocol::Resp, resp)];
+        let accepting: Vec<_> = protocols
             .into_iter()
-            .filter_map(|(door, listener)| listener.map(|listener| (door, listener)))
-            .map(|(door, listener)| tokio::spawn(accept(listener, door, Arc::clone(&worker))))
+            .filter_map(|(protocol, listener)| listener.map(|listener| (protocol, listener)))
+            .map(|(protocol, listener)| tokio::spawn(accept(listener, protocol, Arc::clone(&worker))))
             .collect();
         for each in accepting {
-            // It ends when it is told to; if it panicked, the other doors and workers go on.
-            let _ended = each.await;
+            // The task ends on shutdown. If it panicked, the other protocols and workers go on.
+            let _joined = each.await;
         }
-        let drain = worker.house.bounds.drain;
-        let _in_time = tokio::time::timeout(drain, worker.house.everybody_left()).await;
+        let drain = worker.state.bounds.drain;
+        let _in_time = tokio::time::timeout(drain, worker.state.wait_until_empty()).await;
         Ok(())
     })
 }
 
-/// Lets in who comes, until the server ends.
-async fn accept(listener: TcpListener, door: DoorName, worker: Arc<Worker>) {
-    let ending = worker.house.ending.clone();
-    let mut told = std::pin::pin!(ending.told());
+/// Accepts connections until the shutdown.
+async fn accept(listener: TcpListener, protocol: Protocol, worker: Arc<ServerWorker>) {
+    let shutdown = worker.state.shutdown.clone();
+    let mut triggered = std::pin::pin!(shutdown.triggered());
     loop {
         let mut arrival = std::pin::pin!(listener.accept());
         let accepted = std::future::poll_fn(|cx| {
-            if told.as_mut().poll(cx).is_ready() {
+            if triggered.as_mut().poll(cx).is_ready() {
                 return std::task::Poll::Ready(None);
             }
             arrival.as_mut().poll(cx).map(Some)
         });
         match accepted.await {
             None => return,
-            Some(Ok((stream, address))) => admit(stream, address, door, &worker),
-            Some(Err(error)) if is_the_clients(&error) => {}
+            Some(Ok((stream, address))) => admit(stream, address, protocol, &worker),
+            Some(Err(error)) if is_connection_error(&error) => {}
             Some(Err(error)) => {
-                tracing::warn!(door = door.word(), %error, "cannot accept connections; trying again");
-                tokio::time::sleep(SHORTAGE).await;
+                tracing::warn!(door = protocol.word(), %error, "cannot accept connections; trying again");
+                tokio::time::sleep(ACCEPT_BACKOFF).await;
             }
         }
     }
 }
 
-fn admit(stream: TcpStream, address: SocketAddr, door: DoorName, worker: &Arc<Worker>) {
-    // Replies are small and whole; waiting for more to say would only make them late.
-    let _as_it_is = stream.set_nodelay(true);
-    if let Some(seat) = worker.house.crowd.enter() {
-        worker.counts.opened(door);
-        tokio::spawn(attend(stream, address, door, Arc::clone(worker), seat));
+fn admit(stream: TcpStream, address: SocketAddr, protocol: Protocol, worker: &Arc<ServerWorker>) {
+    // Replies are written whole; Nagle's algorithm would only delay them.
+    let _best_effort = stream.set_nodelay(true);
+    if let Some(slot) = worker.state.connections.try_acquire() {
+        worker.metrics.opened(protocol);
+        tokio::spawn(serve_connection(stream, address, protocol, Arc::clone(worker), slot));
         return;
     }
-    worker.counts.refused_connection(door);
-    if let Some(seat) = worker.house.turned_away.enter() {
-        tokio::spawn(turn_away(stream, door, seat));
+    worker.metrics.refused_connection(protocol);
+    if let Some(slot) = worker.state.rejections.try_acquire() {
+        tokio::spawn(reject(stream, protocol, slot));
     }
 }
 
-async fn attend(stream: TcpStream, address: SocketAddr, door: DoorName, worker: Arc<Worker>, seat: Seat) {
-    let attendance = Attendance { worker: Arc::clone(&worker), door, seat: Some(seat) };
-    let over = match door {
-        DoorName::Http => http::serve(stream, address.ip(), worker).await,
-        DoorName::Resp => resp::serve(stream, address.ip(), worker).await,
+async fn serve_connection(
+    stream: TcpStream,
+    address: SocketAddr,
+    protocol: Protocol,
+    worker: Arc<ServerWorker>,
+    slot: ConnectionSlot,
+) {
+    let guard = ConnectionGuard { worker: Arc::clone(&worker), protocol, slot: Some(slot) };
+    let end = match protocol {
+        Protocol::Http => http::serve(stream, address.ip(), worker).await,
+        Protocol::Resp => resp::serve(stream, address.ip(), worker).await,
     };
-    if let Some(reason) = over.cut() {
-        attendance.worker.counts.cut(door, reason);
+    if let Some(reason) = end.cut() {
+        guard.worker.metrics.cut(protocol, reason);
     }
-    tracing::debug!(door = door.word(), peer = %address, over = ?over, "connection over");
+    tracing::debug!(door = protocol.word(), peer = %address, end = ?end, "connection closed");
 }
 
-/// That somebody is here. However they leave, also by a panic, they are not counted any more.
-struct Attendance {
-    worker: Arc<Worker>,
-    door: DoorName,
-    seat: Option<Seat>,
+/// Uncounts the connection on drop, also after a panic.
+struct ConnectionGuard {
+    worker: Arc<ServerWorker>,
+    protocol: Protocol,
+    slot: Option<ConnectionSlot>,
 }
 
-impl Drop for Attendance {
+impl Drop for ConnectionGuard {
     fn drop(&mut self) {
-        self.worker.counts.closed(self.door);
-        // First the place is free, then others are told: they look how many are left.
-        drop(self.seat.take());
-        self.worker.house.somebody_left();
+        self.worker.metrics.closed(self.protocol);
+        // Free the slot before the notification: the waiter reads the number of open connections.
+        drop(self.slot.take());
+        self.worker.state.notify_connection_closed();
     }
 }
 
-/// Tells somebody for whom there is no room that this is so.
-async fn turn_away(mut stream: TcpStream, door: DoorName, seat: Seat) {
-    let told = tokio::time::timeout(FAREWELL, stream.write_all(no_room(door))).await;
-    if matches!(told, Ok(Ok(()))) {
-        part(stream).await;
+/// Sends an error to a client over the connection limit and closes the connection.
+async fn reject(mut stream: TcpStream, protocol: Protocol, slot: ConnectionSlot) {
+    let triggered = tokio::time::timeout(LINGER_TIMEOUT, stream.write_all(rejection_bytes(protocol))).await;
+    if matches!(triggered, Ok(Ok(()))) {
+        close_with_linger(stream).await;
     }
-    drop(seat);
+    drop(slot);
 }

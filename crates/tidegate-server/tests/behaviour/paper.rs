@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tidegate_server::refusals::{Line, Sink};
+use tidegate_server::refusal_log::{RefusalLine, RefusalSink};
 
 /// Lines as they were told. Copies are the same paper.
 #[derive(Clone, Default)]
@@ -15,11 +15,11 @@ impl Paper {
     }
 }
 
-impl Sink for Paper {
-    fn line(&self, line: &Line<'_>) {
-        let Line { limit, item, key, door, left_out } = line;
+impl RefusalSink for Paper {
+    fn line(&self, line: &RefusalLine<'_>) {
+        let RefusalLine { limit, item, key, protocol, left_out } = line;
         let key = key.as_deref().unwrap_or("nobody");
-        let told = format!("{limit} {item} {key} {} {left_out}", door.word());
+        let told = format!("{limit} {item} {key} {} {left_out}", protocol.word());
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(told);
     }
 }

@@ -8,9 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tidegate::{Catalog, ManualClock, Memory, MemoryStore, Tick};
-use tidegate_server::metrics::Reloads;
-use tidegate_server::reload::{Looked, Outcome, Reloader};
-use tidegate_server::rules::Rules;
+use tidegate_server::live_settings::LiveSettings;
+use tidegate_server::metrics::ReloadSource;
+use tidegate_server::settings_reloader::{ReloadOutcome, SettingsPoll, SettingsReloader};
 
 use crate::resp::stage::START;
 
@@ -19,7 +19,7 @@ struct Scene {
     directory: PathBuf,
     clock: Arc<ManualClock>,
     store: Arc<MemoryStore>,
-    reloader: Arc<Reloader>,
+    reloader: Arc<SettingsReloader>,
 }
 
 static SCENES: AtomicUsize = AtomicUsize::new(0);
@@ -36,8 +36,8 @@ impl Scene {
         fs::create_dir_all(&directory).expect("a directory");
         let clock = Arc::new(ManualClock::at(START));
         let store = Arc::new(MemoryStore::new(Arc::clone(&clock), Memory::default()));
-        let rules = Arc::new(Rules::new(Arc::clone(&store) as _));
-        let reloader = Arc::new(Reloader::new(directory.join(file), rules, Arc::clone(&clock)));
+        let rules = Arc::new(LiveSettings::new(Arc::clone(&store) as _));
+        let reloader = Arc::new(SettingsReloader::new(directory.join(file), rules, Arc::clone(&clock)));
         Scene { directory, clock, store, reloader }
     }
 
@@ -57,16 +57,16 @@ impl Scene {
     /// Looks until nothing has been new for a long while.
     fn settle(&self) {
         for _ in 0..20 {
-            assert_eq!(self.reloader.look(), Looked::Same);
+            assert_eq!(self.reloader.poll(), SettingsPoll::Unchanged);
         }
     }
 
     /// What is read after something was done to the file: at the second look, because the first may have seen half of it.
     #[track_caller]
-    fn reads(&self) -> Outcome {
-        assert_eq!(self.reloader.look(), Looked::Changing);
-        match self.reloader.look() {
-            Looked::Read(outcome) => outcome,
+    fn reads(&self) -> ReloadOutcome {
+        assert_eq!(self.reloader.poll(), SettingsPoll::Unsettled);
+        match self.reloader.poll() {
+            SettingsPoll::Read(outcome) => outcome,
             other => panic!("it was the same twice: {other:?}"),
         }
     }
@@ -174,7 +174,7 @@ fn an_edit_without_auth_lets_nobody_in() {
     assert!(scene.reloader.reload_now().result.is_ok(), "with an empty list nobody comes in");
 }
 
-/// Who never asked for tokens need not begin to.
+/// Caller never asked for tokens need not begin to.
 #[test]
 fn an_edit_may_add_auth() {
     let scene = Scene::with(&file(&["a"]));
@@ -204,7 +204,7 @@ fn half_a_file_is_not_taken() {
     let whole = file(&["a", "b", "c"]);
     for end in [10, 40, 41, whole.len() - 1] {
         scene.write(&whole[..end]);
-        assert_eq!(scene.reloader.look(), Looked::Changing, "somebody is writing");
+        assert_eq!(scene.reloader.poll(), SettingsPoll::Unsettled, "somebody is writing");
     }
     scene.write(&whole);
     scene.loads(&["a", "b", "c"]);
@@ -226,7 +226,7 @@ fn renames_are_noticed() {
 fn a_file_may_vanish_and_come_back() {
     let scene = Scene::with(&file(&["a"]));
     fs::remove_file(scene.reloader.path()).expect("it is there");
-    assert_eq!(scene.reloader.look(), Looked::Changing, "somebody may be about to replace it");
+    assert_eq!(scene.reloader.poll(), SettingsPoll::Unsettled, "somebody may be about to replace it");
     scene.write(&file(&["a", "b"]));
     scene.loads(&["a", "b"]);
     scene.settle();
@@ -277,15 +277,15 @@ fn a_bad_file_leaves_the_rules_and_is_told_once() {
     assert_eq!(last.at, Tick::NANOSECOND.since_epoch(START) + Duration::from_secs(60));
     assert_eq!((standing.succeeded, standing.failed, standing.loaded_at), (1, 1, loaded_at));
     let failed = last.result.expect_err("it failed");
-    assert_eq!(failed.summary, "1 error in the settings file, the first on line 2; the log says all of it");
-    let so_far = scene.reloader.so_far();
-    assert!(so_far.last_failed && so_far.last_success == loaded_at);
+    assert_eq!(failed.summary, "1 error in the settings file, the first on line 2; see the log");
+    let counts = scene.reloader.counts();
+    assert!(counts.last_failed && counts.last_success == loaded_at);
 
     scene.write(&file(&["a"]));
     scene.loads(&["a"]);
-    let so_far = scene.reloader.so_far();
-    assert_eq!((so_far.succeeded, so_far.failed, so_far.last_failed), (2, 1, false));
-    assert_eq!(so_far.last_success, Some(last.at));
+    let counts = scene.reloader.counts();
+    assert_eq!((counts.succeeded, counts.failed, counts.last_failed), (2, 1, false));
+    assert_eq!(counts.last_success, Some(last.at));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 mod admission;
 mod bids;
-mod courtesies;
+mod connection_commands;
 mod decisions;
 mod frames;
 mod pipelines;

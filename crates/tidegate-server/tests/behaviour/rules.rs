@@ -10,17 +10,17 @@ use tidegate::{
     Capacity, Catalog, Edit, ExpectedVersion, ItemSpec, LimitSpec, LimitStore, Limiter, ManualClock, Policy,
 };
 use tidegate::{Memory, MemoryStore, Store, file};
-use tidegate_server::resp::{Door, Session};
-use tidegate_server::rules::{Applied, Rules, Unfit};
-use tidegate_server::tokens::{NewToken, Role, Who};
+use tidegate_server::live_settings::{LiveSettings, SettingsApplied, SettingsRejected};
+use tidegate_server::resp::{RespService, RespSession};
+use tidegate_server::tokens::{Caller, NewToken, Role};
 use tidegate_testkit::logged_store::{LoggedStore, ManualLog};
 
 use crate::resp::stage::{START, say};
 
-/// Rules, the store they are for, and somebody who asks it.
+/// LiveSettings, the store they are for, and somebody who asks it.
 struct Scene {
     store: Arc<MemoryStore>,
-    rules: Rules,
+    rules: LiveSettings,
     limiter: Limiter,
 }
 
@@ -29,17 +29,17 @@ impl Scene {
         let clock = Arc::new(ManualClock::at(START));
         let store = Arc::new(MemoryStore::new(clock, Memory::default()));
         let full: Arc<dyn LimitStore> = Arc::clone(&store) as _;
-        Scene { rules: Rules::new(Arc::clone(&full)), limiter: Limiter::new(full), store }
+        Scene { rules: LiveSettings::new(Arc::clone(&full)), limiter: Limiter::new(full), store }
     }
 
     #[track_caller]
-    fn apply(&self, text: &str) -> Applied {
+    fn apply(&self, text: &str) -> SettingsApplied {
         self.rules.apply(settings(text)).expect("they make sense")
     }
 
     #[track_caller]
     fn fails(&self, settings: Settings) -> Vec<String> {
-        let Unfit { flaws } = self.rules.apply(settings).expect_err("they make no sense");
+        let SettingsRejected { flaws } = self.rules.apply(settings).expect_err("they make no sense");
         flaws.into_iter().map(|flaw| flaw.field).collect()
     }
 
@@ -57,8 +57,8 @@ fn settings(text: &str) -> Settings {
     read("tidegate.yaml", text.as_bytes()).unwrap_or_else(|wrong| panic!("{wrong}")).settings
 }
 
-fn applied(added: usize, changed: usize, removed: usize, unchanged: usize) -> Applied {
-    Applied { added, changed, removed, unchanged, ..Applied::default() }
+fn applied(added: usize, changed: usize, removed: usize, unchanged: usize) -> SettingsApplied {
+    SettingsApplied { added, changed, removed, unchanged, ..SettingsApplied::default() }
 }
 
 fn total(id: &str, most: u64) -> LimitSpec {
@@ -142,27 +142,27 @@ fn what_fails_changes_nothing() {
 
     assert_eq!(scene.ids(), ["a", "b"]);
     assert!(scene.rules.is_from_file("a") && !scene.rules.is_from_file("new"));
-    assert_eq!(scene.rules.tokens().who(None), Who::Stranger, "nobody was let in");
+    assert_eq!(scene.rules.tokens().identify(None), Caller::Anonymous, "nobody was let in");
     assert!(Arc::ptr_eq(&before, &scene.rules.in_force()));
 }
 
 #[test]
 fn nobody_comes_in_before_it_is_known_who_may() {
     let scene = Scene::new();
-    assert_eq!(scene.rules.tokens().who(None), Who::Stranger);
+    assert_eq!(scene.rules.tokens().identify(None), Caller::Anonymous);
     scene.apply("limits: []");
-    assert!(scene.rules.tokens().is_open());
+    assert!(scene.rules.tokens().allows_anonymous());
 }
 
 #[test]
 fn an_edit_does_not_let_strangers_in_where_strangers_come() {
     let store: Arc<dyn LimitStore> =
         Arc::new(MemoryStore::new(Arc::new(ManualClock::at(START)), Memory::default()));
-    let rules = Rules::new(store).with_tokens_only();
+    let rules = LiveSettings::new(store).require_tokens();
     rules.apply(settings("auth: {tokens: []}")).expect("it makes sense");
     let unfit = rules.apply(settings(TWO)).expect_err("everybody would come in");
     assert_eq!(unfit.flaws[0].field, "auth");
-    assert!(!rules.tokens().is_open());
+    assert!(!rules.tokens().allows_anonymous());
 }
 
 #[test]
@@ -188,7 +188,7 @@ const OUTSIDE: &str = "-NOAUTH Authentication required.";
 
 /// A token that everybody may read here, and its place in a file.
 fn token(role: &str) -> (String, String) {
-    let new = NewToken::make().expect("randomness");
+    let new = NewToken::generate().expect("randomness");
     let line = format!("{{name: t, sha256: {}, role: {role}}}", new.sha256);
     (new.secret, line)
 }
@@ -200,9 +200,10 @@ fn who_came_in_with_a_token_leaves_with_it() {
     let (two, two_line) = token("read");
     let file = |tokens: &str| format!("{TWO}auth: {{tokens: [{tokens}]}}");
     scene.apply(&file(&format!("{one_line}, {two_line}")));
-    let door = Arc::new(Door::new(Arc::clone(&scene.store) as _, Arc::clone(scene.rules.tokens()) as _));
+    let door =
+        Arc::new(RespService::new(Arc::clone(&scene.store) as _, Arc::clone(scene.rules.tokens()) as _));
     let mut sessions = [one, two].map(|secret| {
-        let mut session = Session::new(Arc::clone(&door));
+        let mut session = RespSession::new(Arc::clone(&door));
         assert_eq!(say(&mut session, &format!("AUTH {secret}")), "+OK");
         assert!(!format!("{session:?}").contains(&secret), "a secret is not kept");
         session
@@ -227,8 +228,9 @@ fn who_came_in_with_a_token_leaves_with_it() {
 fn a_guest_of_an_open_door_leaves_when_it_closes() {
     let scene = Scene::new();
     scene.apply(TWO);
-    let door = Arc::new(Door::new(Arc::clone(&scene.store) as _, Arc::clone(scene.rules.tokens()) as _));
-    let mut session = Session::new(door);
+    let door =
+        Arc::new(RespService::new(Arc::clone(&scene.store) as _, Arc::clone(scene.rules.tokens()) as _));
+    let mut session = RespSession::new(door);
     assert_eq!(say(&mut session, "PING"), "+PONG");
     let (secret, line) = token("read");
     scene.apply(&format!("auth: {{tokens: [{line}]}}"));
@@ -237,10 +239,10 @@ fn a_guest_of_an_open_door_leaves_when_it_closes() {
     assert_eq!(say(&mut session, "PING"), "+PONG");
 }
 
-/// Rules over a store with this log, shared with a thread that applies them.
-fn logged(log: &ManualLog) -> Arc<Rules> {
+/// LiveSettings over a store with this log, shared with a thread that applies them.
+fn logged(log: &ManualLog) -> Arc<LiveSettings> {
     let store = MemoryStore::new(Arc::new(ManualClock::at(START)), Memory::default());
-    Arc::new(Rules::new(Arc::new(LoggedStore::new(Arc::new(store), log.clone()))))
+    Arc::new(LiveSettings::new(Arc::new(LoggedStore::new(Arc::new(store), log.clone()))))
 }
 
 #[test]
@@ -252,11 +254,11 @@ fn rules_are_applied_when_the_limits_are_durable() {
         std::thread::spawn(move || rules.apply(settings(TWO)))
     };
     log.wait_for_waiters(1);
-    assert!(!rules.tokens().is_open(), "nobody comes in by rules that may be forgotten");
+    assert!(!rules.tokens().allows_anonymous(), "nobody comes in by rules that may be forgotten");
     assert!(!applying.is_finished());
     log.sync_all();
     assert_eq!(applying.join().expect("it does not fail"), Ok(applied(2, 0, 0, 0)));
-    assert!(rules.tokens().is_open());
+    assert!(rules.tokens().allows_anonymous());
 }
 
 #[test]
@@ -264,10 +266,10 @@ fn rules_that_cannot_be_written_down_are_not_applied() {
     let log = ManualLog::manual();
     let rules = logged(&log);
     log.fail("the disk is full");
-    let Unfit { flaws } = rules.apply(settings(TWO)).expect_err("they are not durable");
+    let SettingsRejected { flaws } = rules.apply(settings(TWO)).expect_err("they are not durable");
     assert_eq!(flaws[0].field, "store");
     assert!(flaws[0].message.contains("the disk is full"), "{}", flaws[0].message);
-    assert!(!rules.tokens().is_open());
+    assert!(!rules.tokens().allows_anonymous());
     assert!(rules.is_from_file("a"), "it is there, and nobody else changes it");
 }
 
@@ -364,9 +366,9 @@ fn a_limit_that_cannot_keep_tasks_is_told_as_that_and_charged_nothing() {
 }
 
 /// Another process with the same store.
-fn beside(scene: &Scene, over: ActivitySpec) -> (Rules, Activity) {
+fn beside(scene: &Scene, over: ActivitySpec) -> (LiveSettings, Activity) {
     let activity = Activity::of_store(scene.limiter.clone());
-    (Rules::new(Arc::clone(&scene.store) as _).with_activity(activity.clone(), over), activity)
+    (LiveSettings::new(Arc::clone(&scene.store) as _).with_activity(activity.clone(), over), activity)
 }
 
 #[test]
@@ -374,22 +376,22 @@ fn the_environment_is_put_at_the_start_and_left_alone_by_those_who_say_nothing()
     let (scene, _) = with_activity(ActivitySpec::default());
     let over = ActivitySpec { max_concurrent_tasks: Some(Capacity::AtMost(2)), ..ActivitySpec::default() };
     let (rules, _) = beside(&scene, over);
-    rules.apply_nothing().expect("they make sense");
+    rules.apply_defaults().expect("they make sense");
     let tasks = || scene.store.get("activity").expect("a limit").spec().items[2].limit;
     assert_eq!(tasks(), Capacity::AtMost(2), "before anybody asks");
-    assert!(rules.tokens().is_open());
+    assert!(rules.tokens().allows_anonymous());
     let (silent, activity) = beside(&scene, ActivitySpec::default());
-    silent.apply_nothing().expect("nothing is always possible");
+    silent.apply_defaults().expect("nothing is always possible");
     let _task = now(activity.set_active("u")).expect("room");
     assert_eq!((limited(&activity, "u"), tasks()), (None, Capacity::AtMost(2)));
     // Nor is an edit undone by whoever starts again and says nothing.
     let edited = activity::Rules { max_concurrent_tasks: Capacity::AtMost(50), ..activity::Rules::default() };
     scene.store.put(edited.spec(), ExpectedVersion::Present).expect("an edit");
     let (again, activity) = beside(&scene, ActivitySpec::default());
-    again.apply_nothing().expect("nothing is always possible");
+    again.apply_defaults().expect("nothing is always possible");
     let _task = now(activity.set_active("u")).expect("room");
     assert_eq!(tasks(), Capacity::AtMost(50));
-    // Who has numbers says them again when settings are read again.
+    // Caller has numbers says them again when settings are read again.
     rules.apply(settings("limits: []")).expect("they make sense");
     assert_eq!(tasks(), Capacity::AtMost(2));
 }
@@ -399,15 +401,15 @@ fn only_a_file_takes_what_another_file_gave() {
     let scene = Scene::new();
     assert_eq!(scene.apply(TWO), applied(2, 0, 0, 0));
     let (without, _) = beside(&scene, ActivitySpec::default());
-    without.apply_nothing().expect("nothing is always possible");
+    without.apply_defaults().expect("nothing is always possible");
     assert_eq!(scene.ids(), ["a", "b"], "who has no file removes nothing");
     assert!(without.is_from_file("a"), "and changes nothing that is written in one");
     let (other, _) = beside(&scene, ActivitySpec::default());
     let found = other.apply(settings("limits: [{id: b, items: [{policy: total, limit: 5}]}]"));
-    assert_eq!(found.expect("they make sense").taken, ["a"]);
+    assert_eq!(found.expect("they make sense").retired_foreign, ["a"]);
     other.apply(settings("limits: [{id: c, items: [{policy: total, limit: 5}]}]")).expect("they make sense");
     assert!(without.is_from_file("c"), "whenever it came");
     // What it gave itself it may take without a word.
-    assert!(other.apply(settings("limits: []")).expect("they make sense").taken.is_empty());
+    assert!(other.apply(settings("limits: []")).expect("they make sense").retired_foreign.is_empty());
     assert!(scene.ids().is_empty());
 }

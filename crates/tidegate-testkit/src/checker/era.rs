@@ -1,15 +1,15 @@
-//! An era: the time in which an item was the same item, though its numbers may have changed.
+//! An era: the time during which an item stays the same item, though its numbers may change.
 //!
 //! ```text
 //!   edits          ├──┤            ├─┤               ├───┤
-//!   text      5 per 1s │ 9 per 2s   │     removed     │  5 per 1s
+//!   definition 5 per 1s│ 9 per 2s   │     removed     │  5 per 1s
 //!   eras     ├──────── one ────────┤                     ├───── another ─────
 //!   terms    ├─────────┤
 //!                  ├───────────────┤         may have been in force, from the start of an edit to the end of the next
 //! ```
 //!
-//! What an item remembers goes with it, and so does what it means: another policy, another zone or another way to charge
-//! begins another era. Grants that may have been decided on either side of such an edit are left out of both.
+//! Another policy, time zone or way to charge starts another era. Grants that may have been decided on either side of
+//! such an edit belong to no era.
 
 use std::cell::OnceCell;
 use std::ops::Range;
@@ -19,22 +19,22 @@ use tidegate_core::{Amount, Capacity, Charge, ItemSpec, LimitSpec, Mode, Policy,
 use super::refill::BucketRefill;
 use super::{LimitRecord, ObservedOrder, ObservedReset};
 
-/// One item while it was the same.
+/// One era of one item.
 pub(super) struct ItemEra<'a> {
     pub(super) tick: Tick,
     pub(super) spec: &'a LimitSpec,
     pub(super) resets: &'a [ObservedReset],
-    /// What it said, one text after the other; never empty.
+    /// The definitions of the item, in order. Never empty.
     pub(super) terms: Vec<EraTerms<'a>>,
-    /// Grants belong to it that were certainly decided after this instant, if there was anything before it.
+    /// Grants of this era were certainly decided after this instant, if another definition came before.
     after: Option<u64>,
-    /// And before this one.
+    /// Grants of this era were certainly decided before this instant.
     before: u64,
-    /// How a bucket fills, once somebody has asked.
+    /// Refill of a bucket, computed on first use.
     refill: OnceCell<BucketRefill>,
 }
 
-/// What an item said, and from when to when that may have been in force.
+/// A definition of an item and when it may have been in force.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct EraTerms<'a> {
     pub(super) from: u64,
@@ -56,12 +56,12 @@ impl<'a> ItemEra<'a> {
         names.iter().flat_map(|name| ItemEra::of(record, &texts, name)).collect()
     }
 
-    /// The eras of one item, by its name.
+    /// The eras of the item with this name.
     fn of(record: &'a LimitRecord, texts: &[&'a LimitSpec], name: &str) -> Vec<ItemEra<'a>> {
         let mut eras: Vec<ItemEra<'a>> = Vec::new();
         let mut goes_on = false;
         for (index, &spec) in texts.iter().enumerate() {
-            // Text `index` was put in force by the edit before it, and out of force by the next.
+            // The edit before definition `index` put it in force, and the next edit replaced it.
             let (from, after) = match index.checked_sub(1).map(|edit| &record.edits[edit]) {
                 Some(edit) => (edit.start.ticks(), Some(edit.end.ticks())),
                 None => (0, None),
@@ -99,12 +99,12 @@ impl<'a> ItemEra<'a> {
         eras
     }
 
-    /// The item, as it was at first.
+    /// The first definition of the item.
     pub(super) fn item(&self) -> &'a ItemSpec {
         self.terms[0].item
     }
 
-    /// The orders that were certainly decided in this era, of those that are given by their earliest instant.
+    /// The orders that were certainly decided in this era. `entries` must be sorted by their earliest instant.
     pub(super) fn contains<'e>(
         &self,
         entries: &[&'e ObservedOrder],
@@ -112,7 +112,7 @@ impl<'a> ItemEra<'a> {
         let first = self.after.map_or(0, |after| entries.partition_point(|entry| entry.earliest() <= after));
         let end = entries.partition_point(|entry| entry.earliest() < self.before);
         let decided = entries[first.min(end)..end].iter().copied();
-        // What was held of an item is settled only while it is the same.
+        // A hold is settled only while its item exists.
         let held = move |entry: &ObservedOrder| {
             self.after.zip(entry.forced).is_none_or(|(after, held)| after < held.ticks())
         };
@@ -124,25 +124,25 @@ impl<'a> ItemEra<'a> {
         self.before
     }
 
-    /// Which terms may have been in force at some instant from `from` to `to`.
+    /// Indices of the terms that may have been in force at some instant from `from` to `to`.
     pub(super) fn in_force(&self, from: u64, to: u64) -> Range<usize> {
-        // Edits come one after the other, so both ends of the terms rise.
+        // Edits do not overlap, so both ends of the terms rise.
         let first = self.terms.partition_point(|term| term.to < from);
         let end = self.terms.partition_point(|term| term.from <= to);
         first.min(end)..end
     }
 
-    /// The same, as they read.
+    /// The terms that may have been in force.
     fn touching(&self, from: u64, to: u64) -> &[EraTerms<'a>] {
         &self.terms[self.in_force(from, to)]
     }
 
-    /// How a bucket fills.
+    /// Refill of the bucket.
     pub(super) fn refill(&self) -> &BucketRefill {
         self.refill.get_or_init(|| BucketRefill::new(self))
     }
 
-    /// The most that any of them allowed at once; `None` if there was no end to it.
+    /// The largest capacity of the terms in force; `None` if unlimited.
     pub(super) fn most(&self, from: u64, to: u64) -> Option<u128> {
         let most = |term: &EraTerms<'_>| match term.item.policy {
             Policy::Bucket { burst, .. } => burst_of(term.item.limit, burst),
@@ -156,12 +156,12 @@ impl<'a> ItemEra<'a> {
         Some(largest)
     }
 
-    /// The shortest window that any of them had.
+    /// The shortest window of the terms in force.
     pub(super) fn shortest_window(&self, from: u64, to: u64) -> u64 {
         self.touching(from, to).iter().map(|term| self.window(term)).min().unwrap_or(0)
     }
 
-    /// The longest window that the item ever had.
+    /// The longest window of the era.
     pub(super) fn longest_window(&self) -> u64 {
         self.terms.iter().map(|term| self.window(term)).max().unwrap_or(0)
     }
@@ -170,7 +170,8 @@ impl<'a> ItemEra<'a> {
         term.item.policy.window().map_or(0, |window| self.tick.span(window).ticks())
     }
 
-    /// The ticks between two units of a bucket, term by term. One that refuses everything goes on draining as before.
+    /// Ticks between two units of a bucket, for each term. A bucket with capacity zero keeps draining at its former
+    /// rate.
     pub(super) fn steps(&self) -> Vec<u64> {
         let mut before = None;
         let step = |term: &EraTerms<'_>| {
@@ -187,7 +188,7 @@ impl<'a> ItemEra<'a> {
     }
 }
 
-/// Whether an item of this text counts everything that is granted.
+/// Whether the item counts everything that is granted.
 fn counts(spec: &LimitSpec, item: &ItemSpec) -> bool {
     let forgets = matches!(item.policy, Policy::Bucket { .. }) && item.limit == Capacity::Unlimited;
     spec.mode == Mode::Enforce && !forgets
@@ -204,7 +205,7 @@ fn is_same(era: &ItemEra<'_>, spec: &LimitSpec, item: &ItemSpec) -> bool {
     same_law && former.per == item.per && charge(former) == charge(item)
 }
 
-/// What an ask costs an item.
+/// How an item charges.
 pub(super) fn charge(item: &ItemSpec) -> Charge {
     let by_default = match item.policy {
         Policy::Concurrency { .. } => Charge::Ask,

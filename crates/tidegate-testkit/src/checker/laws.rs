@@ -1,8 +1,9 @@
-//! What one item allows one key, law by law.
+//! The bound of one item for one key, policy by policy.
 //!
-//! Each bound is looked at where it would be broken: at the last grant of an interval. That grant was judged together with
-//! everything before it, by a text in force at that very instant. Only across a reset, and for windows that nobody can
-//! rebuild, does it take the kindest text of the whole interval, once for every stretch in which all may have been spent:
+//! Each bound is checked at the last grant of an interval, where it would be broken. That grant was judged with
+//! everything before it, by a definition in force at that instant. Across a reset, and for windows that cannot be
+//! rebuilt, the most generous definition of the interval counts, once per stretch in which everything may have been
+//! spent:
 //!
 //! ```text
 //!             from ├───────────────┼──reset──┼──────────────┤ to
@@ -20,22 +21,22 @@ use super::rows::{GrantedRow, GrantedRows};
 use super::sums::SuffixSums;
 use crate::reference_calendar::ReferenceCalendar;
 
-/// What one item allows one key, and what it was granted.
+/// The bound of one item for one key, and its grants.
 pub(super) struct ItemBound<'a> {
     era: &'a ItemEra<'a>,
-    /// What was ever granted to the key, in other eras and between them too.
+    /// All grants to the key, in and between eras.
     row: Option<&'a GrantedRow>,
-    /// By their latest instant.
+    /// Sorted by their latest instant.
     grants: Vec<&'a ObservedOrder>,
-    /// Where each of the grants stands by its earliest instant.
+    /// Position of each grant by its earliest instant.
     ranks: Vec<usize>,
-    /// Their earliest instants in order.
+    /// The earliest instants, sorted.
     earliest: Vec<u64>,
-    /// When what was counted may have been zeroed, from and to.
-    cuts: Vec<(u64, u64)>,
+    /// Start and end of each reset that concerns this row.
+    resets: Vec<(u64, u64)>,
 }
 
-/// An interval, what was admitted in it, and what was allowed.
+/// An interval, the units admitted in it, and the units allowed.
 pub(super) struct BoundViolation {
     pub(super) from: u64,
     pub(super) to: u64,
@@ -59,30 +60,30 @@ impl<'a> ItemBound<'a> {
             ranks[index] = rank;
         }
         let earliest = by_earliest.iter().map(|&index| grants[index].earliest()).collect();
-        // Leases go on through a reset, and one key's reset leaves what all share.
+        // A reset keeps leases, and the reset of one key keeps the `all` row.
         let held = matches!(era.item().policy, Policy::Concurrency { .. });
         let concerns = |whose: Option<&[u8]>| whose.is_none() || (era.item().per == Per::Key && whose == key);
         let resets = era.resets.iter().filter(|reset| !held && concerns(reset.key.as_deref()));
-        let cuts = resets.map(|reset| (reset.start.ticks(), reset.end.ticks())).collect();
+        let resets = resets.map(|reset| (reset.start.ticks(), reset.end.ticks())).collect();
         let row = rows.get(key);
-        ItemBound { era, row, grants, ranks, earliest, cuts }
+        ItemBound { era, row, grants, ranks, earliest, resets }
     }
 
     pub(super) fn exceeded(&self) -> Option<BoundViolation> {
         match self.era.item().policy {
-            Policy::Total => self.over(1, |_| Some(0)),
-            Policy::Calendar(unit) => self.over_in_a_unit(unit),
-            Policy::Interval { .. } => self.over_in_an_interval(),
+            Policy::Total => self.exceeded_windows(1, |_| Some(0)),
+            Policy::Calendar(unit) => self.exceeded_in_unit(unit),
+            Policy::Interval { .. } => self.exceeded_interval(),
             Policy::Sliding { .. } => {
                 let longest = self.era.longest_window();
-                self.over(1, |grant| {
+                self.exceeded_windows(1, |grant| {
                     let to = grant.latest();
                     let window = self.era.shortest_window(to.saturating_sub(longest), to);
                     Some(to.saturating_sub(window))
                 })
             }
-            Policy::Bucket { .. } => self.over_a_rate(),
-            Policy::Concurrency { ttl } => self.over_at_once(self.era.tick.span(ttl).ticks()),
+            Policy::Bucket { .. } => self.exceeded_rate(),
+            Policy::Concurrency { ttl } => self.exceeded_concurrency(self.era.tick.span(ttl).ticks()),
         }
     }
 
@@ -90,7 +91,7 @@ impl<'a> ItemBound<'a> {
         weight(self.era, grant)
     }
 
-    /// What is left of a grant when everything is settled.
+    /// Units of a grant after its settlement.
     fn kept(&self, grant: &ObservedOrder) -> u128 {
         let refunded = match (charge(self.era.item()), grant.refunded) {
             (Charge::Count, Some((_, refunded))) => u128::from(refunded),
@@ -99,40 +100,40 @@ impl<'a> ItemBound<'a> {
         self.weight(grant).saturating_sub(refunded)
     }
 
-    /// How many resets may have happened from `from` to `to`.
-    fn cuts_in(&self, from: u64, to: u64) -> u128 {
-        (self.cuts_begun(to) - self.cuts_over(from)) as u128
+    /// Number of resets that may have happened from `from` to `to`.
+    fn resets_within(&self, from: u64, to: u64) -> u128 {
+        (self.resets_started_by(to) - self.resets_ended_before(from)) as u128
     }
 
-    fn cuts_begun(&self, by: u64) -> usize {
-        self.cuts.partition_point(|&(start, _)| start <= by)
+    fn resets_started_by(&self, by: u64) -> usize {
+        self.resets.partition_point(|&(start, _)| start <= by)
     }
 
-    fn cuts_over(&self, before: u64) -> usize {
-        self.cuts.partition_point(|&(_, end)| end < before)
+    fn resets_ended_before(&self, before: u64) -> usize {
+        self.resets.partition_point(|&(_, end)| end < before)
     }
 
-    /// Whether more than `windows` times the capacity was admitted in an interval that ends with a grant and begins
-    /// where `from` says; `None` is where it cannot be said.
-    fn over(
+    /// Checks whether more than `windows` times the capacity was admitted in an interval that ends with a grant. `from`
+    /// gives the start of the interval; `None` skips the grant.
+    fn exceeded_windows(
         &self,
         windows: u128,
         mut from: impl FnMut(&ObservedOrder) -> Option<u64>,
     ) -> Option<BoundViolation> {
         let mut sums = SuffixSums::new(self.grants.len());
-        // What nobody judged: only the last stretch of an interval is judged together with it.
+        // Charges without a check. Only the last stretch of an interval is judged together with them.
         let mut forced = SuffixSums::new(self.grants.len());
-        let mut unjudged = ForcedCharges::default();
-        // What may be given back, the earliest first.
+        let mut forced_charges = ForcedCharges::default();
+        // Refunds, earliest first.
         let mut refunds = BinaryHeap::new();
         for (grant, &rank) in self.grants.iter().zip(&self.ranks) {
             let to = grant.latest();
             if grant.is_forced() {
-                unjudged.add(grant, rank);
+                forced_charges.add(grant, rank);
                 continue;
             }
             sums.insert(rank, signed(self.weight(grant)), 0);
-            for (former, rank) in unjudged.before(grant) {
+            for (former, rank) in forced_charges.before(grant) {
                 sums.insert(rank, signed(self.weight(former)), 0);
                 forced.insert(rank, signed(self.weight(former)), 0);
             }
@@ -151,9 +152,9 @@ impl<'a> ItemBound<'a> {
                 let allowed = stretches * most + unsigned(beyond);
                 (admitted > allowed).then_some(BoundViolation { from, to, admitted, allowed })
             };
-            let begun = self.cuts_begun(to);
-            let reset = begun.checked_sub(1).map(|last| self.cuts[last].1);
-            // Since the last reset, if it is certainly over.
+            let begun = self.resets_started_by(to);
+            let reset = begun.checked_sub(1).map(|last| self.resets[last].1);
+            // Since the last reset, if it has certainly ended.
             let sharp = if reset.is_none_or(|end| end < to) {
                 let from = reset.map_or(from, |end| from.max(end + 1));
                 let judged_since = if windows == 1 { grant.earliest() } else { from };
@@ -162,8 +163,8 @@ impl<'a> ItemBound<'a> {
                 None
             };
             let whole = || {
-                let cuts = self.cuts_in(from, to);
-                self.era.most(from, to).and_then(|most| exceeds(from, windows + cuts, most))
+                let resets = self.resets_within(from, to);
+                self.era.most(from, to).and_then(|most| exceeds(from, windows + resets, most))
             };
             let excess = sharp.or_else(whole);
             if excess.is_some() {
@@ -173,11 +174,11 @@ impl<'a> ItemBound<'a> {
         None
     }
 
-    fn over_in_a_unit(&self, unit: Unit) -> Option<BoundViolation> {
+    fn exceeded_in_unit(&self, unit: Unit) -> Option<BoundViolation> {
         let mut calendar = ReferenceCalendar::new(unit, &self.era.spec.time_zone, self.era.spec.week_start);
         let per_second = self.era.tick.per_second();
         let mut latest = (0, 0);
-        self.over(1, |grant| {
+        self.exceeded_windows(1, |grant| {
             if !(latest.0..latest.1).contains(&grant.latest()) {
                 let second =
                     i64::try_from(grant.latest() / per_second).expect("tests stay before the end of time");
@@ -189,19 +190,20 @@ impl<'a> ItemBound<'a> {
         })
     }
 
-    /// Windows hang from the first hit after the one before. Three things are certain: after a pause as long as the longest
-    /// window the next hit opens one; from there on they can be rebuilt, where every instant is known and no operator came
-    /// between; and any stretch shorter than a window meets at most two.
-    fn over_in_an_interval(&self) -> Option<BoundViolation> {
+    /// Checks interval windows. A window opens with the first charge after the former window. Three facts are certain:
+    /// after a pause as long as the longest window, the next charge opens one; from there on, windows can be rebuilt if
+    /// every instant is known and no edit or reset intervenes; and a stretch shorter than a window meets at most two
+    /// windows.
+    fn exceeded_interval(&self) -> Option<BoundViolation> {
         let row = self.row?;
         let longest = self.era.longest_window();
-        let excess = if row.is_known() && self.era.terms.len() == 1 && self.cuts.is_empty() {
-            self.over_as_rebuilt(row, longest)
+        let excess = if row.is_known() && self.era.terms.len() == 1 && self.resets.is_empty() {
+            self.exceeded_rebuilt_window(row, longest)
         } else {
-            self.over_after_a_pause(row, longest)
+            self.exceeded_after_pause(row, longest)
         };
         excess.or_else(|| {
-            self.over(2, |grant| {
+            self.exceeded_windows(2, |grant| {
                 let to = grant.latest();
                 let window = self.era.shortest_window(to.saturating_sub(longest), to);
                 Some(to.saturating_sub(window - 1))
@@ -209,10 +211,10 @@ impl<'a> ItemBound<'a> {
         })
     }
 
-    /// Whether a window was overspent, of those after the first that was opened after a pause.
-    fn over_as_rebuilt(&self, row: &GrantedRow, window: u64) -> Option<BoundViolation> {
+    /// Checks the windows that can be rebuilt after the first pause.
+    fn exceeded_rebuilt_window(&self, row: &GrantedRow, window: u64) -> Option<BoundViolation> {
         let mut opened: Option<u64> = None;
-        self.over(1, |grant| {
+        self.exceeded_windows(1, |grant| {
             let at = grant.latest();
             let opens = match opened {
                 Some(opened) => opened.saturating_add(window) <= at,
@@ -225,56 +227,60 @@ impl<'a> ItemBound<'a> {
         })
     }
 
-    /// Whether a window was overspent that was opened after a pause.
-    fn over_after_a_pause(&self, row: &GrantedRow, longest: u64) -> Option<BoundViolation> {
+    /// Checks the windows that opened after a pause.
+    fn exceeded_after_pause(&self, row: &GrantedRow, longest: u64) -> Option<BoundViolation> {
         let mut by_earliest = self.grants.clone();
         by_earliest.sort_by_key(|grant| grant.earliest());
         let mut hits: &[&ObservedOrder] = &by_earliest;
         while let Some(hit) = hits.first() {
             let from = hit.earliest();
             if row.is_quiet(from, longest)
-                && let Some(excess) = self.over_since_a_hit(hits, from, longest)
+                && let Some(excess) = self.exceeded_since_hit(hits, from, longest)
             {
                 return Some(excess);
             }
-            // Whatever else may have been the first at this instant opened the same window.
+            // Another charge at the same instant opened the same window.
             hits = &hits[hits.partition_point(|hit| hit.earliest() <= from)..];
         }
         None
     }
 
-    /// Whether the window that a hit at `from` opened was overspent. Such windows do not overlap, so that looking at all
-    /// of their grants is looking at each grant once.
-    fn over_since_a_hit(&self, grants: &[&ObservedOrder], from: u64, longest: u64) -> Option<BoundViolation> {
+    /// Checks the window that opened at `from`. These windows do not overlap, so each grant is visited once.
+    fn exceeded_since_hit(
+        &self,
+        grants: &[&ObservedOrder],
+        from: u64,
+        longest: u64,
+    ) -> Option<BoundViolation> {
         let window = self.era.shortest_window(from, from.saturating_add(longest));
         let to = from.saturating_add(window - 1);
         let near = grants.iter().take_while(|grant| grant.earliest() <= to && !grant.is_forced());
         let admitted: u128 = near.filter(|grant| grant.latest() <= to).map(|grant| self.kept(grant)).sum();
-        let allowed = self.era.most(from, to)? * (1 + self.cuts_in(from, to));
+        let allowed = self.era.most(from, to)? * (1 + self.resets_within(from, to));
         (admitted > allowed).then_some(BoundViolation { from, to, admitted, allowed })
     }
 
-    /// From any instant to any later one: no more than a burst and what came back between. A bucket forgets where a charge
-    /// lies, so that what was given back counts as never spent; and so does what nobody judged, where a reset may have
-    /// forgotten it.
-    fn over_a_rate(&self) -> Option<BoundViolation> {
+    /// Checks a bucket: between any two instants no more than the burst and the refill. A bucket forgets when a charge
+    /// was made, so refunded units count as never spent. Charges without a check count only where no reset may have
+    /// dropped them.
+    fn exceeded_rate(&self) -> Option<BoundViolation> {
         let refill = self.era.refill();
-        // A reset is as good as a whole burst that comes back at once.
+        // A reset refills a whole burst at once.
         let boost = signed(self.era.most(0, u64::MAX)?) * refill.unit;
-        let boosts = |cuts: usize| i128::try_from(cuts).expect("resets are few") * boost;
-        let by_then = |to: u64| refill.by(to) + boosts(self.cuts_begun(to));
-        let before = |from: u64| refill.by(from) + boosts(self.cuts_over(from));
+        let boosts = |resets: usize| i128::try_from(resets).expect("resets are few") * boost;
+        let by_then = |to: u64| refill.by(to) + boosts(self.resets_started_by(to));
+        let before = |from: u64| refill.by(from) + boosts(self.resets_ended_before(from));
         let mut sums = SuffixSums::new(self.grants.len());
-        let mut unjudged = ForcedCharges::default();
+        let mut forced_charges = ForcedCharges::default();
         let mut spent: Vec<&ObservedOrder> = Vec::new();
         for (grant, &rank) in self.grants.iter().zip(&self.ranks) {
             if grant.is_forced() {
-                if self.cuts.is_empty() {
-                    unjudged.add(grant, rank);
+                if self.resets.is_empty() {
+                    forced_charges.add(grant, rank);
                 }
                 continue;
             }
-            for (grant, rank) in unjudged.before(grant).chain([(*grant, rank)]) {
+            for (grant, rank) in forced_charges.before(grant).chain([(*grant, rank)]) {
                 sums.insert(rank, signed(self.kept(grant)) * refill.unit, before(grant.earliest()));
                 spent.push(grant);
             }
@@ -296,13 +302,13 @@ impl<'a> ItemBound<'a> {
         None
     }
 
-    /// What is certainly held at the instant of each grant.
-    fn over_at_once(&self, ttl: u64) -> Option<BoundViolation> {
+    /// Checks the units that are certainly held at the instant of each grant.
+    fn exceeded_concurrency(&self, ttl: u64) -> Option<BoundViolation> {
         let returned = |grant: &ObservedOrder| {
             let own = grant.returned.map_or_else(|| grant.earliest().saturating_add(ttl), Timestamp::ticks);
             own.min(self.era.ends())
         };
-        // What is held is released, not settled.
+        // Held units are released, not settled.
         let holds = |grant: &&ObservedOrder| !grant.is_forced() && grant.latest() < returned(grant);
         let held: Vec<&ObservedOrder> = self.grants.iter().copied().filter(holds).collect();
         let mut by_return = held.clone();
@@ -312,7 +318,7 @@ impl<'a> ItemBound<'a> {
         for grant in held {
             let at = grant.latest();
             holding += self.weight(grant);
-            // Whatever came back by now was granted before now.
+            // What returned by now was granted before now.
             while let Some(former) = back.next_if(|former| returned(former) <= at) {
                 holding -= self.weight(former);
             }
@@ -324,20 +330,20 @@ impl<'a> ItemBound<'a> {
     }
 }
 
-/// What nobody judged, until somebody was certainly judged together with it.
+/// Charges without a check, until an order was certainly judged together with them.
 ///
-/// Whoever was decided last, it was not before the start of anybody else:
+/// The last decision of a set did not come before the start of any order in it:
 ///
 /// ```text
 ///   forced            ├────┤
-///   judged     ├──────────────────┤     heard later, but perhaps decided before
-///   judged                  ├──┤        decided after; so whoever was last was judged together with what was forced
+///   judged     ├──────────────────┤     returned later, but perhaps decided before
+///   judged                  ├──┤        decided after, so the last decision was judged together with the forced charge
 /// ```
 #[derive(Default)]
 struct ForcedCharges<'a> {
-    /// By their latest instant, with their ranks.
+    /// Sorted by their latest instant, with their ranks.
     waiting: VecDeque<(&'a ObservedOrder, usize)>,
-    /// The instant before which the last of the judged was certainly not decided.
+    /// The last judged order was certainly not decided before this instant.
     last: u64,
 }
 
@@ -346,7 +352,7 @@ impl<'a> ForcedCharges<'a> {
         self.waiting.push_back((forced, rank));
     }
 
-    /// What became certain by this grant.
+    /// The charges that became certain with this grant.
     fn before(&mut self, judged: &ObservedOrder) -> impl Iterator<Item = (&'a ObservedOrder, usize)> {
         self.last = self.last.max(judged.earliest());
         let certain = self.waiting.partition_point(|(forced, _)| forced.latest() < self.last);

@@ -1,25 +1,25 @@
-//! What comes back of a bucket, at one rate or at several.
+//! Refill of a bucket at one or several rates.
 //!
-//! One rate is reckoned in ticks, which is exact. Where edits changed it, a unit is cut into many parts, and what may have
-//! come back is rounded up:
+//! One rate is counted in ticks, which is exact. Where edits changed the rate, a unit is split into many parts, and the
+//! refill is rounded up:
 //!
 //! ```text
 //!   edits             ├──┤                 ├──┤
-//!   rate     ─slow────┼──fast──────────────┼──┼─slow───      around an edit the faster one is believed
+//!   rate     ─slow────┼──fast──────────────┼──┼─slow───      around an edit the faster rate counts
 //! ```
 
 use super::era::ItemEra;
 
-/// Parts of a unit, where a bucket had several rates.
+/// Parts of a unit for a bucket with several rates.
 const PARTS: i128 = 1 << 40;
 
-/// How much of a bucket came back by an instant, at the fastest rate that may have been in force.
+/// Refill of a bucket up to an instant, at the fastest rate that may have been in force.
 pub(super) struct BucketRefill {
-    /// What one unit is in these numbers: its ticks, or so many parts where there were several rates.
+    /// One unit in these numbers: its ticks, or `PARTS` if there are several rates.
     pub(super) unit: i128,
-    /// What rounding may have lost.
+    /// Upper bound of the rounding error.
     pub(super) slack: i128,
-    /// (from when, how much by then, ticks per unit), the latest last.
+    /// Start, refill up to the start, ticks per unit. Sorted by start.
     stretches: Vec<(u64, i128, u64)>,
 }
 
@@ -43,13 +43,13 @@ impl BucketRefill {
         refill
     }
 
-    /// How much came back by then.
+    /// Refill up to this instant.
     pub(super) fn by(&self, at: u64) -> i128 {
         let next = self.stretches.partition_point(|&(from, _, _)| from <= at);
         let (from, by, step) = self.stretches[next - 1];
         let passed = i128::from(at - from);
         let step = i128::from(step);
-        // Rounded up; where there is one rate, a unit is its ticks, and there is nothing to round.
+        // Rounds up. With one rate a unit is its ticks, and nothing is rounded.
         by + (passed * self.unit + step - 1) / step
     }
 }

@@ -1,12 +1,12 @@
-//! GrantedRows: everything that was ever granted to one key, or to all together, whichever era it belongs to.
+//! All grants to one key or to all keys, whatever era they belong to.
 //!
-//! An era leaves out what may have been decided on either side of an edit. Left out is not undone: it may have opened the
-//! window that a later grant was judged in.
+//! An era leaves out grants that may have been decided on either side of an edit. Such a grant may still have opened
+//! the window in which a later grant was judged:
 //!
 //! ```text
-//!   item      struck out ├──written back──┤
+//!   item        removed  ├──added──┤
 //!   grants                       a             b      c d
-//!   window                       ├─────────────────┤├──────── …     to the era, b looks like the first
+//!   window                       ├─────────────────┤├──────── …     within the era, b looks like the first
 //! ```
 
 use std::collections::BTreeMap;
@@ -19,19 +19,19 @@ pub(super) struct GrantedRows<'a> {
     each: BTreeMap<&'a [u8], GrantedRow>,
 }
 
-/// When something was granted to a row, or taken of it by settling.
+/// When a row was charged.
 pub(super) struct GrantedRow {
-    /// For each in turn its earliest instant, and the latest instant of all so far.
+    /// Earliest instant of each charge, and the latest instant of all charges so far.
     hits: Vec<(u64, u64)>,
-    /// Whether the instant of each is known, and each was judged.
+    /// Whether every instant is known and every charge was judged.
     is_known: bool,
 }
 
 impl<'a> GrantedRows<'a> {
-    /// The rows of these grants, which are given by their earliest instant.
+    /// Groups these grants by row. They must be sorted by their earliest instant.
     pub(super) fn of(grants: &[&'a ObservedOrder]) -> GrantedRows<'a> {
         let mut rows = GrantedRows { all: GrantedRow::new(), each: BTreeMap::new() };
-        // What costs nothing opens nothing.
+        // An ask of zero opens no window.
         for grant in grants.iter().filter(|grant| grant.count > 0) {
             rows.all.push(grant);
             if let Some(key) = &grant.key {
@@ -41,7 +41,7 @@ impl<'a> GrantedRows<'a> {
         rows
     }
 
-    /// The row of this key, or that of all.
+    /// The row of this key, or the `all` row.
     pub(super) fn get(&self, key: Option<&[u8]>) -> Option<&GrantedRow> {
         key.map_or(Some(&self.all), |key| self.each.get(key))
     }
@@ -58,12 +58,12 @@ impl GrantedRow {
         self.is_known &= grant.earliest() == grant.latest() && !grant.is_forced();
     }
 
-    /// Whether the instant of everything is known.
+    /// Whether every instant is known.
     pub(super) fn is_known(&self) -> bool {
         self.is_known
     }
 
-    /// Whether nothing was granted from `span` before this instant until it.
+    /// Whether nothing was charged during `span` before this instant.
     pub(super) fn is_quiet(&self, before: u64, span: u64) -> bool {
         let earlier = self.hits.partition_point(|&(earliest, _)| earliest < before);
         earlier.checked_sub(1).is_none_or(|last| self.hits[last].1.saturating_add(span) <= before)

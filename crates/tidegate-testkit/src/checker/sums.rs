@@ -1,16 +1,15 @@
-//! A tree of sums: grants by their earliest instant, added one by one.
+//! A tree of sums over grants, sorted by their earliest instant and added one by one.
 //!
-//! Every node knows what the leaves under it add up to, and the best that any *suffix* of them makes together with the
-//! handicap of the leaf it begins with. So "how much since then" and "since when was it worst" both cost a walk from a leaf
-//! to the root.
+//! Each node stores the sum of its leaves, and the best sum of any suffix plus the handicap of the leaf at which that
+//! suffix starts. So the sum since a leaf and the worst suffix both take a walk from a leaf to the root.
 
-/// Below every sum there is, and far from overflowing.
+/// Below every sum, and far from overflow.
 const NOTHING: i128 = i128::MIN / 4;
 
-/// SuffixSums over leaves in a fixed order.
+/// Sums over leaves in a fixed order.
 pub(super) struct SuffixSums {
     leaves: usize,
-    /// (sum, best suffix with its handicap), the root at 1, the leaves from `leaves` on.
+    /// (sum, best suffix with its handicap). The root is at 1, the leaves start at `leaves`.
     nodes: Vec<(i128, i128)>,
 }
 
@@ -32,7 +31,7 @@ impl SuffixSums {
         }
     }
 
-    /// The sum of this leaf and all after it.
+    /// The sum of this leaf and all leaves after it.
     pub(super) fn since(&self, leaf: usize) -> i128 {
         if leaf >= self.leaves {
             return 0;
@@ -48,7 +47,7 @@ impl SuffixSums {
         sum
     }
 
-    /// The most that a leaf and all after it add up to, the handicap of the first included.
+    /// The largest sum of a leaf and all after it, with the handicap of the first.
     pub(super) fn worst(&self) -> i128 {
         self.nodes[1].1
     }

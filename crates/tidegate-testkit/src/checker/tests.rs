@@ -1,4 +1,4 @@
-//! The checker, and the checker of the checker: records too small to get wrong.
+//! Tests of the checker with records small enough to be judged by hand.
 
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ fn explained(policy: Policy, limit: Amount, entries: Vec<ObservedOrder>, proof: 
 const SLIDING: Policy = Policy::Sliding { window: WINDOW, precision: Precision::Exact };
 
 #[test]
-fn a_total_is_a_sum_whenever_it_was() {
+fn total_is_checked_as_sum() {
     explained(Policy::Total, 2, within(&[(0, 9), (3, 4)]), ProofLevel::Unrefuted);
     let violation =
         check_record(&record(Policy::Total, 2, within(&[(0, 9), (3, 4), (5, 99)]))).expect_err("planted");
@@ -53,19 +53,19 @@ fn a_total_is_a_sum_whenever_it_was() {
 }
 
 #[test]
-fn a_sliding_window_is_closed() {
+fn sliding_window_is_closed_interval() {
     explained(SLIDING, 1, at(&[0, 11]), ProofLevel::Exact);
     refuted(SLIDING, 1, at(&[0, 10]), 0, 10, 2);
 }
 
 #[test]
-fn what_may_have_been_decided_outside_is_not_held_against_anybody() {
+fn grant_possibly_outside_window_is_not_counted() {
     explained(SLIDING, 1, within(&[(0, 3), (8, 14)]), ProofLevel::Unrefuted);
     refuted(SLIDING, 1, within(&[(0, 3), (8, 10)]), 0, 10, 2);
 }
 
 #[test]
-fn a_reported_time_is_believed() {
+fn reported_decision_time_is_used() {
     let mut entries = within(&[(0, 3), (8, 14)]);
     entries[0].at = Some(ms(3));
     entries[1].at = Some(ms(13));
@@ -73,11 +73,11 @@ fn a_reported_time_is_believed() {
 }
 
 #[test]
-fn an_interval_hangs_from_its_first_hit() {
+fn interval_window_starts_at_first_charge() {
     let interval = Policy::Interval { window: WINDOW };
     explained(interval, 2, at(&[0, 9, 10, 19]), ProofLevel::Exact);
     refuted(interval, 2, at(&[0, 9, 9, 10]), 0, 9, 3);
-    // After a pause the next hit opens a window, whenever exactly it was.
+    // After a pause the next charge opens a window, whenever exactly it was made.
     refuted(interval, 1, within(&[(0, 2), (12, 14), (15, 17)]), 12, 21, 2);
     // Two windows may meet inside a stretch, three may not.
     explained(interval, 1, within(&[(0, 5), (7, 12)]), ProofLevel::Unrefuted);
@@ -85,7 +85,7 @@ fn an_interval_hangs_from_its_first_hit() {
 }
 
 #[test]
-fn a_calendar_unit_is_civil() {
+fn calendar_unit_follows_civil_time() {
     let second = Policy::Calendar(Unit::Second);
     explained(second, 1, at(&[999, 1000]), ProofLevel::Exact);
     explained(second, 1, within(&[(900, 1000), (950, 999)]), ProofLevel::Unrefuted);
@@ -93,9 +93,9 @@ fn a_calendar_unit_is_civil() {
 }
 
 #[test]
-fn a_bucket_gives_a_burst_and_its_rate() {
+fn bucket_allows_burst_and_refill() {
     let bucket = Policy::Bucket { window: WINDOW, burst: Some(3) };
-    // One unit in five milliseconds.
+    // One unit per five milliseconds.
     explained(bucket, 2, at(&[0, 0, 0, 5, 10]), ProofLevel::Exact);
     refuted(bucket, 2, at(&[0, 0, 0, 5, 9]), 0, 9, 5);
     explained(bucket, 2, within(&[(0, 0), (0, 0), (0, 0), (0, 5)]), ProofLevel::Unrefuted);
@@ -103,7 +103,7 @@ fn a_bucket_gives_a_burst_and_its_rate() {
 }
 
 #[test]
-fn what_is_given_back_counts_until_then() {
+fn refunded_units_count_until_refund() {
     let interval = Policy::Interval { window: WINDOW };
     for policy in [Policy::Total, SLIDING, interval, Policy::Calendar(Unit::Second)] {
         let mut entries =
@@ -117,7 +117,7 @@ fn what_is_given_back_counts_until_then() {
 }
 
 #[test]
-fn what_nobody_judged_counts_for_those_who_come_after() {
+fn forced_charge_counts_for_later_orders() {
     let bucket = Policy::Bucket { window: Duration::from_secs(1), burst: Some(2) };
     for policy in [Policy::Total, SLIDING, Policy::Calendar(Unit::Second), bucket] {
         let mut entries = at(&[0, 8]);
@@ -134,7 +134,7 @@ fn what_nobody_judged_counts_for_those_who_come_after() {
         .push(ObservedOrder { forced: Some(ms(0)), ..ObservedOrder::granted_within(ms(3), ms(5), None, 7) });
     let interval = Policy::Interval { window: WINDOW };
     explained(interval, 2, entries.clone(), ProofLevel::Unrefuted);
-    // Before a reset it may have been past the limit, after it everything may have been spent again.
+    // Before a reset the row may have been above the limit. After it everything may have been spent again.
     let mut reset_between = record(Policy::Total, 2, entries);
     reset_between.resets.push(reset(6, 7, None));
     reset_between.entries[1].count = 2;
@@ -143,9 +143,9 @@ fn what_nobody_judged_counts_for_those_who_come_after() {
     assert!(check_record(&reset_between).is_err());
 }
 
-/// A settlement between the decision and its answer: the order was judged before it, and heard after it.
+/// A settlement between a decision and its return: the order was judged before the settlement and returned after it.
 #[test]
-fn what_nobody_judged_may_have_come_after_whoever_was_heard_later() {
+fn forced_charge_may_follow_order_that_returned_later() {
     let bucket = Policy::Bucket { window: Duration::from_secs(1), burst: Some(2) };
     for policy in [Policy::Total, SLIDING, Policy::Calendar(Unit::Second), bucket] {
         let mut entries = within(&[(0, 0), (2, 8)]);
@@ -154,7 +154,7 @@ fn what_nobody_judged_may_have_come_after_whoever_was_heard_later() {
             ..ObservedOrder::granted_within(ms(3), ms(5), None, 7)
         });
         explained(policy, 2, entries.clone(), ProofLevel::Unrefuted);
-        // Somebody began after it, so that whoever was decided last came after it.
+        // This order started after the settlement, so the last decision came after it.
         entries.push(ObservedOrder::granted_within(ms(6), ms(7), None, 1));
         let violation = check_record(&record(policy, 2, entries)).expect_err("there was no room left");
         assert_eq!((violation.to, violation.admitted), (ms(7), 9), "{policy:?}");
@@ -162,7 +162,7 @@ fn what_nobody_judged_may_have_come_after_whoever_was_heard_later() {
 }
 
 #[test]
-fn held_units_overlap_only_where_they_certainly_do() {
+fn held_units_count_where_they_certainly_overlap() {
     let concurrency = Policy::Concurrency { ttl: WINDOW };
     let mut entries = within(&[(0, 2), (3, 5)]);
     refuted(concurrency, 1, entries.clone(), 5, 5, 2);
@@ -173,7 +173,7 @@ fn held_units_overlap_only_where_they_certainly_do() {
 }
 
 #[test]
-fn refusals_shadows_and_exceptions_admit_nothing() {
+fn refusals_shadow_limits_and_overrides_are_skipped() {
     let mut entries = at(&[0, 0]);
     entries[1].granted = false;
     explained(SLIDING, 1, entries, ProofLevel::Exact);
@@ -183,7 +183,7 @@ fn refusals_shadows_and_exceptions_admit_nothing() {
 }
 
 #[test]
-fn keys_are_counted_alone_or_together_as_written() {
+fn items_count_per_key_or_for_all() {
     let two = |per: Per| {
         let entries = [b"a", b"b"].map(|key| ObservedOrder::granted_at(ms(0), Some(key), 1)).to_vec();
         let mut record = record(SLIDING, 1, entries);
@@ -194,7 +194,7 @@ fn keys_are_counted_alone_or_together_as_written() {
     assert!(check_record(&two(Per::All)).is_err());
 }
 
-/// The same limit with another number and another window, put in force from `start` to `end`.
+/// The same limit with another capacity and window, put in force from `start` to `end`.
 fn edited(record: &LimitRecord, (start, end): (u64, u64), limit: Amount, window: u64) -> ObservedEdit {
     let mut spec = record.spec.clone();
     spec.items[0].name = Some(record.spec.items[0].effective_name());
@@ -213,7 +213,7 @@ fn reset(start: u64, end: u64, key: Option<&[u8]>) -> ObservedReset {
 }
 
 #[test]
-fn an_edit_is_believed_from_its_start_to_its_end() {
+fn edit_may_act_from_start_to_end() {
     let raised = |times: &[u64]| {
         let mut record = record(Policy::Total, 1, at(times));
         record.edits.push(edited(&record, (10, 20), 3, 0));
@@ -235,7 +235,7 @@ fn an_edit_is_believed_from_its_start_to_its_end() {
 }
 
 #[test]
-fn an_edit_of_a_window_takes_the_shorter_one_around_it() {
+fn edited_window_counts_shorter_one_around_edit() {
     let mut short = record(SLIDING, 1, at(&[0, 12, 20]));
     short.edits.push(edited(&short, (15, 16), 1, 6));
     assert_eq!(check_record(&short), Ok(ProofLevel::Unrefuted));
@@ -244,8 +244,8 @@ fn an_edit_of_a_window_takes_the_shorter_one_around_it() {
 }
 
 #[test]
-fn an_edited_bucket_fills_at_the_faster_rate_and_no_faster() {
-    // One unit in ten milliseconds, then one in five.
+fn edited_bucket_refills_at_faster_rate_around_edit() {
+    // One unit per ten milliseconds, then one per five.
     let bucket = Policy::Bucket { window: WINDOW, burst: None };
     let filled = |times: &[u64]| {
         let mut record = record(bucket, 1, at(times));
@@ -263,7 +263,7 @@ fn an_edited_bucket_fills_at_the_faster_rate_and_no_faster() {
 }
 
 #[test]
-fn a_reset_gives_everything_once_more_and_no_more() {
+fn reset_allows_capacity_once_more() {
     for policy in
         [Policy::Total, SLIDING, Policy::Interval { window: WINDOW }, Policy::Calendar(Unit::Second)]
     {
@@ -275,7 +275,7 @@ fn a_reset_gives_everything_once_more_and_no_more() {
         assert_eq!(reset_at(&[0, 1, 4, 5]), Ok(ProofLevel::Unrefuted), "{policy:?}");
         assert!(reset_at(&[0, 1, 4, 5, 6]).is_err(), "{policy:?}");
     }
-    // After the reset is over nothing before it counts, and everything since does.
+    // After the end of the reset, only what follows it counts.
     for policy in [Policy::Total, SLIDING, Policy::Calendar(Unit::Second)] {
         let mut record = record(policy, 2, at(&[6, 7, 8]));
         record.resets.push(reset(4, 5, None));
@@ -284,7 +284,7 @@ fn a_reset_gives_everything_once_more_and_no_more() {
 }
 
 #[test]
-fn one_keys_reset_leaves_the_others_and_what_all_share() {
+fn reset_of_one_key_concerns_that_key_only() {
     let mut all = record(Policy::Total, 1, at(&[0, 9]));
     all.resets.push(reset(4, 5, Some(b"a")));
     assert!(check_record(&all).is_err());
@@ -300,7 +300,7 @@ fn one_keys_reset_leaves_the_others_and_what_all_share() {
 }
 
 #[test]
-fn leases_go_on_through_resets_and_end_with_their_item() {
+fn leases_survive_reset_and_end_with_item() {
     let concurrency = Policy::Concurrency { ttl: Duration::from_secs(1) };
     let mut held = record(concurrency, 1, at(&[0, 9]));
     held.resets.push(reset(4, 5, None));
@@ -317,8 +317,8 @@ fn leases_go_on_through_resets_and_end_with_their_item() {
     assert!(check_record(&held).is_err());
 }
 
-/// An interval of two that is struck out from 5 to 6 and written back from 20 to 24.
-fn struck_and_written_back(entries: Vec<ObservedOrder>) -> Result<ProofLevel, LimitViolation> {
+/// An interval of two that is removed from 5 to 6 and added back from 20 to 24.
+fn removed_and_added_back(entries: Vec<ObservedOrder>) -> Result<ProofLevel, LimitViolation> {
     let mut record = record(Policy::Interval { window: WINDOW }, 2, entries);
     let without = LimitSpec::named("x").with(ItemSpec::of(Policy::Total, 99));
     record.edits.push(ObservedEdit { start: ms(5), end: ms(6), spec: without });
@@ -327,7 +327,7 @@ fn struck_and_written_back(entries: Vec<ObservedOrder>) -> Result<ProofLevel, Li
 }
 
 #[test]
-fn an_interval_is_held_to_its_text_after_an_edit() {
+fn interval_is_checked_after_edit() {
     let edited_at_20 = |entries: Vec<ObservedOrder>, limit: Amount, window: u64| {
         let mut record = record(Policy::Interval { window: WINDOW }, 2, entries);
         record.edits.push(edited(&record, (20, 24), limit, window));
@@ -338,29 +338,29 @@ fn an_interval_is_held_to_its_text_after_an_edit() {
     assert!(edited_at_20(within(&[(0, 2), (45, 47), (46, 48), (50, 55)]), 2, 20).is_err());
     assert!(edited_at_20(at(&[0, 1, 45, 46, 50]), 1, 10).is_err(), "and the number since then");
     assert_eq!(edited_at_20(at(&[0, 1, 45, 46, 50]), 3, 20), Ok(ProofLevel::Unrefuted));
-    // What the former text let in less than a window ago may have opened what is open now.
+    // A charge under the former definition, less than a window ago, may have opened the current window.
     assert_eq!(edited_at_20(at(&[19, 28, 29, 30]), 2, 10), Ok(ProofLevel::Unrefuted));
     assert!(edited_at_20(at(&[19, 29, 29, 30]), 2, 10).is_err());
-    assert!(struck_and_written_back(at(&[0, 1, 34, 35, 36])).is_err());
-    // Once a window has certainly been opened, those after it are known too.
-    assert!(struck_and_written_back(at(&[23, 34, 43, 44, 45, 53])).is_err());
+    assert!(removed_and_added_back(at(&[0, 1, 34, 35, 36])).is_err());
+    // Once a window has certainly opened, those after it are known too.
+    assert!(removed_and_added_back(at(&[23, 34, 43, 44, 45, 53])).is_err());
 }
 
 #[test]
-fn whatever_may_have_opened_a_window_is_believed_to_have() {
-    // 23 may have opened a window, and then 33 opened the next. That it is of neither era does not matter.
-    assert_eq!(struck_and_written_back(at(&[23, 32, 33, 34])), Ok(ProofLevel::Unrefuted));
+fn charge_outside_era_may_have_opened_window() {
+    // 23 may have opened a window, and then 33 opened the next, though neither belongs to the era.
+    assert_eq!(removed_and_added_back(at(&[23, 32, 33, 34])), Ok(ProofLevel::Unrefuted));
     assert_eq!(
-        struck_and_written_back(within(&[(23, 25), (32, 33), (33, 34), (34, 35)])),
+        removed_and_added_back(within(&[(23, 25), (32, 33), (33, 34), (34, 35)])),
         Ok(ProofLevel::Unrefuted)
     );
-    assert!(struck_and_written_back(at(&[22, 32, 33, 34])).is_err(), "that would have been over by 32");
+    assert!(removed_and_added_back(at(&[22, 32, 33, 34])).is_err(), "that would have been over by 32");
     // So may a hold from before the era that was settled for more.
     let mut entries = at(&[0, 32, 33, 34]);
-    assert!(struck_and_written_back(entries.clone()).is_err());
+    assert!(removed_and_added_back(entries.clone()).is_err());
     entries.push(ObservedOrder { forced: Some(ms(0)), ..ObservedOrder::granted_at(ms(26), None, 1) });
-    assert_eq!(struck_and_written_back(entries), Ok(ProofLevel::Unrefuted));
-    // And what was asked before the era's last instant and heard after it.
+    assert_eq!(removed_and_added_back(entries), Ok(ProofLevel::Unrefuted));
+    // So may an order that started before the era's last instant and returned after it.
     let mut record =
         record(Policy::Interval { window: WINDOW }, 2, within(&[(0, 40), (5, 8), (11, 12), (12, 13)]));
     let without = LimitSpec::named("x").with(ItemSpec::of(Policy::Total, 99));
@@ -370,8 +370,8 @@ fn whatever_may_have_opened_a_window_is_believed_to_have() {
     assert!(check_record(&record).is_err());
 }
 
-/// Whether some interval between two instants of the record holds more than it may, tried one by one.
-fn by_trying(policy: Policy, limit: Amount, entries: &[ObservedOrder]) -> bool {
+/// Tries every interval between two instants of the record for a violation.
+fn brute_force_finds_violation(policy: Policy, limit: Amount, entries: &[ObservedOrder]) -> bool {
     let window = WINDOW.as_millis();
     let inside = |from: u64, to: u64| -> u128 {
         let inside = entries.iter().filter(|entry| from <= entry.earliest() && entry.latest() <= to);
@@ -404,7 +404,7 @@ fn by_trying(policy: Policy, limit: Amount, entries: &[ObservedOrder]) -> bool {
 proptest! {
     #![proptest_config(crate::test_scale::cases(400))]
 
-    /// Sorting and sums find what trying every interval finds, and nothing else.
+    /// Sorting and sums find exactly what trying every interval finds.
     #[test]
     fn it_is_as_sharp_as_trying_everything(
         drawn in vec((0u64..40, 0u64..6, 1u64..3, proptest::option::of(0u64..15), any::<bool>()), 1..14),
@@ -419,7 +419,7 @@ proptest! {
         for policy in [Policy::Total, SLIDING, bucket, Policy::Concurrency { ttl: WINDOW }] {
             let mut record = record(policy, limit, entries.clone());
             record.spec.items[0].charge = Some(tidegate_core::Charge::Count);
-            prop_assert_eq!(check_record(&record).is_err(), by_trying(policy, limit, &entries), "{:?}", policy);
+            prop_assert_eq!(check_record(&record).is_err(), brute_force_finds_violation(policy, limit, &entries), "{:?}", policy);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Playing: a story is told to a subject and to the model, and the first difference is told.
+//! Replays a history against a system under test and the reference model, and reports the first difference.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -8,99 +8,99 @@ use tidegate_core::{Amount, Hold, Intent, LeaseId, LeaseTerm, LimitSpec, Mode, T
 use super::{History, HistoryEvent, KEYS, TimeStep};
 use crate::model::{KeyWithoutRoom, ModelReading, ModelRefusal, OwnedAsk, ReferenceModel, RefundView};
 
-/// What a subject answers to an order.
+/// Reply of the system under test to an order.
 #[derive(Debug, Clone)]
 pub struct ReplayReply {
-    /// Why it was refused, or `None` if it was granted.
+    /// Why it was refused; `None` if it was granted.
     pub refusal: Option<ModelRefusal>,
     /// The readings after the decision, in order.
     pub readings: Vec<ModelReading>,
-    /// The lease the grant came with.
+    /// The lease of the grant.
     pub lease: Option<LeaseTerm>,
-    /// Whether it was refused only because there is no room for another key.
+    /// Whether the order was refused only because there is no room for another key.
     pub degraded: bool,
 }
 
 /// Something that keeps limits: the core with a map around it, or a store.
 pub trait SystemUnderTest {
-    /// Adds or replaces a limit; whether its text was accepted.
+    /// Adds or replaces a limit. Returns whether it was accepted.
     fn put(&mut self, spec: &LimitSpec, now: Timestamp) -> bool;
     /// Decides an order.
     fn order(&mut self, intent: Intent, asks: &[OwnedAsk], hold: bool, now: Timestamp) -> ReplayReply;
-    /// Settles a hold; whether it was live.
+    /// Settles a hold. Returns whether it was live.
     fn settle(&mut self, lease: LeaseId, actual: Amount, now: Timestamp) -> bool;
-    /// Releases a lease; whether it was live.
+    /// Releases a lease. Returns whether it was live.
     fn release(&mut self, lease: LeaseId, now: Timestamp) -> bool;
-    /// Moves the end of a lease; whether it was live.
+    /// Moves the expiry of a lease. Returns whether it was live.
     fn renew(&mut self, lease: LeaseId, expires_at: Timestamp, now: Timestamp) -> bool;
-    /// Zeroes what is counted.
+    /// Zeroes counts.
     fn reset(&mut self, limit_id: &str, key: Option<&[u8]>, now: Timestamp);
-    /// Tidies up whatever it may forget.
+    /// Drops what need not be remembered.
     fn forget(&mut self, now: Timestamp);
 }
 
-/// Plays a story to a subject and to the model, and tells the first difference.
+/// Replays a history and reports the first difference.
 pub fn replay(history: &History, subject: &mut dyn SystemUnderTest) -> Result<HistoryTally, String> {
-    let mut game = Game {
+    let mut run = Replay {
         model: ReferenceModel::new(history.tick),
         now: Timestamp::from_ticks(history.begins * history.tick.per_second()),
         begins: history.begins,
         ids: history.limits.iter().map(|spec| spec.id.clone()).collect(),
         leases: Vec::new(),
-        of_several: Vec::new(),
+        leases_of_several_asks: Vec::new(),
         wait: None,
         resets: Vec::new(),
         tally: HistoryTally::default(),
-        over: false,
-        told: String::new(),
+        is_stopped: false,
+        transcript: String::new(),
     };
     for spec in &history.limits {
-        game.put(subject, spec.clone());
+        run.put(subject, spec.clone());
     }
     for event in &history.events {
-        if game.over {
+        if run.is_stopped {
             break;
         }
-        game.happen(subject, event).map_err(|what| format!("{what}\nafter\n{}", game.told))?;
+        run.apply(subject, event).map_err(|what| format!("{what}\nafter\n{}", run.transcript))?;
     }
-    game.tally.ended = game.model.clamp(game.now);
-    Ok(game.tally)
+    run.tally.ended = run.model.clamp(run.now);
+    Ok(run.tally)
 }
 
-/// What a story contained, to see that stories are not empty.
+/// What a history contained. Shows that generated histories are not empty.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct HistoryTally {
-    /// Orders granted.
+    /// Granted orders.
     pub granted: usize,
-    /// Orders refused.
+    /// Refused orders.
     pub refused: usize,
     /// Orders refused because there was no room for another key.
     pub degraded: usize,
-    /// Edits accepted.
+    /// Accepted edits.
     pub edits: usize,
-    /// Holds settled.
+    /// Settled holds.
     pub settled: usize,
-    /// When it ended, as the subject's clock says.
+    /// Final time of the store.
     pub ended: Timestamp,
 }
 
-struct Game {
+struct Replay {
     model: ReferenceModel,
     now: Timestamp,
     begins: u64,
     ids: Vec<String>,
     leases: Vec<LeaseTerm>,
-    /// Leases of several asks, which have no one true cost to be settled to.
-    of_several: Vec<LeaseId>,
+    /// Leases of several asks. They have no single true cost.
+    leases_of_several_asks: Vec<LeaseId>,
     wait: Option<Timestamp>,
     resets: Vec<Timestamp>,
     tally: HistoryTally,
-    /// Whether the rest of the story cannot be judged.
-    over: bool,
-    told: String,
+    /// The rest of the history cannot be compared.
+    is_stopped: bool,
+    transcript: String,
 }
 
-impl Game {
+impl Replay {
     fn put(&mut self, subject: &mut dyn SystemUnderTest, spec: LimitSpec) {
         let now = self.model.clamp(self.now);
         if subject.put(&spec, now) {
@@ -109,9 +109,9 @@ impl Game {
         }
     }
 
-    fn happen(&mut self, subject: &mut dyn SystemUnderTest, event: &HistoryEvent) -> Result<(), String> {
-        let _infallible = writeln!(self.told, "  at {}: {event:?}", self.now.ticks());
-        // Whatever the clock says, a store's time does not go back.
+    fn apply(&mut self, subject: &mut dyn SystemUnderTest, event: &HistoryEvent) -> Result<(), String> {
+        let _infallible = writeln!(self.transcript, "  at {}: {event:?}", self.now.ticks());
+        // A store's time never goes back.
         let now = self.model.clamp(self.now);
         match event {
             HistoryEvent::Time(step) => {
@@ -120,24 +120,24 @@ impl Game {
             }
             HistoryEvent::Order { intent, asks, hold } => self.order(subject, *intent, asks, *hold),
             HistoryEvent::Settle(lease, actual) => {
-                let Some(tenure) = self.lease(*lease) else { return Ok(()) };
-                if self.of_several.contains(&tenure.lease) {
+                let Some(lease_term) = self.lease(*lease) else { return Ok(()) };
+                if self.leases_of_several_asks.contains(&lease_term.lease) {
                     return Ok(());
                 }
-                let ours = self.model.settle(tenure.lease, *actual, now);
+                let ours = self.model.settle(lease_term.lease, *actual, now);
                 self.tally.settled += usize::from(ours);
-                agree("settled", subject.settle(tenure.lease, *actual, now), ours)
+                expect_same("settled", subject.settle(lease_term.lease, *actual, now), ours)
             }
             HistoryEvent::Release(lease) => {
-                let Some(tenure) = self.lease(*lease) else { return Ok(()) };
-                let ours = self.model.release(tenure.lease, now);
-                agree("released", subject.release(tenure.lease, now), ours)
+                let Some(lease_term) = self.lease(*lease) else { return Ok(()) };
+                let ours = self.model.release(lease_term.lease, now);
+                expect_same("released", subject.release(lease_term.lease, now), ours)
             }
             HistoryEvent::Renew(lease, ms) => {
-                let Some(tenure) = self.lease(*lease) else { return Ok(()) };
+                let Some(lease_term) = self.lease(*lease) else { return Ok(()) };
                 let until = now.plus(self.model.tick().span(Duration::from_millis(*ms)));
-                let ours = self.model.renew(tenure.lease, until, now);
-                agree("renewed", subject.renew(tenure.lease, until, now), ours)
+                let ours = self.model.renew(lease_term.lease, until, now);
+                expect_same("renewed", subject.renew(lease_term.lease, until, now), ours)
             }
             HistoryEvent::Reset(limit, key) => {
                 let key = key.map(|key| KEYS[key]);
@@ -159,7 +159,7 @@ impl Game {
     }
 
     fn lease(&self, index: usize) -> Option<LeaseTerm> {
-        // The latest leases are the likeliest to be live.
+        // The latest leases are the most likely to be live.
         self.leases.len().checked_sub(1 + index).map(|at| self.leases[at])
     }
 
@@ -173,7 +173,7 @@ impl Game {
             TimeStep::ToWait(past) => self.wait.map_or(self.now, |at| moved(at, past)),
             TimeStep::ToReset(index, past) => self.resets.get(index).map_or(self.now, |&at| moved(at, past)),
         };
-        // A story ends long before time does.
+        // A history ends long before time does.
         self.now = to.min(Timestamp::from_ticks(4_000_000_000 * tick.per_second()));
     }
 
@@ -193,7 +193,7 @@ impl Game {
             })
             .collect();
         let now = self.model.clamp(self.now);
-        // Only one ask has one true cost.
+        // Only an order of one ask has a single true cost.
         let hold = hold && asks.len() == 1;
         let theirs = subject.order(intent, &asks, hold, now);
         let truth = self.model.refusal(&asks, now, RefundView::Refunded);
@@ -201,34 +201,35 @@ impl Game {
         let hold = if hold { Hold::Yes } else { Hold::No };
         let refused = [&truth, &spent].map(Option::is_some);
         let [crowded, at_most] = [RefundView::Refunded, RefundView::NotRefunded]
-            .map(|view| self.model.crowded(&asks, hold, now, view));
+            .map(|view| self.model.keys_without_room(&asks, hold, now, view));
         if crowded != at_most || (!crowded.is_empty() && refused[0] != refused[1]) {
-            // Whether a bucket's row can be forgotten is its own business, and so is what follows.
-            self.over = true;
+            // When a bucket's row may be forgotten is up to the store, so the rest is ambiguous.
+            self.is_stopped = true;
             return Ok(());
         }
         let no_room = crowded.iter().find(|crowded| crowded.mode == Mode::Enforce);
         if let Some(crowded) = no_room.filter(|_| refused == [false, false]) {
-            self.is_degraded(&theirs, crowded, &asks, hold, now)?;
+            self.expect_degraded(&theirs, crowded, &asks, hold, now)?;
         } else {
-            agree("degraded", theirs.degraded, false)?;
-            between(truth.as_ref(), theirs.refusal.as_ref(), spent.as_ref())?;
+            expect_same("degraded", theirs.degraded, false)?;
+            expect_between(truth.as_ref(), theirs.refusal.as_ref(), spent.as_ref())?;
         }
         for view in [RefundView::Refunded, RefundView::NotRefunded] {
-            self.promise_holds(&asks, now, view)?;
+            self.expect_promise_holds(&asks, now, view)?;
         }
-        if self.model.is_open_to_doubt(&asks, now) {
-            self.over = true;
+        if self.model.is_shadow_charge_ambiguous(&asks, now) {
+            self.is_stopped = true;
             return Ok(());
         }
         if theirs.refusal.is_none() && intent == Intent::Acquire {
             self.model.charge(&asks, hold, theirs.lease, now);
             self.leases.extend(theirs.lease);
-            self.of_several.extend(theirs.lease.filter(|_| asks.len() > 1).map(|tenure| tenure.lease));
+            self.leases_of_several_asks
+                .extend(theirs.lease.filter(|_| asks.len() > 1).map(|lease_term| lease_term.lease));
         }
         let truth = self.model.readings(&asks, now, RefundView::Refunded);
         let spent = self.model.readings(&asks, now, RefundView::NotRefunded);
-        readings_between(&truth, &theirs.readings, &spent)?;
+        expect_readings_between(&truth, &theirs.readings, &spent)?;
         self.resets = theirs.readings.iter().filter_map(|reading| reading.resets_at).collect();
         match &theirs.refusal {
             Some(ModelRefusal { wait: Wait::Until(until), .. }) => self.wait = Some(*until),
@@ -240,8 +241,8 @@ impl Game {
         Ok(())
     }
 
-    /// A refusal for want of room names the first key item of the limit, and a wait that can be explained.
-    fn is_degraded(
+    /// Expects a refusal for lack of room: it names the first key item of the limit, and its wait can be explained.
+    fn expect_degraded(
         &self,
         theirs: &ReplayReply,
         crowded: &KeyWithoutRoom,
@@ -249,20 +250,25 @@ impl Game {
         hold: Hold,
         now: Timestamp,
     ) -> Result<(), String> {
-        agree("degraded", theirs.degraded, true)?;
+        expect_same("degraded", theirs.degraded, true)?;
         let explained = theirs.refusal.as_ref().is_some_and(|refusal| {
             (&refusal.limit_id, &refusal.item) == (&crowded.limit_id, &crowded.item)
-                && self.model.explains(refusal.wait, asks, hold, &crowded.limit_id, now)
+                && self.model.is_wait_explained(refusal.wait, asks, hold, &crowded.limit_id, now)
         });
         if explained {
             Ok(())
         } else {
-            Err(format!("answered {:?}\nfor want of room: {crowded:?}", theirs.refusal))
+            Err(format!("replied {:?}\nwith no room for {crowded:?}", theirs.refusal))
         }
     }
 
-    /// The model's own wait is the first instant at which everything fits, tried one by one.
-    fn promise_holds(&self, asks: &[OwnedAsk], now: Timestamp, view: RefundView) -> Result<(), String> {
+    /// Expects that the model's wait is the first instant at which everything fits, found by trying each one.
+    fn expect_promise_holds(
+        &self,
+        asks: &[OwnedAsk],
+        now: Timestamp,
+        view: RefundView,
+    ) -> Result<(), String> {
         if let Some(ModelRefusal { wait: Wait::Until(until), .. }) = self.model.refusal(asks, now, view) {
             let first = self.model.first_fit(asks, now, view);
             if first != Some(until) {
@@ -273,13 +279,13 @@ impl Game {
     }
 }
 
-fn agree(what: &str, theirs: bool, ours: bool) -> Result<(), String> {
+fn expect_same(what: &str, theirs: bool, ours: bool) -> Result<(), String> {
     if theirs == ours { Ok(()) } else { Err(format!("{what}: {theirs}, by definition {ours}")) }
 }
 
-/// Whether an answer is the definition's, or, where a bucket was refunded, no kinder than the truth and no harsher than
-/// if nothing had been given back.
-fn between(
+/// Expects the reply of the definition. Where a bucket was refunded, expects a reply between the exact refund and no
+/// refund.
+fn expect_between(
     truth: Option<&ModelRefusal>,
     theirs: Option<&ModelRefusal>,
     spent: Option<&ModelRefusal>,
@@ -293,11 +299,11 @@ fn between(
     if right {
         Ok(())
     } else {
-        Err(format!("answered {theirs:?}\nby definition {truth:?}\nwithout refunds {spent:?}"))
+        Err(format!("replied {theirs:?}\nby definition {truth:?}\nwithout refunds {spent:?}"))
     }
 }
 
-fn readings_between(
+fn expect_readings_between(
     truth: &[ModelReading],
     theirs: &[ModelReading],
     spent: &[ModelReading],

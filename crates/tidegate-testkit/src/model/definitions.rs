@@ -1,9 +1,9 @@
-//! What each policy means: how much is in use, whether more fits, and when it will.
+//! What each policy means: how much is in use, whether more fits, and when it will fit.
 
 use tidegate_core::{Amount, AskTotals, Capacity, Charge, Policy, Precision, Timestamp, Unit, Wait};
 
 use super::{
-    ItemAsk, ItemCharges, ItemParameters, LimitCharges, ModelCharge, ModelItem, PolicyParameters,
+    ItemAsk, ItemLedger, ItemParameters, ModelCharge, ModelItem, ModelLimit, PolicyParameters,
     ReferenceModel, RefundView,
 };
 use crate::reference_calendar::ReferenceCalendar;
@@ -13,42 +13,42 @@ impl ReferenceModel {
         self.tick.span(duration).ticks()
     }
 
-    pub(super) fn starts(&self, book: &LimitCharges) -> u64 {
-        book.spec.starts_at.and_then(|at| self.tick.instant_rounded_up(at)).map_or(0, Timestamp::ticks)
+    pub(super) fn starts(&self, limit_model: &ModelLimit) -> u64 {
+        limit_model.spec.starts_at.and_then(|at| self.tick.instant_rounded_up(at)).map_or(0, Timestamp::ticks)
     }
 
-    pub(super) fn ends(&self, book: &LimitCharges) -> u64 {
-        book.spec.ends_at.and_then(|at| self.tick.instant(at)).map_or(u64::MAX, Timestamp::ticks)
+    pub(super) fn ends(&self, limit_model: &ModelLimit) -> u64 {
+        limit_model.spec.ends_at.and_then(|at| self.tick.instant(at)).map_or(u64::MAX, Timestamp::ticks)
     }
 
-    pub(super) fn is_over(&self, book: &LimitCharges, at: u64) -> bool {
-        at >= self.ends(book)
+    pub(super) fn is_over(&self, limit_model: &ModelLimit, at: u64) -> bool {
+        at >= self.ends(limit_model)
     }
 
-    pub(super) fn is_open(&self, question: &ItemAsk<'_>, at: u64) -> bool {
-        self.starts(question.book) <= at && !self.is_over(question.book, at)
+    pub(super) fn is_open(&self, item_ask: &ItemAsk<'_>, at: u64) -> bool {
+        self.starts(item_ask.limit_model) <= at && !self.is_over(item_ask.limit_model, at)
     }
 
-    /// The exception for this key: its limit and when it ends.
-    pub(super) fn exception(&self, question: &ItemAsk<'_>) -> Option<(Capacity, u64)> {
-        let key = question.key?;
-        let found = question
-            .book
+    /// The override for this key: its capacity and its end.
+    pub(super) fn override_of(&self, item_ask: &ItemAsk<'_>) -> Option<(Capacity, u64)> {
+        let key = item_ask.key?;
+        let found = item_ask
+            .limit_model
             .spec
             .overrides
             .iter()
-            .find(|other| other.key == key && other.item == question.article.name)?;
+            .find(|other| other.key == key && other.item == item_ask.item.name)?;
         let until = found.until.and_then(|until| self.tick.instant(until)).map_or(u64::MAX, Timestamp::ticks);
         Some((found.limit, until))
     }
 
-    pub(super) fn terms(&self, question: &ItemAsk<'_>, at: u64) -> ItemParameters {
-        let article = question.article;
-        let limit = match self.exception(question) {
+    pub(super) fn terms(&self, item_ask: &ItemAsk<'_>, at: u64) -> ItemParameters {
+        let item = item_ask.item;
+        let limit = match self.override_of(item_ask) {
             Some((limit, until)) if at < until => limit,
-            _ => article.limit,
+            _ => item.limit,
         };
-        let (kind, capacity) = match article.policy {
+        let (kind, capacity) = match item.policy {
             Policy::Total => (PolicyParameters::Total, limit),
             Policy::Calendar(unit) => (PolicyParameters::Calendar(unit), limit),
             Policy::Interval { window } => (PolicyParameters::Interval { window: self.ticks(window) }, limit),
@@ -57,40 +57,36 @@ impl ReferenceModel {
                 (PolicyParameters::Sliding { window, grain: grain(window, precision, limit) }, limit)
             }
             Policy::Bucket { window, burst } => {
-                let step = if limit == article.limit {
-                    article.step
-                } else {
-                    step(self.ticks(window), limit, article.step)
-                };
-                (PolicyParameters::Bucket { step }, burst_of(article.limit, limit, burst))
+                let step =
+                    if limit == item.limit { item.step } else { step(self.ticks(window), limit, item.step) };
+                (PolicyParameters::Bucket { step }, burst_of(item.limit, limit, burst))
             }
             Policy::Concurrency { .. } => (PolicyParameters::Concurrency, limit),
         };
         ItemParameters { capacity, kind }
     }
 
-    /// The ledger as it stands at `at`: a bucket whose exception has ended has been draining at the item's own rate
-    /// since then.
-    pub(super) fn caught_up(&self, question: &ItemAsk<'_>, ledger: &ItemCharges, at: u64) -> ItemCharges {
+    /// The ledger at `at`. A bucket whose override has ended drains at the item's own rate since then.
+    pub(super) fn ledger_at(&self, item_ask: &ItemAsk<'_>, ledger: &ItemLedger, at: u64) -> ItemLedger {
         let mut ledger = ledger.clone();
-        if let (Policy::Bucket { .. }, Some((_, until))) = (question.article.policy, self.exception(question))
+        if let (Policy::Bucket { .. }, Some((_, until))) = (item_ask.item.policy, self.override_of(item_ask))
             && until <= at
         {
-            ledger.carry_over(question.article.step, until);
+            ledger.carry_over(item_ask.item.step, until);
         }
         ledger
     }
 
-    pub(super) fn used_now(&self, question: &ItemAsk<'_>, at: u64, view: RefundView) -> Amount {
-        let ledger = self.caught_up(question, &question.ledger(), at);
-        self.used(question, &self.terms(question, at), &ledger, at, view)
+    pub(super) fn used_now(&self, item_ask: &ItemAsk<'_>, at: u64, view: RefundView) -> Amount {
+        let ledger = self.ledger_at(item_ask, &item_ask.ledger(), at);
+        self.used(item_ask, &self.terms(item_ask, at), &ledger, at, view)
     }
 
     pub(super) fn used(
         &self,
-        question: &ItemAsk<'_>,
+        item_ask: &ItemAsk<'_>,
         terms: &ItemParameters,
-        ledger: &ItemCharges,
+        ledger: &ItemLedger,
         at: u64,
         view: RefundView,
     ) -> Amount {
@@ -101,8 +97,8 @@ impl ReferenceModel {
             PolicyParameters::Total => sum(&|_| true),
             PolicyParameters::Calendar(unit) => {
                 let shares_unit = ledger.last_time >= at
-                    || self.unit_around(question.book, unit, ledger.last_time)
-                        == self.unit_around(question.book, unit, at);
+                    || self.unit_around(item_ask.limit_model, unit, ledger.last_time)
+                        == self.unit_around(item_ask.limit_model, unit, at);
                 if shares_unit { sum(&|_| true) } else { 0 }
             }
             PolicyParameters::Interval { window } => {
@@ -120,11 +116,11 @@ impl ReferenceModel {
         Amount::try_from(used).unwrap_or(Amount::MAX)
     }
 
-    pub(super) fn fits(&self, question: &ItemAsk<'_>, at: u64, view: RefundView) -> bool {
-        let terms = self.terms(question, at);
+    pub(super) fn fits(&self, item_ask: &ItemAsk<'_>, at: u64, view: RefundView) -> bool {
+        let terms = self.terms(item_ask, at);
         let Capacity::AtMost(limit) = terms.capacity else { return true };
-        let ledger = self.caught_up(question, &question.ledger(), at);
-        let (limit, cost) = (u128::from(limit), u128::from(question.cost));
+        let ledger = self.ledger_at(item_ask, &item_ask.ledger(), at);
+        let (limit, cost) = (u128::from(limit), u128::from(item_ask.cost));
         match terms.kind {
             PolicyParameters::Bucket { step } => {
                 let step = u128::from(step);
@@ -134,27 +130,27 @@ impl ReferenceModel {
                 };
                 cost <= limit && ledger.events.iter().all(|event| within(event.at))
             }
-            _ => u128::from(self.used(question, &terms, &ledger, at, view)) + cost <= limit,
+            _ => u128::from(self.used(item_ask, &terms, &ledger, at, view)) + cost <= limit,
         }
     }
 
-    /// When one item's answer could change by itself.
-    pub(super) fn instants(&self, question: &ItemAsk<'_>, now: u64, view: RefundView) -> Vec<u64> {
-        let mut instants = vec![self.starts(question.book)];
+    /// Instants at which the decision of an item could change without further charges.
+    pub(super) fn instants(&self, item_ask: &ItemAsk<'_>, now: u64, view: RefundView) -> Vec<u64> {
+        let mut instants = vec![self.starts(item_ask.limit_model)];
         let mut looks = vec![now];
         if let Some((_, until)) =
-            self.exception(question).filter(|&(_, until)| now < until && until < u64::MAX)
+            self.override_of(item_ask).filter(|&(_, until)| now < until && until < u64::MAX)
         {
             instants.push(until);
             looks.push(until);
         }
         for look in looks {
-            let terms = self.terms(question, look);
-            let ledger = self.caught_up(question, &question.ledger(), look);
+            let terms = self.terms(item_ask, look);
+            let ledger = self.ledger_at(item_ask, &item_ask.ledger(), look);
             match terms.kind {
                 PolicyParameters::Total | PolicyParameters::Concurrency => {}
                 PolicyParameters::Calendar(unit) => {
-                    instants.push(self.unit_around(question.book, unit, ledger.last_time).1);
+                    instants.push(self.unit_around(item_ask.limit_model, unit, ledger.last_time).1);
                 }
                 PolicyParameters::Interval { window } => instants.push(ledger.opened + window),
                 PolicyParameters::Sliding { window, .. } => {
@@ -169,7 +165,7 @@ impl ReferenceModel {
                             .unwrap_or(u64::MAX)
                     };
                     for event in &ledger.events {
-                        instants.push(missing(event.at, u128::from(question.cost)));
+                        instants.push(missing(event.at, u128::from(item_ask.cost)));
                         instants.push(missing(event.at, u128::from(burst)));
                     }
                 }
@@ -178,51 +174,50 @@ impl ReferenceModel {
         instants
     }
 
-    /// Whether one item refuses at `now`, and for how long.
-    pub(super) fn wait(&self, question: &ItemAsk<'_>, now: u64, view: RefundView) -> Option<Wait> {
-        if self.is_over(question.book, now) {
+    /// Whether an item refuses at `now`, and its wait.
+    pub(super) fn wait(&self, item_ask: &ItemAsk<'_>, now: u64, view: RefundView) -> Option<Wait> {
+        if self.is_over(item_ask.limit_model, now) {
             return Some(Wait::Never);
         }
-        if self.is_open(question, now) && self.fits(question, now, view) {
+        if self.is_open(item_ask, now) && self.fits(item_ask, now, view) {
             return None;
         }
-        if matches!(question.article.policy, Policy::Concurrency { .. }) {
-            return Some(self.holders_wait(question, now.max(self.starts(question.book)), view));
+        if matches!(item_ask.item.policy, Policy::Concurrency { .. }) {
+            return Some(self.holders_wait(item_ask, now.max(self.starts(item_ask.limit_model)), view));
         }
-        let mut instants = self.instants(question, now, view);
+        let mut instants = self.instants(item_ask, now, view);
         instants.sort_unstable();
         let found = instants
             .into_iter()
-            .find(|&at| at > now && self.is_open(question, at) && self.fits(question, at, view));
+            .find(|&at| at > now && self.is_open(item_ask, at) && self.fits(item_ask, at, view));
         Some(found.map_or(Wait::Never, |at| Wait::Until(Timestamp::from_ticks(at))))
     }
 
-    /// The wait for held units: for whoever holds them, if the capacity could ever be enough; else for the end of an
-    /// exception.
-    pub(super) fn holders_wait(&self, question: &ItemAsk<'_>, at: u64, view: RefundView) -> Wait {
-        if self.is_over(question.book, at) {
+    /// The wait for held units: until a release if the capacity can ever suffice, else until the end of the override.
+    pub(super) fn holders_wait(&self, item_ask: &ItemAsk<'_>, at: u64, view: RefundView) -> Wait {
+        if self.is_over(item_ask.limit_model, at) {
             return Wait::Never;
         }
-        if self.fits(question, at, view) {
+        if self.fits(item_ask, at, view) {
             return Wait::Until(Timestamp::from_ticks(at));
         }
-        if self.terms(question, at).capacity.admits(0, question.cost) {
+        if self.terms(item_ask, at).capacity.admits(0, item_ask.cost) {
             return Wait::OnRelease;
         }
-        match self.exception(question) {
-            Some((_, until)) if at < until && until < u64::MAX => self.holders_wait(question, until, view),
+        match self.override_of(item_ask) {
+            Some((_, until)) if at < until && until < u64::MAX => self.holders_wait(item_ask, until, view),
             _ => Wait::Never,
         }
     }
 
     /// The calendar unit around an instant, in ticks.
-    pub(super) fn unit_around(&self, book: &LimitCharges, unit: Unit, at: u64) -> (u64, u64) {
-        let zone = &book.spec.time_zone;
-        let place = (unit, zone.name().to_owned(), book.spec.week_start);
+    pub(super) fn unit_around(&self, limit_model: &ModelLimit, unit: Unit, at: u64) -> (u64, u64) {
+        let zone = &limit_model.spec.time_zone;
+        let place = (unit, zone.name().to_owned(), limit_model.spec.week_start);
         let mut calendars = self.calendars.borrow_mut();
         let calendar = calendars
             .entry(place)
-            .or_insert_with(|| ReferenceCalendar::new(unit, zone, book.spec.week_start));
+            .or_insert_with(|| ReferenceCalendar::new(unit, zone, limit_model.spec.week_start));
         let second = i64::try_from(at / self.tick.per_second()).expect("tests stay before the end of time");
         let (start, end) = calendar.window_around(second);
         let ticks = |second: i64| u64::try_from(second).expect("not before 1970") * self.tick.per_second();
@@ -231,20 +226,20 @@ impl ReferenceModel {
 }
 
 impl ItemAsk<'_> {
-    /// What was admitted under this item for this key.
-    pub(super) fn ledger(&self) -> ItemCharges {
-        let place = (self.article.name.clone(), self.key.map(<[u8]>::to_vec));
-        self.book.ledgers.get(&place).cloned().unwrap_or_default()
+    /// The charges of this item for this key.
+    pub(super) fn ledger(&self) -> ItemLedger {
+        let place = (self.item.name.clone(), self.key.map(<[u8]>::to_vec));
+        self.limit_model.ledgers.get(&place).cloned().unwrap_or_default()
     }
 }
 
-impl LimitCharges {
-    pub(super) fn article(&self, name: &str) -> Option<&ModelItem> {
-        self.articles.iter().find(|article| article.name == name)
+impl ModelLimit {
+    pub(super) fn item(&self, name: &str) -> Option<&ModelItem> {
+        self.items.iter().find(|item| item.name == name)
     }
 }
 
-impl ItemCharges {
+impl ItemLedger {
     /// Ticks of refill spent from `from` on.
     pub(super) fn ticks_since(&self, from: u64, view: RefundView) -> u128 {
         let ticks = |event: &ModelCharge| match view {
@@ -254,7 +249,7 @@ impl ItemCharges {
         self.events.iter().filter(|event| event.at >= from).map(ticks).sum()
     }
 
-    /// How many ticks of refill are owed at `at`: the most that any suffix of the history has not paid back.
+    /// Ticks of refill owed at `at`: the most that any suffix of the charges has not paid back.
     pub(super) fn backlog(&self, at: u64, view: RefundView) -> u128 {
         let owed = |event: &ModelCharge| {
             let full_at = u128::from(event.at) + self.ticks_since(event.at, view);
@@ -263,7 +258,7 @@ impl ItemCharges {
         self.events.iter().map(owed).max().unwrap_or(0)
     }
 
-    /// The same units in use at `at`, rounded up, at another rate from then on.
+    /// Keeps the units in use at `at`, rounded up, and continues at another rate.
     pub(super) fn carry_over(&mut self, step: u64, at: u64) {
         if self.events.is_empty() || self.step == step {
             return;
@@ -283,7 +278,7 @@ impl ItemCharges {
     }
 }
 
-/// The ticks between two units of a bucket. One that refuses everything goes on draining as before.
+/// Ticks between two units of a bucket. A bucket with capacity zero keeps draining at its former rate.
 pub(super) fn step(window: u64, limit: Capacity, before: u64) -> u64 {
     match limit {
         Capacity::Unlimited => 0,
@@ -292,7 +287,7 @@ pub(super) fn step(window: u64, limit: Capacity, before: u64) -> u64 {
     }
 }
 
-/// How finely a sliding window is ruled, in ticks.
+/// Width of the sub-windows of a sliding window, in ticks.
 pub(super) fn grain(window: u64, precision: Precision, limit: Capacity) -> u64 {
     match (precision, limit) {
         (Precision::Exact, Capacity::AtMost(_)) => 1,
@@ -305,7 +300,7 @@ pub(super) fn last_tick(at: u64, grain: u64) -> u64 {
     at - at % grain + (grain - 1)
 }
 
-/// How much of a bucket may be spent at once. An exception has a burst in proportion.
+/// Burst of a bucket. An override has a burst in proportion.
 pub(super) fn burst_of(own: Capacity, limit: Capacity, burst: Option<Amount>) -> Capacity {
     match (limit, burst, own) {
         (Capacity::AtMost(limit), Some(burst), Capacity::AtMost(own)) if limit > 0 && own > 0 => {
@@ -316,8 +311,8 @@ pub(super) fn burst_of(own: Capacity, limit: Capacity, burst: Option<Amount>) ->
     }
 }
 
-pub(super) fn price(article: &ModelItem, load: AskTotals) -> Amount {
-    match article.charge {
+pub(super) fn price(item: &ModelItem, load: AskTotals) -> Amount {
+    match item.charge {
         Charge::Count => load.count,
         Charge::Ask => load.asks,
     }

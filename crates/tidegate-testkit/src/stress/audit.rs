@@ -1,4 +1,4 @@
-//! Closing the books: the diaries of all askers are laid side by side, limit by limit.
+//! The audit after a run: the logs of all clients are merged per limit and compared with what the store counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,52 +10,53 @@ use super::operator::OperatorLog;
 use super::{DecisionTimes, LimitFindings, StressContext, StressReport, workload};
 use crate::checker::{LimitRecord, ProofLevel, check_record};
 
-/// The most faults worth telling.
-const MOST_FAULTS: usize = 20;
+/// Maximum number of reported faults.
+const MAX_FAULTS: usize = 20;
 
-/// Explains what happened, or says why it cannot be explained.
-pub(super) fn close(
+/// Merges the logs, checks them, and reports what cannot be explained.
+pub(super) fn audit(
     context: &StressContext,
-    diaries: Vec<ClientLog>,
-    mut deeds: OperatorLog,
+    client_logs: Vec<ClientLog>,
+    mut operator_log: OperatorLog,
 ) -> StressReport {
     let limits = context.limits.len();
-    deeds.edits.resize_with(limits, Vec::new);
-    deeds.resets.resize_with(limits, Vec::new);
+    operator_log.edits.resize_with(limits, Vec::new);
+    operator_log.resets.resize_with(limits, Vec::new);
     let mut report =
-        StressReport { seed: context.plan.seed, limits: Vec::new(), leases: 0, faults: deeds.faults };
-    let mut pages: Vec<Vec<ObservedRow>> = (0..limits).map(|_| Vec::new()).collect();
+        StressReport { seed: context.plan.seed, limits: Vec::new(), leases: 0, faults: operator_log.faults };
+    let mut rows: Vec<Vec<ObservedRow>> = (0..limits).map(|_| Vec::new()).collect();
     let mut refused = vec![0; limits];
     let mut fences = vec![Vec::new(); limits];
-    for log in diaries {
+    for log in client_logs {
         report.leases += log.leases;
         report.faults.extend(log.faults);
-        pages.iter_mut().zip(log.pages).for_each(|(page, more)| page.extend(more));
+        rows.iter_mut().zip(log.rows).for_each(|(rows, more)| rows.extend(more));
         refused.iter_mut().zip(log.refused).for_each(|(all, more)| *all += more);
         fences.iter_mut().zip(log.fences).for_each(|(all, more)| all.extend(more));
     }
-    let is_untouched = |limit: usize| deeds.edits[limit].is_empty() && deeds.resets[limit].is_empty();
+    let is_untouched =
+        |limit: usize| operator_log.edits[limit].is_empty() && operator_log.resets[limit].is_empty();
     let untouched: Vec<bool> = (0..limits).map(is_untouched).collect();
-    for (limit, page) in pages.iter().enumerate() {
+    for (limit, rows) in rows.iter().enumerate() {
         if untouched[limit] {
-            report.faults.extend(miscounted(context, &context.limits[limit], page));
+            report.faults.extend(find_miscounts(context, &context.limits[limit], rows));
         }
-        report.faults.extend(out_of_order(&context.limits[limit], &mut fences[limit]));
+        report.faults.extend(find_fence_disorder(&context.limits[limit], &mut fences[limit]));
     }
-    context.clock.skip(workload::LULL);
-    for (limit, page) in pages.iter().enumerate() {
-        report.faults.extend(stuck(context, &context.limits[limit], page));
+    context.clock.skip(workload::QUIET_PERIOD);
+    for (limit, rows) in rows.iter().enumerate() {
+        report.faults.extend(find_unreturned(context, &context.limits[limit], rows));
     }
-    for (limit, page) in pages.into_iter().enumerate() {
+    for (limit, rows) in rows.into_iter().enumerate() {
         let spec = &context.limits[limit];
-        let granted = page.iter().filter(|line| line.entry.granted).count();
+        let granted = rows.iter().filter(|row| row.order.granted).count();
         let record = LimitRecord {
-            edits: std::mem::take(&mut deeds.edits[limit]),
-            resets: std::mem::take(&mut deeds.resets[limit]),
+            edits: std::mem::take(&mut operator_log.edits[limit]),
+            resets: std::mem::take(&mut operator_log.resets[limit]),
             ..LimitRecord::new(
                 spec.clone(),
                 Tick::NANOSECOND,
-                page.into_iter().map(|line| line.entry).collect(),
+                rows.into_iter().map(|row| row.order).collect(),
             )
         };
         let proof = check_record(&record);
@@ -77,25 +78,25 @@ pub(super) fn close(
             proof: proof.ok(),
         });
     }
-    report.faults.truncate(MOST_FAULTS);
+    report.faults.truncate(MAX_FAULTS);
     report
 }
 
-/// What the store counts for a limit and for each of its keys, item by item.
-fn counted(
+/// Visits the store's usage of a limit and of each of its keys.
+fn for_each_usage(
     context: &StressContext,
     spec: &LimitSpec,
-    page: &[ObservedRow],
-    mut say: impl FnMut(Option<&[u8]>, Usage),
+    rows: &[ObservedRow],
+    mut visit: impl FnMut(Option<&[u8]>, Usage),
 ) {
-    let keys: BTreeSet<&[u8]> = page.iter().filter_map(|line| line.entry.key.as_deref()).collect();
+    let keys: BTreeSet<&[u8]> = rows.iter().filter_map(|row| row.order.key.as_deref()).collect();
     for key in std::iter::once(None).chain(keys.into_iter().map(Some)) {
-        say(key, context.store.usage(&spec.id, key).decided().expect("the limit is known"));
+        visit(key, context.store.usage(&spec.id, key).decided().expect("the limit is known"));
     }
 }
 
-/// Counts that are not the sum of what was granted: something refused left a trace, or something granted left none.
-fn miscounted(context: &StressContext, spec: &LimitSpec, page: &[ObservedRow]) -> Vec<String> {
+/// Items whose count differs from the sum of the grants: a refused order left a trace, or a grant left none.
+fn find_miscounts(context: &StressContext, spec: &LimitSpec, rows: &[ObservedRow]) -> Vec<String> {
     let mut faults = Vec::new();
     let hour = 3600 * Tick::NANOSECOND.per_second();
     let this_hour = context.clock.now().ticks() / hour * hour;
@@ -103,30 +104,31 @@ fn miscounted(context: &StressContext, spec: &LimitSpec, page: &[ObservedRow]) -
     for item in &spec.items {
         let since = match item.policy {
             Policy::Total => 0,
-            // Only the store knows which hour it was in.
+            // Without reported times it is unknown in which hour an order was decided.
             Policy::Calendar(Unit::Hour) if context.plan.times == DecisionTimes::Reported => this_hour,
             _ => continue,
         };
         let name = item.name.as_deref().expect("all items of a storm are named");
         let since = Timestamp::from_ticks(since);
-        let granted = || page.iter().filter(|line| line.entry.granted);
-        if granted()
-            .any(|line| line.entry.at.is_none() && line.entry.start < since && since <= line.entry.end)
-        {
-            // On which side of the hour it was decided is not known.
+        let granted = || rows.iter().filter(|row| row.order.granted);
+        if granted().any(|row| row.order.at.is_none() && row.order.start < since && since <= row.order.end) {
+            // The order may have been decided on either side of the hour.
             continue;
         }
-        for line in granted().filter(|line| line.entry.at.unwrap_or(line.entry.start) >= since) {
-            let key = line.entry.key.as_deref().filter(|_| item.per == Per::Key);
-            *expected.entry((name, key)).or_default() += cost(item, line);
+        for row in granted().filter(|row| row.order.at.unwrap_or(row.order.start) >= since) {
+            let key = row.order.key.as_deref().filter(|_| item.per == Per::Key);
+            *expected.entry((name, key)).or_default() += cost(item, row);
         }
-        counted(context, spec, page, |key, usage| {
+        for_each_usage(context, spec, rows, |key, usage| {
             for counted in usage.items.iter().filter(|counted| counted.item == name) {
                 let expected = expected.get(&(name, key)).copied().unwrap_or(0);
                 if counted.current_count != expected {
-                    let whose = key.map(String::from_utf8_lossy);
+                    let key_text = key.map(String::from_utf8_lossy);
                     let counts = counted.current_count;
-                    faults.push(format!("{} {name} {whose:?}: counts {counts}, granted {expected}", spec.id));
+                    faults.push(format!(
+                        "{} {name} {key_text:?}: counts {counts}, granted {expected}",
+                        spec.id
+                    ));
                 }
             }
         });
@@ -134,23 +136,23 @@ fn miscounted(context: &StressContext, spec: &LimitSpec, page: &[ObservedRow]) -
     faults
 }
 
-fn cost(item: &ItemSpec, line: &ObservedRow) -> Amount {
+fn cost(item: &ItemSpec, row: &ObservedRow) -> Amount {
     match item.charge {
-        Some(Charge::Ask) => line.entry.asks,
-        _ => line.kept,
+        Some(Charge::Ask) => row.order.asks,
+        _ => row.counted,
     }
 }
 
-/// What should have come back by now: windows are over, leases released or lapsed.
-fn stuck(context: &StressContext, spec: &LimitSpec, page: &[ObservedRow]) -> Vec<String> {
+/// Counts that should be zero by now: windows are over, and leases are released or have lapsed.
+fn find_unreturned(context: &StressContext, spec: &LimitSpec, rows: &[ObservedRow]) -> Vec<String> {
     let mut faults = Vec::new();
-    counted(context, spec, page, |key, usage| {
+    for_each_usage(context, spec, rows, |key, usage| {
         for item in &usage.items {
             let stays = item.policy == Policy::Total.word() || item.policy == Unit::Hour.word();
             if !stays && item.current_count > 0 {
-                let whose = key.map(String::from_utf8_lossy);
+                let key_text = key.map(String::from_utf8_lossy);
                 faults.push(format!(
-                    "{} {} {whose:?}: {} never came back",
+                    "{} {} {key_text:?}: {} never came back",
                     spec.id, item.item, item.current_count
                 ));
             }
@@ -159,20 +161,20 @@ fn stuck(context: &StressContext, spec: &LimitSpec, page: &[ObservedRow]) -> Vec
     faults
 }
 
-/// Fences that do not rise: two leases with the same, or a later lease with a lower one.
-fn out_of_order(spec: &LimitSpec, fences: &mut [(Timestamp, Timestamp, u64)]) -> Vec<String> {
+/// Fences that do not rise: two leases with the same fence, or a later lease with a lower one.
+fn find_fence_disorder(spec: &LimitSpec, fences: &mut [(Timestamp, Timestamp, u64)]) -> Vec<String> {
     let mut faults = Vec::new();
     let distinct: BTreeSet<u64> = fences.iter().map(|(.., fence)| *fence).collect();
     if distinct.len() < fences.len() {
         faults.push(format!("{}: a fence was given twice", spec.id));
     }
-    let mut heard = fences.to_vec();
-    heard.sort_unstable_by_key(|(_, end, _)| *end);
+    let mut received = fences.to_vec();
+    received.sort_unstable_by_key(|(_, end, _)| *end);
     fences.sort_unstable_by_key(|(start, ..)| *start);
-    let (mut heard, mut highest) = (heard.into_iter().peekable(), 0);
+    let (mut received, mut highest) = (received.into_iter().peekable(), 0);
     for (start, _, fence) in fences {
-        // Only what was heard before this was asked for is certainly older.
-        while let Some((.., former)) = heard.next_if(|(_, end, _)| end < start) {
+        // Only a lease whose grant returned before this call is certainly older.
+        while let Some((.., former)) = received.next_if(|(_, end, _)| end < start) {
             highest = highest.max(former);
         }
         if *fence < highest {

@@ -1,4 +1,4 @@
-//! The operator: changes the limits while they are asked, and writes down when.
+//! The operator thread: edits and resets limits during the run, and logs when.
 
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
@@ -7,47 +7,47 @@ use tidegate::{Capacity, Clock, ExpectedVersion, ItemSpec, Limit, LimitSpec, Pol
 
 use super::rng::SeededRng;
 use super::watchdog::ThreadAction;
-use super::workload::{HOT_KEYS, STEADY, key};
+use super::workload::{HOT_KEYS, UNEDITED, key};
 use super::{CLIENTS, StressContext, ThreadProgress};
 use crate::checker::{ObservedEdit, ObservedReset};
 
 /// What the operator did.
 #[derive(Default)]
 pub(super) struct OperatorLog {
-    /// Of each limit, one after the other.
+    /// Per limit, in order of time.
     pub(super) edits: Vec<Vec<ObservedEdit>>,
-    /// The same.
+    /// Per limit, in order of time.
     pub(super) resets: Vec<Vec<ObservedReset>>,
     pub(super) faults: Vec<String>,
 }
 
-/// Changes limits.
+/// Edits and resets limits.
 pub(super) struct Operator<'a> {
     context: &'a StressContext,
     rng: SeededRng,
-    /// The texts in force.
+    /// The current definitions.
     specs: Vec<LimitSpec>,
-    deeds: OperatorLog,
+    log: OperatorLog,
 }
 
 impl<'a> Operator<'a> {
     pub(super) fn new(context: &'a StressContext) -> Operator<'a> {
         let limits = context.limits.len();
-        let deeds = OperatorLog {
+        let log = OperatorLog {
             edits: vec![Vec::new(); limits],
             resets: vec![Vec::new(); limits],
             faults: Vec::new(),
         };
         let rng = SeededRng::new(context.plan.seed, CLIENTS as u64);
-        Operator { context, rng, specs: context.limits.clone(), deeds }
+        Operator { context, rng, specs: context.limits.clone(), log }
     }
 
-    /// Does one thing whenever it is told to, until nobody is left to tell it.
-    pub(super) fn work(mut self, progress: &ThreadProgress, told: Receiver<()>) -> OperatorLog {
+    /// Performs one action per request until all senders are gone.
+    pub(super) fn run(mut self, progress: &ThreadProgress, requests: Receiver<()>) -> OperatorLog {
         progress.set(ThreadAction::Waiting);
-        for () in told {
+        for () in requests {
             let limit = self.rng.index(self.specs.len());
-            if self.specs[limit].id == STEADY {
+            if self.specs[limit].id == UNEDITED {
                 continue;
             }
             if self.rng.chance(60) {
@@ -59,11 +59,11 @@ impl<'a> Operator<'a> {
             }
             progress.set(ThreadAction::Waiting);
         }
-        self.deeds
+        self.log
     }
 
     fn edit(&mut self, limit: usize) {
-        let spec = self.changed(limit);
+        let spec = self.random_edit(limit);
         if Limit::new(spec.clone(), Tick::NANOSECOND).is_err() {
             return;
         }
@@ -71,30 +71,30 @@ impl<'a> Operator<'a> {
         let put = self.context.store.put(spec.clone(), ExpectedVersion::Present);
         let end = self.context.clock.now();
         if let Err(error) = put {
-            self.deeds.faults.push(format!("a valid edit of '{}' was refused: {error}", spec.id));
+            self.log.faults.push(format!("a valid edit of '{}' was refused: {error}", spec.id));
             return;
         }
         self.specs[limit] = spec.clone();
-        self.deeds.edits[limit].push(ObservedEdit { start, end, spec });
+        self.log.edits[limit].push(ObservedEdit { start, end, spec });
     }
 
     fn reset(&mut self, limit: usize) {
         let keys = self.context.plan.keys;
-        let whose = self.rng.chance(60).then(|| key(self.rng.index(keys.min(HOT_KEYS))));
+        let target_key = self.rng.chance(60).then(|| key(self.rng.index(keys.min(HOT_KEYS))));
         let start = self.context.clock.now();
-        let done = self.context.store.reset(&self.specs[limit].id, whose.as_deref()).decided();
+        let done = self.context.store.reset(&self.specs[limit].id, target_key.as_deref()).decided();
         let end = self.context.clock.now();
         if let Err(rejection) = done {
-            self.deeds.faults.push(format!("a reset was rejected: {rejection}"));
+            self.log.faults.push(format!("a reset was rejected: {rejection}"));
         }
-        self.deeds.resets[limit].push(ObservedReset { start, end, key: whose });
+        self.log.resets[limit].push(ObservedReset { start, end, key: target_key });
     }
 
-    /// The text of a limit with one thing changed.
-    fn changed(&mut self, limit: usize) -> LimitSpec {
-        let at_first = &self.context.limits[limit];
+    /// The current definition with one random change.
+    fn random_edit(&mut self, limit: usize) -> LimitSpec {
+        let original = &self.context.limits[limit];
         let mut next = self.specs[limit].clone();
-        let missing: Vec<&ItemSpec> = at_first
+        let missing: Vec<&ItemSpec> = original
             .items
             .iter()
             .filter(|item| next.items.iter().all(|other| other.name != item.name))
@@ -106,13 +106,13 @@ impl<'a> Operator<'a> {
             }
             3..=5 => {
                 let item = self.rng.index(next.items.len());
-                let own = at_first.items.iter().find(|first| first.name == next.items[item].name);
+                let own = original.items.iter().find(|first| first.name == next.items[item].name);
                 let Some(own) = own.cloned() else { return next };
-                next.items[item].policy = stretched(own.policy, self.rng.one_of(&[1, 2, 4]));
+                next.items[item].policy = with_scaled_window(own.policy, self.rng.one_of(&[1, 2, 4]));
             }
             _ => {
                 let item = self.rng.index(next.items.len());
-                let own = at_first.items.iter().find(|first| first.name == next.items[item].name);
+                let own = original.items.iter().find(|first| first.name == next.items[item].name);
                 let Some(&ItemSpec { limit: Capacity::AtMost(own), .. }) = own else { return next };
                 let number = self.rng.one_of(&[0, 1, own / 2, own, own, own + 1, own * 2]);
                 next.items[item].limit = Capacity::AtMost(number);
@@ -122,8 +122,8 @@ impl<'a> Operator<'a> {
     }
 }
 
-/// The same policy with its window in halves times `halves`.
-fn stretched(policy: Policy, halves: u32) -> Policy {
+/// The same policy with its window multiplied by `halves / 2`.
+fn with_scaled_window(policy: Policy, halves: u32) -> Policy {
     let to = |window: Duration| window / 2 * halves;
     match policy {
         Policy::Interval { window } => Policy::Interval { window: to(window) },

@@ -1,10 +1,10 @@
-//! SeededRng: small, seeded, and good enough to be unfair in no direction that matters (splitmix64).
+//! A small seeded random number generator (splitmix64).
 
-/// A stream of numbers.
+/// A stream of random numbers.
 pub(super) struct SeededRng(u64);
 
 impl SeededRng {
-    /// The rng of one thread of a storm.
+    /// The generator of one thread of a run.
     pub(super) fn new(seed: u64, thread: u64) -> SeededRng {
         let mut rng = SeededRng(seed ^ (thread + 1).wrapping_mul(0xA076_1D64_78BD_642F));
         rng.next_u64();
@@ -18,22 +18,22 @@ impl SeededRng {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below `end`, which is not zero.
+    /// A number below `end`, which must not be zero.
     pub(super) fn below(&mut self, end: u64) -> u64 {
         self.next_u64() % end
     }
 
-    /// An index into something of this length, which is not zero.
+    /// An index into a collection of this length, which must not be zero.
     pub(super) fn index(&mut self, length: usize) -> usize {
         usize::try_from(self.below(length as u64)).expect("an index is a usize")
     }
 
-    /// Whether something happens that does so this often in a hundred.
+    /// True with this probability in percent.
     pub(super) fn chance(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
-    /// One of these.
+    /// A random element.
     pub(super) fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[self.index(choices.len())]
     }

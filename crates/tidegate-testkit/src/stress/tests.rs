@@ -1,4 +1,4 @@
-//! Storms that must be noticed: stores that are nearly right.
+//! Stress runs against stores with a planted defect. Each defect must be detected.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicUsize;
@@ -12,48 +12,48 @@ use tidegate::{
 
 use super::*;
 
-/// What is wrong with a store.
+/// A planted defect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Flaw {
-    Nothing,
-    /// It looks whether an order fits and charges it later, when it may not fit any more.
-    LooksThenCharges,
-    /// It forgets the last ask of a set.
-    ForgetsTheLastAsk,
-    /// It takes what fits of a set and then refuses the set.
-    TakesWhatFits,
-    /// It grants one more than this limit allows.
-    IsGenerousWith(&'static str),
-    /// It does not hear of edits.
+enum StoreDefect {
+    None,
+    /// Peeks whether an order fits and charges it later, when it may no longer fit.
+    ChecksThenCharges,
+    /// Ignores the last ask of an order.
+    DropsLastAsk,
+    /// Charges the asks that fit and refuses the order.
+    ChargesPartially,
+    /// Grants one more than this limit allows.
+    GrantsOneTooMany(&'static str),
+    /// Ignores edits.
     IgnoresEdits,
-    /// It decides at an instant that was over before it was asked.
-    LivesInThePast,
-    /// It never answers the hundredth order.
+    /// Reports a decision time before the call.
+    BackdatesDecisions,
+    /// Never returns from the hundredth order.
     Hangs,
 }
 
-/// A store with a flaw.
-struct Flawed {
+/// A store with a planted defect.
+struct DefectiveStore {
     inner: MapStore,
-    flaw: Flaw,
+    defect: StoreDefect,
     asked: AtomicUsize,
 }
 
-impl Flawed {
-    fn answer(&self, order: &Order<'_>) -> Result<tidegate::Answer, OrderError> {
+impl DefectiveStore {
+    fn decide(&self, order: &Order<'_>) -> Result<tidegate::Answer, OrderError> {
         let submit = |order: Order<'_>| {
             let answers = self.inner.submit(&[order], Replies::new(Detail::Verdicts)).decided();
             answers.get(0).cloned().expect("one answer for one order")
         };
         let takes = order.intent == Intent::Acquire;
-        match self.flaw {
-            Flaw::LooksThenCharges if takes && order.hold == Hold::No => {
-                let looked = submit(Order { intent: Intent::Peek, ..*order })?;
-                if !looked.is_granted() || order.asks.iter().any(|ask| ask.limit_id == "slots") {
+        match self.defect {
+            StoreDefect::ChecksThenCharges if takes && order.hold == Hold::No => {
+                let peeked = submit(Order { intent: Intent::Peek, ..*order })?;
+                if !peeked.is_granted() || order.asks.iter().any(|ask| ask.limit_id == "slots") {
                     return submit(*order);
                 }
                 std::thread::yield_now();
-                // A hold of nothing is settled to any cost, past the limit if it must be.
+                // A hold of zero can be settled to any cost, past the limit.
                 let nothing: Vec<Ask<'_>> = order.asks.iter().map(|ask| Ask { count: 0, ..*ask }).collect();
                 let held = submit(Order { hold: Hold::Yes, ..Order::acquire(&nothing) })?;
                 let Outcome::Granted(Some(grant)) = &held.outcome else { return Ok(held) };
@@ -61,10 +61,10 @@ impl Flawed {
                 self.inner.settle(grant.lease, Actual::Each(&costs)).decided().expect("a cost for each");
                 Ok(tidegate::Answer { outcome: Outcome::Granted(None), ..held })
             }
-            Flaw::ForgetsTheLastAsk if order.asks.len() > 1 => {
+            StoreDefect::DropsLastAsk if order.asks.len() > 1 => {
                 submit(Order { asks: &order.asks[..order.asks.len() - 1], ..*order })
             }
-            Flaw::TakesWhatFits if takes && order.asks.len() > 1 => {
+            StoreDefect::ChargesPartially if takes && order.asks.len() > 1 => {
                 let whole = submit(*order)?;
                 if !whole.is_granted() {
                     for ask in order.asks.iter().filter(|ask| ask.limit_id != "slots") {
@@ -73,11 +73,11 @@ impl Flawed {
                 }
                 Ok(whole)
             }
-            Flaw::LivesInThePast => {
+            StoreDefect::BackdatesDecisions => {
                 let answer = submit(*order)?;
                 Ok(tidegate::Answer { at: Timestamp::from_ticks(answer.at.ticks() - 50 * STEP), ..answer })
             }
-            Flaw::Hangs if self.asked.fetch_add(1, Ordering::Relaxed) >= 100 => loop {
+            StoreDefect::Hangs if self.asked.fetch_add(1, Ordering::Relaxed) >= 100 => loop {
                 std::thread::park();
             },
             _ => submit(*order),
@@ -85,18 +85,18 @@ impl Flawed {
     }
 }
 
-impl Store for Flawed {
+impl Store for DefectiveStore {
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities()
     }
 
     fn submit(&self, orders: &[Order<'_>], mut buffer: Replies) -> StoreReply<Replies> {
-        if self.flaw == Flaw::Nothing || orders.len() > 1 {
+        if self.defect == StoreDefect::None || orders.len() > 1 {
             return self.inner.submit(orders, buffer);
         }
         buffer.clear();
         for order in orders {
-            buffer.push(self.answer(order));
+            buffer.push(self.decide(order));
         }
         StoreReply::Now(buffer)
     }
@@ -115,7 +115,7 @@ impl Store for Flawed {
 
     fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> StoreReply<Result<Settlement, OrderError>> {
         match (actual, self.inner.settle(lease, actual)) {
-            // What was forgotten is not settled either.
+            // The dropped ask is not settled either.
             (Actual::Each([costs @ .., _]), StoreReply::Now(Err(_))) => {
                 self.inner.settle(lease, Actual::Each(costs))
             }
@@ -140,7 +140,7 @@ impl Store for Flawed {
     }
 }
 
-impl Catalog for Flawed {
+impl Catalog for DefectiveStore {
     fn get(&self, id: &str) -> Option<Arc<Limit>> {
         self.inner.get(id)
     }
@@ -150,10 +150,10 @@ impl Catalog for Flawed {
     }
 
     fn put(&self, mut spec: LimitSpec, expect: ExpectedVersion) -> Result<Arc<Limit>, PutError> {
-        if self.flaw == Flaw::IsGenerousWith(spec.id.as_str().to_owned().leak()) {
-            spec.items.iter_mut().for_each(one_more);
+        if self.defect == StoreDefect::GrantsOneTooMany(spec.id.as_str().to_owned().leak()) {
+            spec.items.iter_mut().for_each(raise_by_one);
         }
-        if self.flaw == Flaw::IgnoresEdits && expect == ExpectedVersion::Present {
+        if self.defect == StoreDefect::IgnoresEdits && expect == ExpectedVersion::Present {
             return Ok(self.inner.get(&spec.id).expect("it was put at first"));
         }
         self.inner.put(spec, expect)
@@ -176,7 +176,7 @@ impl Catalog for Flawed {
     }
 }
 
-fn one_more(item: &mut ItemSpec) {
+fn raise_by_one(item: &mut ItemSpec) {
     if let Capacity::AtMost(limit) = &mut item.limit {
         *limit += 1;
     }
@@ -185,86 +185,92 @@ fn one_more(item: &mut ItemSpec) {
     }
 }
 
-/// How many storms a flaw may pass before it counts as unnoticed: what one of them shows depends on who came when, and the checker
-/// accuses nobody of what is not certain.
-const STORMS: u64 = 12;
+/// Runs until a defect counts as undetected. What one run shows depends on how threads interleave, and the checker
+/// reports only what is certain.
+const MAX_RUNS: u64 = 12;
 
-fn noticed(flaw: Flaw, keys: usize, operator: OperatorMode, seed: u64) -> StressReport {
-    let bench = |clock| -> Arc<dyn LimitStore> {
-        Arc::new(Flawed { inner: MapStore::new(clock, 1), flaw, asked: AtomicUsize::new(0) })
+fn run_with_defect(defect: StoreDefect, keys: usize, operator: OperatorMode, seed: u64) -> StressReport {
+    let new_store = |clock| -> Arc<dyn LimitStore> {
+        Arc::new(DefectiveStore { inner: MapStore::new(clock, 1), defect, asked: AtomicUsize::new(0) })
     };
     let stall_timeout = Duration::from_millis(300);
-    run_stress(bench, StressPlan { orders: 1_500, stall_timeout, seed, ..StressPlan::of(keys, operator) })
+    run_stress(new_store, StressPlan { orders: 1_500, stall_timeout, seed, ..StressPlan::of(keys, operator) })
 }
 
 #[track_caller]
-fn caught(flaw: Flaw, keys: usize, operator: OperatorMode, fault: &str) {
+fn assert_detected(defect: StoreDefect, keys: usize, operator: OperatorMode, fault: &str) {
     let accused = |report: &StressReport| report.faults.iter().any(|found| found.contains(fault));
-    let found = (1..=STORMS).map(|seed| noticed(flaw, keys, operator, seed)).find(accused);
-    assert!(found.is_some(), "{flaw:?} went unnoticed in {STORMS} storms");
+    let found = (1..=MAX_RUNS).map(|seed| run_with_defect(defect, keys, operator, seed)).find(accused);
+    assert!(found.is_some(), "{defect:?} went unnoticed in {MAX_RUNS} runs");
 }
 
 #[test]
-fn a_store_without_a_flaw_is_left_alone() {
+fn correct_store_is_explained() {
     for operator in [OperatorMode::Off, OperatorMode::On] {
-        noticed(Flaw::Nothing, 10, operator, 1).assert_explained();
+        run_with_defect(StoreDefect::None, 10, operator, 1).assert_explained();
     }
 }
 
 #[test]
-fn looking_and_then_charging_is_caught() {
-    caught(Flaw::LooksThenCharges, 1, OperatorMode::Off, "allowed");
-    caught(Flaw::LooksThenCharges, 10, OperatorMode::Off, "allowed");
+fn check_then_charge_is_detected() {
+    assert_detected(StoreDefect::ChecksThenCharges, 1, OperatorMode::Off, "allowed");
+    assert_detected(StoreDefect::ChecksThenCharges, 10, OperatorMode::Off, "allowed");
 }
 
 #[test]
-fn a_forgotten_ask_is_caught() {
-    caught(Flaw::ForgetsTheLastAsk, 10, OperatorMode::Off, "granted");
-    caught(Flaw::ForgetsTheLastAsk, 10, OperatorMode::On, "granted");
+fn dropped_ask_is_detected() {
+    assert_detected(StoreDefect::DropsLastAsk, 10, OperatorMode::Off, "granted");
+    assert_detected(StoreDefect::DropsLastAsk, 10, OperatorMode::On, "granted");
 }
 
 #[test]
-fn a_refusal_that_charges_is_caught() {
-    caught(Flaw::TakesWhatFits, 10, OperatorMode::Off, "stock");
-    caught(Flaw::TakesWhatFits, 10, OperatorMode::On, "stock");
+fn charge_of_refused_order_is_detected() {
+    assert_detected(StoreDefect::ChargesPartially, 10, OperatorMode::Off, "stock");
+    assert_detected(StoreDefect::ChargesPartially, 10, OperatorMode::On, "stock");
 }
 
 #[test]
-fn one_too_many_of_any_limit_is_caught() {
+fn one_grant_too_many_of_any_limit_is_detected() {
     for limit in ["stock", "rate", "turn", "hour", "slide", "slots"] {
         for keys in [1, 10] {
-            caught(Flaw::IsGenerousWith(limit), keys, OperatorMode::Off, &format!("{limit}: "));
+            assert_detected(
+                StoreDefect::GrantsOneTooMany(limit),
+                keys,
+                OperatorMode::Off,
+                &format!("{limit}: "),
+            );
         }
-        caught(Flaw::IsGenerousWith(limit), 10, OperatorMode::On, &format!("{limit}: "));
+        assert_detected(StoreDefect::GrantsOneTooMany(limit), 10, OperatorMode::On, &format!("{limit}: "));
     }
 }
 
 #[test]
-fn an_edit_that_is_not_heard_is_caught() {
-    caught(Flaw::IgnoresEdits, 10, OperatorMode::On, "allowed");
+fn ignored_edit_is_detected() {
+    assert_detected(StoreDefect::IgnoresEdits, 10, OperatorMode::On, "allowed");
 }
 
 #[test]
-fn a_decision_outside_of_its_call_is_caught() {
-    caught(Flaw::LivesInThePast, 10, OperatorMode::Off, "but asked from");
+fn decision_time_outside_call_is_detected() {
+    assert_detected(StoreDefect::BackdatesDecisions, 10, OperatorMode::Off, "but requested from");
 }
 
 #[test]
-fn a_deadlock_names_its_seed_and_who_is_where() {
-    let panic = catch_unwind(AssertUnwindSafe(|| noticed(Flaw::Hangs, 10, OperatorMode::On, 1)))
-        .expect_err("it hangs");
-    let story = panic.downcast_ref::<String>().expect("a story");
-    assert!(story.contains("seed 1") && story.contains("asker 3: Submitting"), "{story}");
-    assert!(story.contains("operator: Waiting"), "{story}");
+fn deadlock_report_names_seed_and_thread_actions() {
+    let panic =
+        catch_unwind(AssertUnwindSafe(|| run_with_defect(StoreDefect::Hangs, 10, OperatorMode::On, 1)))
+            .expect_err("it hangs");
+    let message = panic.downcast_ref::<String>().expect("a message");
+    assert!(message.contains("seed 1") && message.contains("client 3: Submitting"), "{message}");
+    assert!(message.contains("operator: Waiting"), "{message}");
 }
 
-/// Nothing is proved exactly from what was heard alone, and nothing is held against a store that is right.
+/// Without reported times nothing is proved exactly, and a correct store is still explained.
 #[test]
-fn a_store_may_keep_its_times_to_itself() {
-    let bench = |clock| -> Arc<dyn LimitStore> { Arc::new(MapStore::new(clock, 1)) };
+fn unreported_decision_times_weaken_proof_only() {
+    let new_store = |clock| -> Arc<dyn LimitStore> { Arc::new(MapStore::new(clock, 1)) };
     for operator in [OperatorMode::Off, OperatorMode::On] {
         let report = run_stress(
-            bench,
+            new_store,
             StressPlan { times: DecisionTimes::Bracketed, orders: 500, ..StressPlan::of(10, operator) },
         );
         report.assert_explained();

@@ -1,6 +1,6 @@
-//! The watchdog: threads that it starts, and a look at them when nothing has been heard for long.
+//! The watchdog: starts the threads of a run and reports a deadlock.
 //!
-//! Threads are not scoped: one that hangs must not keep whoever noticed from saying so.
+//! Threads are not scoped, because a thread that hangs must not block the report.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// What a thread is about to do.
+/// What a thread is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ThreadAction {
     Submitting,
@@ -31,21 +31,21 @@ const ACTIONS: [ThreadAction; 7] = [
     ThreadAction::Waiting,
 ];
 
-/// Where one thread is: how many things it has begun, and what the last of them is.
+/// Progress of one thread: number of actions started, and the current one.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ThreadProgress(Arc<AtomicU64>);
 
 impl ThreadProgress {
-    /// Says what comes next.
-    pub(super) fn set(&self, doing: ThreadAction) {
-        let begun = self.0.load(Ordering::Relaxed) / 8 + 1;
-        self.0.store(begun * 8 + doing as u64, Ordering::Relaxed);
+    /// Records the start of an action.
+    pub(super) fn set(&self, action: ThreadAction) {
+        let started = self.0.load(Ordering::Relaxed) / 8 + 1;
+        self.0.store(started * 8 + action as u64, Ordering::Relaxed);
     }
 
     fn read(&self) -> (u64, ThreadAction) {
         let word = self.0.load(Ordering::Relaxed);
-        let deed = usize::try_from(word % 8).expect("below eight");
-        (word / 8, ACTIONS[deed])
+        let action = usize::try_from(word % 8).expect("below eight");
+        (word / 8, ACTIONS[action])
     }
 }
 
@@ -54,7 +54,7 @@ pub(super) struct Watchdog {
     seed: u64,
     stall_timeout: Duration,
     threads: Vec<(String, ThreadProgress)>,
-    /// Every thread keeps a sender; the last to end closes the channel.
+    /// Each thread keeps a sender. When the last thread ends, the channel closes.
     alive: Option<mpsc::Sender<()>>,
     ended: mpsc::Receiver<()>,
 }
@@ -84,7 +84,7 @@ impl Watchdog {
     /// Waits until all threads have ended.
     ///
     /// # Panics
-    /// If none of them began anything for as long as the plan is patient.
+    /// If no thread starts an action for the stall timeout.
     pub(super) fn watch(mut self) {
         self.alive = None;
         let read = |threads: &[(String, ThreadProgress)]| -> Vec<(u64, ThreadAction)> {
@@ -94,18 +94,18 @@ impl Watchdog {
         while self.ended.recv_timeout(self.stall_timeout) == Err(RecvTimeoutError::Timeout) {
             let now = read(&self.threads);
             if now == before {
-                let mut story = format!("storm with seed {}: nobody gets anywhere", self.seed);
-                for ((name, _), (begun, doing)) in self.threads.iter().zip(now) {
-                    let _infallible = write!(story, "\n  {name}: {doing:?}, the {begun}th thing it began");
+                let mut message = format!("stress run with seed {}: no thread makes progress", self.seed);
+                for ((name, _), (started, action)) in self.threads.iter().zip(now) {
+                    let _infallible = write!(message, "\n  {name}: {action:?}, action number {started}");
                 }
-                panic!("{story}");
+                panic!("{message}");
             }
             before = now;
         }
     }
 }
 
-/// What a thread came to; a panic of it is passed on.
+/// The result of a thread. A panic of the thread is passed on.
 pub(super) fn join<T>(thread: JoinHandle<T>) -> T {
     thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }

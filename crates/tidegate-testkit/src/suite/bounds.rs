@@ -1,4 +1,4 @@
-//! Bounds: how many keys, how long a lease, and what outlives a limit.
+//! Bounds of keys and leases, and what outlives a limit.
 
 use std::time::Duration;
 
@@ -10,14 +10,14 @@ use super::decisions::{sliding, total};
 use super::{Behaviour, StoreFixture, denied, lease};
 
 pub(super) const ALL: &[Behaviour] = &[
-    ("a_lowered_bound_counts_only_live_keys", a_lowered_bound_counts_only_live_keys),
-    ("a_holder_in_the_same_order_can_make_room", a_holder_in_the_same_order_can_make_room),
-    ("a_watching_limit_without_room_charges_nothing", a_watching_limit_without_room_charges_nothing),
-    ("a_look_beside_a_lease_needs_no_room", a_look_beside_a_lease_needs_no_room),
-    ("what_ended_keeps_no_room", what_ended_keeps_no_room),
-    ("renewals_have_bounds", renewals_have_bounds),
-    ("a_lease_goes_with_its_limit", a_lease_goes_with_its_limit),
-    ("a_lease_stays_with_what_is_left", a_lease_stays_with_what_is_left),
+    ("lowered_max_keys_counts_only_live_keys", lowered_max_keys_counts_only_live_keys),
+    ("full_limit_with_held_key_waits_on_release", full_limit_with_held_key_waits_on_release),
+    ("full_shadow_limit_charges_nothing", full_shadow_limit_charges_nothing),
+    ("zero_ask_beside_lease_needs_no_row", zero_ask_beside_lease_needs_no_row),
+    ("rows_of_ended_limit_are_dropped", rows_of_ended_limit_are_dropped),
+    ("renewal_ttl_out_of_range_is_error", renewal_ttl_out_of_range_is_error),
+    ("lease_is_gone_with_its_limit", lease_is_gone_with_its_limit),
+    ("lease_survives_removal_of_one_of_its_limits", lease_survives_removal_of_one_of_its_limits),
 ];
 
 fn ask<'a>(limit_id: &'a str, key: &'a str, count: u64) -> Ask<'a> {
@@ -32,7 +32,7 @@ fn concurrency(limit: u64) -> ItemSpec {
     ItemSpec::of(Policy::Concurrency { ttl: Duration::from_secs(60) }, limit)
 }
 
-fn a_lowered_bound_counts_only_live_keys(fixture: &StoreFixture) {
+fn lowered_max_keys_counts_only_live_keys(fixture: &StoreFixture) {
     let bounded =
         |most| LimitSpec { max_keys: Some(most), ..LimitSpec::named("l").with(sliding(5, 10).per_key()) };
     fixture.add(bounded(2));
@@ -46,18 +46,18 @@ fn a_lowered_bound_counts_only_live_keys(fixture: &StoreFixture) {
     assert!(fixture.take("l", "a", 1).degraded, "a key that was forgotten is new");
 }
 
-fn a_holder_in_the_same_order_can_make_room(fixture: &StoreFixture) {
+fn full_limit_with_held_key_waits_on_release(fixture: &StoreFixture) {
     fixture.add(LimitSpec { max_keys: Some(1), ..LimitSpec::named("l").with(total(5).per_key()) });
     let held = acquire(fixture, &[ask("l", "a", 0)], Hold::Yes);
     let answer = acquire(fixture, &[ask("l", "a", 0), ask("l", "b", 1)], Hold::No);
     assert!(answer.degraded);
-    assert_eq!(denied(&answer).wait, Wait::OnRelease, "somebody can give it back, whoever asks");
+    assert_eq!(denied(&answer).wait, Wait::OnRelease, "a release makes room");
     assert!(fixture.store.release(lease(&held).lease).decided());
     assert!(fixture.granted("l", "b", 1));
     assert_eq!(denied(&fixture.take("l", "a", 1)).wait, Wait::Never, "a total never comes back");
 }
 
-fn a_watching_limit_without_room_charges_nothing(fixture: &StoreFixture) {
+fn full_shadow_limit_charges_nothing(fixture: &StoreFixture) {
     let spec = LimitSpec::named("w").with(total(9)).with(total(9).per_key());
     fixture.add(LimitSpec { mode: Mode::Shadow, max_keys: Some(1), ..spec });
     assert!(fixture.granted("w", "a", 1));
@@ -69,18 +69,18 @@ fn a_watching_limit_without_room_charges_nothing(fixture: &StoreFixture) {
     }
     fixture.store.reset("w", Some(b"a")).decided().unwrap();
     let answer = fixture.take("w", "c", 1);
-    assert!(answer.shadowed.is_empty(), "what was not charged took no room either");
+    assert!(answer.shadowed.is_empty(), "a key that was not charged has no row");
 }
 
-fn a_look_beside_a_lease_needs_no_room(fixture: &StoreFixture) {
+fn zero_ask_beside_lease_needs_no_row(fixture: &StoreFixture) {
     fixture.add(LimitSpec::named("slots").with(concurrency(5)));
     fixture.add(LimitSpec { max_keys: Some(1), ..LimitSpec::named("l").with(total(5).per_key()) });
     let answer = acquire(fixture, &[ask("slots", "a", 1), ask("l", "a", 0)], Hold::No);
-    assert_eq!(lease(&answer).fences.len(), 1, "it holds nothing of what it only looked at");
-    assert!(fixture.granted("l", "b", 1), "and keeps no room there");
+    assert_eq!(lease(&answer).fences.len(), 1, "the lease holds nothing of the limit asked for zero");
+    assert!(fixture.granted("l", "b", 1), "and takes no row there");
 }
 
-fn what_ended_keeps_no_room(fixture: &StoreFixture) {
+fn rows_of_ended_limit_are_dropped(fixture: &StoreFixture) {
     let ends = |seconds| LimitSpec {
         ends_at: Some(Duration::from_secs(seconds)),
         max_keys: Some(1),
@@ -90,12 +90,12 @@ fn what_ended_keeps_no_room(fixture: &StoreFixture) {
     acquire(fixture, &[ask("l", "a", 8)], Hold::Yes);
     fixture.pass_seconds(10);
     fixture.edit(ends(1000));
-    assert!(fixture.granted("l", "b", 1), "what begins again begins with room");
+    assert!(fixture.granted("l", "b", 1), "a limit that starts again has room");
     fixture.pass_seconds(60);
-    assert!(fixture.take("l", "a", 1).degraded, "one key is one key");
+    assert!(fixture.take("l", "a", 1).degraded, "the limit is full again");
 }
 
-fn renewals_have_bounds(fixture: &StoreFixture) {
+fn renewal_ttl_out_of_range_is_error(fixture: &StoreFixture) {
     fixture.add(LimitSpec::named("l").with(concurrency(3)));
     let answer = fixture.take("l", "u", 1);
     let renew = |ttl| fixture.store.renew(lease(&answer).lease, Some(ttl)).decided();
@@ -104,19 +104,19 @@ fn renewals_have_bounds(fixture: &StoreFixture) {
         assert_eq!(renew(ttl), Err(OrderError::TtlOutOfRange));
     }
     fixture.pass_seconds(59);
-    assert!(matches!(renew(century), Ok(Some(_))), "what was rejected changed nothing");
+    assert!(matches!(renew(century), Ok(Some(_))), "the rejected renewals changed nothing");
     fixture.pass_seconds(1_000_000);
     assert_eq!(fixture.used("l", "u", "all/concurrency"), 1);
 }
 
-fn a_lease_goes_with_its_limit(fixture: &StoreFixture) {
+fn lease_is_gone_with_its_limit(fixture: &StoreFixture) {
     let spec = || LimitSpec::named("l").with(concurrency(2)).with(total(5));
     fixture.add(spec());
     let [released, renewed, settled] = [(); 3].map(|()| acquire(fixture, &[ask("l", "u", 0)], Hold::Yes));
     let held = acquire(fixture, &[ask("l", "u", 1)], Hold::Yes);
     let fence = lease(&held).fences[0].1;
     assert!(fixture.store.remove("l", RemovalMode::Forget));
-    assert!(!fixture.store.release(lease(&released).lease).decided(), "there is nothing to give back");
+    assert!(!fixture.store.release(lease(&released).lease).decided(), "the lease is gone");
     fixture.add(spec());
     assert_eq!(fixture.store.renew(lease(&renewed).lease, None).decided(), Ok(None));
     assert_eq!(
@@ -130,14 +130,14 @@ fn a_lease_goes_with_its_limit(fixture: &StoreFixture) {
     assert_eq!(fixture.used("l", "u", "all/concurrency"), 1);
 }
 
-fn a_lease_stays_with_what_is_left(fixture: &StoreFixture) {
+fn lease_survives_removal_of_one_of_its_limits(fixture: &StoreFixture) {
     for id in ["a", "b", "c"] {
         fixture.add(LimitSpec::named(id).with(concurrency(1)));
     }
     let both = acquire(fixture, &[ask("a", "u", 1), ask("b", "u", 1)], Hold::No);
     let other = acquire(fixture, &[ask("c", "u", 1)], Hold::No);
     assert!(fixture.store.remove("a", RemovalMode::Forget) && fixture.store.remove("c", RemovalMode::Retire));
-    assert!(!fixture.granted("b", "u", 1), "it is still held");
+    assert!(!fixture.granted("b", "u", 1), "the slot is still held");
     assert!(fixture.store.release(lease(&both).lease).decided());
     assert!(fixture.granted("b", "u", 1));
     assert!(fixture.store.release(lease(&other).lease).decided(), "a retired limit may come back");

@@ -1,4 +1,4 @@
-//! Deciding: what is granted, what is refused, and what is said about it.
+//! Decisions: what is granted, what is refused, and what a reply reports.
 
 use std::time::Duration;
 
@@ -10,35 +10,35 @@ use tidegate::{
 use super::{Behaviour, StoreFixture, denied, wait_ms};
 
 pub(super) const ALL: &[Behaviour] = &[
-    ("grants_up_to_the_limit", grants_up_to_the_limit),
-    ("refuses_and_charges_nothing", refuses_and_charges_nothing),
-    ("counts_all_keys_and_each_key", counts_all_keys_and_each_key),
-    ("repeated_asks_add_up", repeated_asks_add_up),
-    ("a_set_is_all_or_nothing", a_set_is_all_or_nothing),
-    ("binding_is_the_longest_wait", binding_is_the_longest_wait),
-    ("ties_go_to_the_first_written", ties_go_to_the_first_written),
-    ("count_zero_only_looks", count_zero_only_looks),
-    ("more_than_capacity_is_never", more_than_capacity_is_never),
-    ("unknown_limits_are_errors", unknown_limits_are_errors),
-    ("missing_keys_are_errors", missing_keys_are_errors),
-    ("keys_have_a_bound", keys_have_a_bound),
-    ("asks_have_a_bound", asks_have_a_bound),
-    ("empty_keys_are_keys", empty_keys_are_keys),
-    ("peek_changes_nothing", peek_changes_nothing),
-    ("limit_zero_refuses_everything", limit_zero_refuses_everything),
-    ("unlimited_counts_and_never_refuses", unlimited_counts_and_never_refuses),
-    ("a_batch_is_decided_in_order", a_batch_is_decided_in_order),
-    ("time_never_goes_back", time_never_goes_back),
-    ("shadow_grants_and_does_not_charge", shadow_grants_and_does_not_charge),
-    ("off_is_not_asked", off_is_not_asked),
-    ("overrides_apply_to_their_key", overrides_apply_to_their_key),
-    ("overrides_end_and_the_wait_knows", overrides_end_and_the_wait_knows),
-    ("starts_and_ends", starts_and_ends),
-    ("full_limits_refuse_only_new_keys", full_limits_refuse_only_new_keys),
-    ("a_set_of_new_keys_respects_the_bound", a_set_of_new_keys_respects_the_bound),
-    ("charge_by_the_ask", charge_by_the_ask),
-    ("huge_costs_are_values", huge_costs_are_values),
-    ("usage_is_current_data", usage_is_current_data),
+    ("acquire_up_to_limit_is_granted", acquire_up_to_limit_is_granted),
+    ("refused_order_charges_nothing", refused_order_charges_nothing),
+    ("items_count_all_keys_and_each_key", items_count_all_keys_and_each_key),
+    ("repeated_asks_of_one_limit_add_up", repeated_asks_of_one_limit_add_up),
+    ("order_of_several_asks_is_all_or_nothing", order_of_several_asks_is_all_or_nothing),
+    ("binding_item_has_longest_wait", binding_item_has_longest_wait),
+    ("equal_waits_bind_first_item", equal_waits_bind_first_item),
+    ("acquire_of_zero_charges_nothing", acquire_of_zero_charges_nothing),
+    ("acquire_above_capacity_waits_never", acquire_above_capacity_waits_never),
+    ("order_for_unknown_limit_is_error", order_for_unknown_limit_is_error),
+    ("order_without_needed_key_is_error", order_without_needed_key_is_error),
+    ("key_above_1024_bytes_is_error", key_above_1024_bytes_is_error),
+    ("order_of_more_than_32_asks_is_error", order_of_more_than_32_asks_is_error),
+    ("empty_key_is_counted_as_key", empty_key_is_counted_as_key),
+    ("peek_charges_nothing", peek_charges_nothing),
+    ("limit_of_zero_refuses_every_unit", limit_of_zero_refuses_every_unit),
+    ("unlimited_item_counts_and_never_refuses", unlimited_item_counts_and_never_refuses),
+    ("batch_is_decided_in_order", batch_is_decided_in_order),
+    ("clock_set_back_does_not_move_store_time", clock_set_back_does_not_move_store_time),
+    ("refusing_shadow_limit_grants_and_charges_nothing", refusing_shadow_limit_grants_and_charges_nothing),
+    ("limit_in_mode_off_is_ignored", limit_in_mode_off_is_ignored),
+    ("override_applies_to_its_key_only", override_applies_to_its_key_only),
+    ("wait_ends_with_override", wait_ends_with_override),
+    ("limit_outside_its_dates_refuses", limit_outside_its_dates_refuses),
+    ("full_limit_refuses_only_new_keys", full_limit_refuses_only_new_keys),
+    ("order_with_new_keys_respects_max_keys", order_with_new_keys_respects_max_keys),
+    ("charge_by_ask_counts_orders", charge_by_ask_counts_orders),
+    ("cost_of_u64_max_is_refused", cost_of_u64_max_is_refused),
+    ("usage_reports_current_counts", usage_reports_current_counts),
 ];
 
 pub(super) fn sliding(limit: u64, seconds: u64) -> ItemSpec {
@@ -68,7 +68,7 @@ pub fn every_policy(limit: u64) -> [ItemSpec; 7] {
     .map(|policy| ItemSpec::of(policy, limit))
 }
 
-fn grants_up_to_the_limit(fixture: &StoreFixture) {
+fn acquire_up_to_limit_is_granted(fixture: &StoreFixture) {
     for (index, item) in every_policy(3).into_iter().enumerate() {
         for (per, item) in [("all", item.clone()), ("key", item.per_key())] {
             let id = format!("{per}-{index}");
@@ -79,18 +79,18 @@ fn grants_up_to_the_limit(fixture: &StoreFixture) {
     }
 }
 
-fn refuses_and_charges_nothing(fixture: &StoreFixture) {
+fn refused_order_charges_nothing(fixture: &StoreFixture) {
     fixture.add(LimitSpec::named("l").with(total(10)).with(sliding(2, 60).per_key()));
     assert!(fixture.granted("l", "u", 2));
     for _ in 0..5 {
         assert!(!fixture.granted("l", "u", 1));
     }
-    assert_eq!(fixture.used("l", "u", "all/total"), 2, "hammering costs nothing shared");
+    assert_eq!(fixture.used("l", "u", "all/total"), 2, "refused orders charge nothing");
     fixture.pass(Duration::from_nanos(60_000_000_001));
-    assert!(fixture.granted("l", "u", 2), "and never extends the ban");
+    assert!(fixture.granted("l", "u", 2), "and do not extend the wait");
 }
 
-fn counts_all_keys_and_each_key(fixture: &StoreFixture) {
+fn items_count_all_keys_and_each_key(fixture: &StoreFixture) {
     let day = ItemSpec::of(Policy::Calendar(Unit::Day), 1).per_key();
     fixture.add(LimitSpec::named("sale").with(total(3)).with(day));
     assert!(fixture.granted("sale", "a", 1));
@@ -99,10 +99,10 @@ fn counts_all_keys_and_each_key(fixture: &StoreFixture) {
     assert!(fixture.granted("sale", "c", 1));
     let answer = fixture.take("sale", "d", 1);
     assert_eq!(denied(&answer).item_name(), "all/total");
-    assert_eq!(fixture.used("sale", "d", "key/day"), 0, "an activity's refusal leaves the user alone");
+    assert_eq!(fixture.used("sale", "d", "key/day"), 0, "a refusal of the all item charges no key item");
 }
 
-fn repeated_asks_add_up(fixture: &StoreFixture) {
+fn repeated_asks_of_one_limit_add_up(fixture: &StoreFixture) {
     fixture.add(LimitSpec::named("l").with(total(5)).with(total(3).per_key()));
     let ask = |key: &'static [u8], count| Ask { limit_id: "l", key: Some(key), count };
     let over = [ask(b"a", 2), ask(b"a", 2)];
@@ -123,7 +123,7 @@ fn repeated_asks_add_up(fixture: &StoreFixture) {
     );
 }
 
-fn a_set_is_all_or_nothing(fixture: &StoreFixture) {
+fn order_of_several_asks_is_all_or_nothing(fixture: &StoreFixture) {
     fixture.add(LimitSpec::named("wide").with(total(100)));
     fixture.add(LimitSpec::named("narrow").with(sliding(1, 10).per_key()));
     let asks = [
@@ -136,7 +136,7 @@ fn a_set_is_all_or_nothing(fixture: &StoreFixture) {
     assert_eq!(fixture.used("wide", "", "all/total"), 7, "the other limit was not charged");
 }
 
-fn binding_is_the_longest_wait(fixture: &StoreFixture) {
+fn binding_item_has_longest_wait(fixture: &StoreFixture) {
     fixture
         .add(LimitSpec::named("l").with(sliding(1, 10)).with(sliding(1, 60).per_key()).with(sliding(1, 30)));
     assert!(fixture.granted("l", "u", 1));
@@ -154,13 +154,13 @@ fn binding_is_the_longest_wait(fixture: &StoreFixture) {
     assert_eq!(denied(&fixture.take("t", "u", 1)).wait, Wait::Never);
 }
 
-fn ties_go_to_the_first_written(fixture: &StoreFixture) {
+fn equal_waits_bind_first_item(fixture: &StoreFixture) {
     fixture.add(LimitSpec::named("l").with(sliding(1, 10).per_key()).with(sliding(1, 10)));
     assert!(fixture.granted("l", "u", 1));
     assert_eq!(denied(&fixture.take("l", "u", 1)).item_name(), "key/sliding-10s");
 }
 
-fn count_zero_only_looks(fixture: &StoreFixture) {
+fn acquire_of_zero_charges_nothing(fixture: &StoreFixture) {
     fixture.add(
         LimitSpec::named("l")
             .with(total(2))
@@ -174,7 +174,7 @@ fn count_zero_only_looks(fixture: &StoreFixture) {
     assert!(!fixture.granted("l", "u", 0), "used above a lowered limit");
 }
 
-fn more_than_capacity_is_never(fixture: &StoreFixture) {
+fn acquire_above_capacity_waits_never(fixture: &StoreFixture) {
     for (index, item) in every_policy(3).into_iter().enumerate() {
         let id = format!("l{index}");
         fixture.add(LimitSpec::named(&id).with(ItemSpec { charge: Some(Charge::Count), ..item }));
@@ -183,7 +183,7 @@ fn more_than_capacity_is_never(fixture: &StoreFixture) {
     }
 }
 
-fn unknown_limits_are_errors(fixture: &StoreFixture) {
+fn order_for_unknown_limit_is_error(fixture: &StoreFixture) {
     fixture.add(LimitSpec::named("known").with(total(5)));
     let asks =
         [Ask { limit_id: "known", key: None, count: 1 }, Ask { limit_id: "unknown", key: None, count: 1 }];
@@ -194,7 +194,7 @@ fn unknown_limits_are_errors(fixture: &StoreFixture) {
     assert_eq!(fixture.store.usage("unknown", None).decided().unwrap_err().code(), "unknown_limit");
 }
 
-fn missing_keys_are_errors(fixture: &StoreFixture) {
+fn order_without_needed_key_is_error(fixture: &StoreFixture) {
     fixture.add(LimitSpec::named("l").with(total(5)).with(total(5).per_key()));
     let asks = [Ask::one("l", None)];
     assert_eq!(fixture.submit(Order::acquire(&asks)).unwrap_err().code(), "bad_request");
@@ -203,7 +203,7 @@ fn missing_keys_are_errors(fixture: &StoreFixture) {
     assert!(fixture.submit(Order::acquire(&asks)).unwrap().0.is_granted());
 }
 
-fn keys_have_a_bound(fixture: &StoreFixture) {
+fn key_above_1024_bytes_is_error(fixture: &StoreFixture) {
     fixture.add(LimitSpec::named("l").with(total(5).per_key()));
     let long = vec![b'k'; 1024];
     assert!(fixture.submit(Order::acquire(&[Ask::one("l", Some(&long))])).unwrap().0.is_granted());
@@ -214,7 +214,7 @@ fn keys_have_a_bound(fixture: &StoreFixture) {
     }
 }
 
-fn asks_have_a_bound(fixture: &StoreFixture) {
+fn order_of_more_than_32_asks_is_error(fixture: &StoreFixture) {
     fixture.add(LimitSpec::named("l").with(total(100)));
     let asks = [Ask::one("l", None); 33];
     assert!(fixture.submit(Order::acquire(&asks[..32])).unwrap().0.is_granted());
@@ -222,7 +222,7 @@ fn asks_have_a_bound(fixture: &StoreFixture) {
     assert_eq!(fixture.submit(Order::acquire(&[])).unwrap_err(), OrderError::AsksOutOfRange { asks: 0 });
 }
 
-fn empty_keys_are_keys(fixture: &StoreFixture) {
+fn empty_key_is_counted_as_key(fixture: &StoreFixture) {
     fixture.add(LimitSpec::named("l").with(total(1).per_key()));
     for key in ["", "\0", "a:b", "ключ", "a"] {
         assert!(fixture.granted("l", key, 1), "{key:?} is a key of its own");
@@ -230,7 +230,7 @@ fn empty_keys_are_keys(fixture: &StoreFixture) {
     }
 }
 
-fn peek_changes_nothing(fixture: &StoreFixture) {
+fn peek_charges_nothing(fixture: &StoreFixture) {
     fixture.add(LimitSpec::named("l").with(sliding(1, 10).per_key()));
     let asks = [Ask::one("l", Some(b"u"))];
     for _ in 0..3 {
@@ -240,7 +240,7 @@ fn peek_changes_nothing(fixture: &StoreFixture) {
     assert!(!fixture.submit(Order::peek(&asks)).unwrap().0.is_granted());
 }
 
-fn limit_zero_refuses_everything(fixture: &StoreFixture) {
+fn limit_of_zero_refuses_every_unit(fixture: &StoreFixture) {
     for (index, item) in every_policy(0).into_iter().enumerate() {
         let id = format!("l{index}");
         fixture.add(LimitSpec::named(&id).with(item));
@@ -249,7 +249,7 @@ fn limit_zero_refuses_everything(fixture: &StoreFixture) {
     }
 }
 
-fn unlimited_counts_and_never_refuses(fixture: &StoreFixture) {
+fn unlimited_item_counts_and_never_refuses(fixture: &StoreFixture) {
     for (index, item) in every_policy(0).into_iter().enumerate() {
         let id = format!("l{index}");
         let name = item.effective_name();
@@ -262,7 +262,7 @@ fn unlimited_counts_and_never_refuses(fixture: &StoreFixture) {
     }
 }
 
-fn a_batch_is_decided_in_order(fixture: &StoreFixture) {
+fn batch_is_decided_in_order(fixture: &StoreFixture) {
     fixture.add(LimitSpec::named("l").with(total(3)));
     let asks = |count| [Ask { limit_id: "l", key: None, count }];
     let (two, one, bad) = (asks(2), asks(1), [Ask::one("nobody", None)]);
@@ -272,7 +272,7 @@ fn a_batch_is_decided_in_order(fixture: &StoreFixture) {
     assert_eq!(granted, [Some(true), Some(false), None, Some(true), Some(false)]);
 }
 
-fn time_never_goes_back(fixture: &StoreFixture) {
+fn clock_set_back_does_not_move_store_time(fixture: &StoreFixture) {
     fixture.add(LimitSpec::named("l").with(sliding(1, 10)));
     fixture.pass_seconds(1000);
     assert!(fixture.granted("l", "u", 1));
@@ -284,7 +284,7 @@ fn time_never_goes_back(fixture: &StoreFixture) {
     assert!(fixture.granted("l", "u", 1));
 }
 
-fn shadow_grants_and_does_not_charge(fixture: &StoreFixture) {
+fn refusing_shadow_limit_grants_and_charges_nothing(fixture: &StoreFixture) {
     let watching =
         LimitSpec { mode: Mode::Shadow, ..LimitSpec::named("w").with(total(1)).with(total(5).per_key()) };
     fixture.add(watching);
@@ -298,13 +298,13 @@ fn shadow_grants_and_does_not_charge(fixture: &StoreFixture) {
     assert_eq!(fixture.used("real", "", "all/total"), 1);
 }
 
-fn off_is_not_asked(fixture: &StoreFixture) {
+fn limit_in_mode_off_is_ignored(fixture: &StoreFixture) {
     fixture.add(LimitSpec { mode: Mode::Off, ..LimitSpec::named("l").with(total(0)) });
     let (answer, readings) = fixture.submit(Order::acquire(&[Ask::one("l", None)])).unwrap();
     assert!(answer.is_granted() && readings.is_empty());
 }
 
-fn overrides_apply_to_their_key(fixture: &StoreFixture) {
+fn override_applies_to_its_key_only(fixture: &StoreFixture) {
     let vip = OverrideSpec {
         key: b"vip".to_vec(),
         item: "key/total".to_owned(),
@@ -316,7 +316,7 @@ fn overrides_apply_to_their_key(fixture: &StoreFixture) {
     assert!(fixture.granted("l", "pleb", 1) && !fixture.granted("l", "pleb", 1));
 }
 
-fn overrides_end_and_the_wait_knows(fixture: &StoreFixture) {
+fn wait_ends_with_override(fixture: &StoreFixture) {
     let banned = OverrideSpec {
         key: b"u".to_vec(),
         item: "key/sliding-10s".to_owned(),
@@ -332,7 +332,7 @@ fn overrides_end_and_the_wait_knows(fixture: &StoreFixture) {
     assert!(fixture.granted("l", "u", 1));
 }
 
-fn starts_and_ends(fixture: &StoreFixture) {
+fn limit_outside_its_dates_refuses(fixture: &StoreFixture) {
     let seconds = |s| Some(Duration::from_secs(s));
     let item = ItemSpec::of(Policy::Calendar(Unit::Minute), 1);
     fixture.add(LimitSpec {
@@ -352,7 +352,7 @@ fn starts_and_ends(fixture: &StoreFixture) {
     assert_eq!(fixture.used("l", "u", "all/minute"), 0, "its state is dropped");
 }
 
-fn full_limits_refuse_only_new_keys(fixture: &StoreFixture) {
+fn full_limit_refuses_only_new_keys(fixture: &StoreFixture) {
     fixture.add(LimitSpec { max_keys: Some(2), ..LimitSpec::named("full").with(sliding(2, 10).per_key()) });
     fixture.add(LimitSpec::named("other").with(total(1).per_key()));
     assert!(fixture.granted("full", "a", 1));
@@ -361,15 +361,15 @@ fn full_limits_refuse_only_new_keys(fixture: &StoreFixture) {
     let answer = fixture.take("full", "c", 1);
     assert!(answer.degraded);
     assert_eq!(wait_ms(&answer), 9_001, "when the first of them is forgotten");
-    assert!(fixture.granted("full", "c", 0), "whoever only looks needs no room");
+    assert!(fixture.granted("full", "c", 0), "an ask of zero needs no row");
     assert!(fixture.granted("full", "a", 1), "old keys are exact");
     assert!(!fixture.take("full", "b", 2).degraded);
-    assert!(fixture.granted("other", "c", 1), "other limits do not notice");
+    assert!(fixture.granted("other", "c", 1), "other limits are not affected");
     fixture.pass(Duration::from_nanos(10_000_000_001));
     assert!(fixture.granted("full", "c", 1), "fresh rows make room");
 }
 
-fn a_set_of_new_keys_respects_the_bound(fixture: &StoreFixture) {
+fn order_with_new_keys_respects_max_keys(fixture: &StoreFixture) {
     fixture.add(LimitSpec { max_keys: Some(2), ..LimitSpec::named("l").with(sliding(5, 10).per_key()) });
     let ask = |key: &'static [u8], count| Ask { limit_id: "l", key: Some(key), count };
     assert!(fixture.granted("l", "a", 1));
@@ -378,7 +378,7 @@ fn a_set_of_new_keys_respects_the_bound(fixture: &StoreFixture) {
     assert!(answer.degraded, "there is room for one of them");
     assert_eq!(wait_ms(&answer), 9_001);
     let (answer, _) = fixture.submit(Order::acquire(&[ask(b"b", 0), ask(b"c", 1), ask(b"b", 1)])).unwrap();
-    assert!(answer.degraded, "however they are asked for");
+    assert!(answer.degraded, "repeated asks count once");
     let (answer, _) = fixture.submit(Order::acquire(&[ask(b"a", 1), ask(b"b", 1)])).unwrap();
     assert!(answer.is_granted());
     let (answer, _) = fixture.submit(Order::acquire(&[ask(b"a", 1), ask(b"c", 1)])).unwrap();
@@ -392,16 +392,16 @@ fn a_set_of_new_keys_respects_the_bound(fixture: &StoreFixture) {
     assert!(answer.is_granted(), "fresh rows make room, also those that are asked");
 }
 
-fn charge_by_the_ask(fixture: &StoreFixture) {
+fn charge_by_ask_counts_orders(fixture: &StoreFixture) {
     let by_ask = ItemSpec { charge: Some(Charge::Ask), ..total(2) };
     fixture.add(LimitSpec::named("l").with(by_ask).with(total(1000).per_key()));
     assert!(fixture.granted("l", "u", 400));
-    assert!(fixture.granted("l", "u", 0), "a look costs nothing");
+    assert!(fixture.granted("l", "u", 0), "an ask of zero is free");
     assert!(fixture.granted("l", "u", 400));
     assert_eq!(denied(&fixture.take("l", "u", 1)).item_name(), "all/total");
 }
 
-fn huge_costs_are_values(fixture: &StoreFixture) {
+fn cost_of_u64_max_is_refused(fixture: &StoreFixture) {
     for (index, item) in every_policy(3).into_iter().enumerate() {
         let id = format!("l{index}");
         fixture.add(LimitSpec::named(&id).with(ItemSpec { charge: Some(Charge::Count), ..item }));
@@ -411,7 +411,7 @@ fn huge_costs_are_values(fixture: &StoreFixture) {
     }
 }
 
-fn usage_is_current_data(fixture: &StoreFixture) {
+fn usage_reports_current_counts(fixture: &StoreFixture) {
     let day = ItemSpec::of(Policy::Calendar(Unit::Day), 10).per_key();
     fixture.add(LimitSpec::named("l").with(total(100)).with(day).with(total(20).per_key()));
     fixture.pass_seconds(5);

@@ -1,4 +1,4 @@
-//! Many edits at once: all of them or none, and nobody meets half of them.
+//! Batches of edits: all are made or none, and no order sees a part of them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,29 +15,29 @@ use super::decisions::{sliding, total};
 use super::{Behaviour, StoreFixture, lease};
 
 pub(super) const ALL: &[Behaviour] = &[
-    ("many_edits_are_made_at_once", many_edits_are_made_at_once),
-    ("one_bad_edit_changes_nothing", one_bad_edit_changes_nothing),
-    ("applied_edits_keep_counts", applied_edits_keep_counts),
-    ("what_an_application_retires_comes_back", what_an_application_retires_comes_back),
-    ("what_an_application_forgets_is_gone", what_an_application_forgets_is_gone),
-    ("nobody_meets_half_of_an_application", nobody_meets_half_of_an_application),
-    ("nobody_finds_half_of_an_application", nobody_finds_half_of_an_application),
+    ("apply_makes_many_edits", apply_makes_many_edits),
+    ("apply_with_one_bad_edit_changes_nothing", apply_with_one_bad_edit_changes_nothing),
+    ("apply_keeps_counts", apply_keeps_counts),
+    ("limit_retired_by_apply_returns_with_its_counts", limit_retired_by_apply_returns_with_its_counts),
+    ("limit_forgotten_by_apply_starts_at_zero", limit_forgotten_by_apply_starts_at_zero),
+    ("concurrent_order_sees_all_edits_of_apply_or_none", concurrent_order_sees_all_edits_of_apply_or_none),
+    ("concurrent_lookup_sees_all_edits_of_apply_or_none", concurrent_lookup_sees_all_edits_of_apply_or_none),
 ];
 
 fn put(spec: LimitSpec) -> Edit {
     Edit::Put(spec, ExpectedVersion::Anything)
 }
 
-fn remove(id: &str, parting: RemovalMode) -> Edit {
-    Edit::Remove(id.to_owned(), parting)
+fn remove(id: &str, mode: RemovalMode) -> Edit {
+    Edit::Remove(id.to_owned(), mode)
 }
 
 fn limit(id: &str, most: Amount) -> LimitSpec {
     LimitSpec::named(id).with(total(most))
 }
 
-/// Who was told what about which version.
-fn told(edited: &EditOutcome) -> String {
+/// An outcome as text, with id and version of the limit.
+fn outcome_text(edited: &EditOutcome) -> String {
     let line = |word: &str, limit: &Limit| format!("{word} {} {}", limit.id(), limit.version());
     match edited {
         EditOutcome::Added(limit) => line("added", limit),
@@ -48,10 +48,10 @@ fn told(edited: &EditOutcome) -> String {
     }
 }
 
-/// What watchers hear from now on; each looks whether `last` is there already.
-fn listen(fixture: &StoreFixture, last: &'static str) -> Arc<Mutex<Vec<String>>> {
-    let heard = Arc::new(Mutex::new(Vec::new()));
-    let (ears, store) = (Arc::clone(&heard), Arc::clone(&fixture.store));
+/// Collects what watchers are told. Each line says whether limit `last` exists already.
+fn record_changes(fixture: &StoreFixture, last: &'static str) -> Arc<Mutex<Vec<String>>> {
+    let changes = Arc::new(Mutex::new(Vec::new()));
+    let (sink, store) = (Arc::clone(&changes), Arc::clone(&fixture.store));
     fixture.store.watch(Box::new(move |change| {
         let (word, limit) = match change {
             Change::Put(limit) => ("put", limit),
@@ -59,17 +59,17 @@ fn listen(fixture: &StoreFixture, last: &'static str) -> Arc<Mutex<Vec<String>>>
         };
         let done = store.get(last).is_some();
         let line = format!("{word} {} {}, {done}", limit.id(), limit.version());
-        ears.lock().expect("no test panics in here").push(line);
+        sink.lock().expect("no panic while the lock is held").push(line);
     }));
-    heard
+    changes
 }
 
-fn many_edits_are_made_at_once(fixture: &StoreFixture) {
+fn apply_makes_many_edits(fixture: &StoreFixture) {
     for id in ["same", "other", "gone"] {
         fixture.add(limit(id, 1));
     }
-    let heard = listen(fixture, "zz");
-    let same = fixture.store.get("same").expect("it was added");
+    let changes = record_changes(fixture, "zz");
+    let same = fixture.store.get("same").expect("the limit was added");
     let applied = fixture.store.apply(vec![
         put(limit("new", 1)),
         put(limit("same", 1)),
@@ -78,29 +78,29 @@ fn many_edits_are_made_at_once(fixture: &StoreFixture) {
         remove("nobody", RemovalMode::Forget),
         Edit::Put(limit("zz", 1), ExpectedVersion::Absent),
     ]);
-    let applied: Vec<_> = applied.expect("all of them make sense").iter().map(told).collect();
+    let applied: Vec<_> = applied.expect("valid edits").iter().map(outcome_text).collect();
     assert_eq!(
         applied,
         ["added new 1", "unchanged same 1", "replaced other 2", "removed gone 1", "absent", "added zz 1"]
     );
     let ids: Vec<_> = fixture.store.list().iter().map(|limit| limit.id().to_owned()).collect();
     assert_eq!(ids, ["new", "other", "same", "zz"]);
-    let untouched = fixture.store.get("same").expect("it was kept");
-    assert_eq!(same.version(), untouched.version(), "what says the same is not touched");
-    let heard = heard.lock().expect("no test panics in here");
+    let untouched = fixture.store.get("same").expect("the limit was kept");
+    assert_eq!(same.version(), untouched.version(), "an equal definition is no edit");
+    let changes = changes.lock().expect("no panic while the lock is held");
     assert_eq!(
-        *heard,
+        *changes,
         ["put new 1, true", "put other 2, true", "removed gone 1, true", "put zz 1, true"],
-        "watchers hear of changes alone, and when all is done"
+        "watchers are told of changes only, after all edits are made"
     );
-    assert!(fixture.store.apply(Vec::new()).expect("nothing is right").is_empty());
+    assert!(fixture.store.apply(Vec::new()).expect("an empty batch is valid").is_empty());
 }
 
-fn one_bad_edit_changes_nothing(fixture: &StoreFixture) {
+fn apply_with_one_bad_edit_changes_nothing(fixture: &StoreFixture) {
     fixture.add(limit("there", 1));
     fixture.edit(limit("there", 2));
     fixture.add(limit("gone", 1));
-    let heard = listen(fixture, "there");
+    let changes = record_changes(fixture, "there");
     let refused = fixture.store.apply(vec![
         put(limit("new", 1)),
         remove("gone", RemovalMode::Forget),
@@ -109,73 +109,72 @@ fn one_bad_edit_changes_nothing(fixture: &StoreFixture) {
         Edit::Put(limit("nobody", 1), ExpectedVersion::Present),
         remove("there", RemovalMode::Forget),
     ]);
-    let ApplyError { refused } = refused.expect_err("three of them make no sense");
+    let ApplyError { refused } = refused.expect_err("three invalid edits");
     let ids: Vec<_> = refused.iter().map(|(id, _)| id.as_str()).collect();
-    assert_eq!(ids, ["empty", "nobody", "there"], "all that is wrong is told at once");
+    assert_eq!(ids, ["empty", "nobody", "there"], "every error is reported");
     assert_eq!(refused[1].1, PutError::Unknown);
     for index in [0, 2] {
         assert!(matches!(refused[index].1, PutError::Invalid(_)), "{:?}", refused[index]);
     }
 
     let stale = vec![put(limit("new", 1)), Edit::Put(limit("there", 3), ExpectedVersion::Version(1))];
-    let stale = fixture.store.apply(stale).expect_err("there is a second version");
+    let stale = fixture.store.apply(stale).expect_err("the version is stale");
     assert_eq!(stale.refused, [("there".to_owned(), PutError::Stale { version: 2 })]);
     let exists = fixture.store.apply(vec![Edit::Put(limit("there", 2), ExpectedVersion::Absent)]);
-    assert_eq!(exists.expect_err("it is there").refused[0].1, PutError::Exists);
+    assert_eq!(exists.expect_err("the limit exists").refused[0].1, PutError::Exists);
 
     let now: Vec<_> =
         fixture.store.list().iter().map(|limit| (limit.id().to_owned(), limit.version())).collect();
     assert_eq!(now, [("gone".to_owned(), 1), ("there".to_owned(), 2)]);
-    assert!(heard.lock().expect("no test panics in here").is_empty());
+    assert!(changes.lock().expect("no panic while the lock is held").is_empty());
 }
 
-fn applied_edits_keep_counts(fixture: &StoreFixture) {
+fn apply_keeps_counts(fixture: &StoreFixture) {
     fixture.add(LimitSpec::named("l").with(total(5)).with(sliding(3, 60).per_key()));
     assert!(fixture.granted("l", "u", 3));
     let next = LimitSpec::named("l").with(sliding(4, 60).per_key()).with(total(9).per_key());
-    fixture.store.apply(vec![put(next), put(limit("m", 1))]).expect("they make sense");
+    fixture.store.apply(vec![put(next), put(limit("m", 1))]).expect("valid edits");
     assert_eq!((fixture.used("l", "u", "key/sliding-60s"), fixture.used("l", "u", "key/total")), (3, 0));
     assert!(fixture.granted("l", "u", 1) && !fixture.granted("l", "u", 1) && fixture.granted("m", "u", 1));
 }
 
-fn what_an_application_retires_comes_back(fixture: &StoreFixture) {
+fn limit_retired_by_apply_returns_with_its_counts(fixture: &StoreFixture) {
     fixture.add(limit("same", 1));
     fixture.add(limit("other", 1));
     assert!(fixture.granted("same", "u", 1) && fixture.granted("other", "u", 1));
     let gone = vec![remove("same", RemovalMode::Retire), remove("other", RemovalMode::Retire)];
-    fixture.store.apply(gone).expect("they are there");
+    fixture.store.apply(gone).expect("the limits exist");
     assert!(fixture.store.get("same").is_none() && fixture.store.get("other").is_none(), "unknown at once");
     fixture.pass_seconds(7 * 86_400 - 1);
-    let back =
-        fixture.store.apply(vec![put(limit("same", 1)), put(limit("other", 2))]).expect("they make sense");
-    assert_eq!(back.iter().map(told).collect::<Vec<_>>(), ["added same 1", "added other 2"]);
+    let back = fixture.store.apply(vec![put(limit("same", 1)), put(limit("other", 2))]).expect("valid edits");
+    assert_eq!(back.iter().map(outcome_text).collect::<Vec<_>>(), ["added same 1", "added other 2"]);
     assert!(!fixture.granted("same", "u", 1), "a reverted edit does not oversell");
     assert!(fixture.granted("other", "u", 1) && !fixture.granted("other", "u", 1));
 
-    fixture.store.apply(vec![remove("same", RemovalMode::Retire)]).expect("it is there");
+    fixture.store.apply(vec![remove("same", RemovalMode::Retire)]).expect("the limit exists");
     fixture.pass_seconds(7 * 86_400);
-    fixture.store.apply(vec![put(limit("same", 1))]).expect("it makes sense");
-    assert!(fixture.granted("same", "u", 1), "not for ever");
+    fixture.store.apply(vec![put(limit("same", 1))]).expect("a valid edit");
+    assert!(fixture.granted("same", "u", 1), "retirement ends");
 }
 
-fn what_an_application_forgets_is_gone(fixture: &StoreFixture) {
+fn limit_forgotten_by_apply_starts_at_zero(fixture: &StoreFixture) {
     let slot = || {
         let policy = Policy::Concurrency { ttl: Duration::from_secs(60) };
         LimitSpec::named("slots").with(ItemSpec::of(policy, 1))
     };
     fixture.add(slot());
     let held = fixture.take("slots", "u", 1);
-    fixture.store.apply(vec![remove("slots", RemovalMode::Forget)]).expect("it is there");
-    assert!(!fixture.store.release(lease(&held).lease).decided(), "its leases went along");
-    fixture.store.apply(vec![put(slot())]).expect("it makes sense");
+    fixture.store.apply(vec![remove("slots", RemovalMode::Forget)]).expect("the limit exists");
+    assert!(!fixture.store.release(lease(&held).lease).decided(), "its leases are gone");
+    fixture.store.apply(vec![put(slot())]).expect("a valid edit");
     assert!(fixture.granted("slots", "u", 1), "a later add starts at zero");
 }
 
-/// How often each thread asks at least, and how often limits change meanwhile.
+/// Least number of orders per thread, and of edits meanwhile.
 const ASKS: u64 = 400;
 const CHANGES: u64 = 200;
 
-/// Lets two threads ask, again and again, while this one changes limits; until all of them have done enough of it.
+/// Runs two threads that submit orders while this thread edits limits, until each has done enough.
 fn while_limits_change(
     store: &Arc<dyn LimitStore>,
     ask: impl Fn(&dyn LimitStore) + Sync,
@@ -184,18 +183,18 @@ fn while_limits_change(
     let asked = [AtomicU64::new(0), AtomicU64::new(0)];
     let changes = AtomicU64::new(0);
     thread::scope(|scope| {
-        for mine in &asked {
+        for own_count in &asked {
             let (ask, changes) = (&ask, &changes);
             scope.spawn(move || {
-                // A thread that fails must not leave the others waiting for it.
-                let _enough = Enough(mine, ASKS);
-                while mine.load(Ordering::Relaxed) < ASKS || changes.load(Ordering::Relaxed) < CHANGES {
+                // A thread that fails must not block the others.
+                let _done = DoneOnDrop(own_count, ASKS);
+                while own_count.load(Ordering::Relaxed) < ASKS || changes.load(Ordering::Relaxed) < CHANGES {
                     ask(&**store);
-                    mine.fetch_add(1, Ordering::Relaxed);
+                    own_count.fetch_add(1, Ordering::Relaxed);
                 }
             });
         }
-        let _enough = Enough(&changes, CHANGES);
+        let _done = DoneOnDrop(&changes, CHANGES);
         let total = || asked.iter().map(|one| one.load(Ordering::Relaxed)).sum::<u64>();
         let busy = || asked.iter().any(|one| one.load(Ordering::Relaxed) < ASKS);
         for change in 0.. {
@@ -203,9 +202,9 @@ fn while_limits_change(
                 break;
             }
             let before = total();
-            store.apply(edits(change)).expect("they make sense");
+            store.apply(edits(change)).expect("valid edits");
             changes.fetch_add(1, Ordering::Relaxed);
-            // Where an edit is quicker than a question, it would be all that happens.
+            // Edits may be faster than orders: let the orders proceed.
             while change >= CHANGES && busy() && total() == before {
                 thread::yield_now();
             }
@@ -213,19 +212,19 @@ fn while_limits_change(
     });
 }
 
-/// Says that its thread has done enough, however it ends.
-struct Enough<'a>(&'a AtomicU64, u64);
+/// Reports on drop that its thread has done enough.
+struct DoneOnDrop<'a>(&'a AtomicU64, u64);
 
-impl Drop for Enough<'_> {
+impl Drop for DoneOnDrop<'_> {
     fn drop(&mut self) {
         self.0.fetch_max(self.1, Ordering::Relaxed);
     }
 }
 
-fn nobody_meets_half_of_an_application(fixture: &StoreFixture) {
+fn concurrent_order_sees_all_edits_of_apply_or_none(fixture: &StoreFixture) {
     const IDS: [&str; 4] = ["a", "b", "c", "d"];
     const MOST: [Amount; 2] = [50_000_000, 60_000_000];
-    // Some are decided by one number, some by more: stores may have more than one way to decide.
+    // Two limits have one item and two have more: a store may decide them on different paths.
     let all = |most: Amount| {
         let spec = |id: &str| match id {
             "a" | "b" => LimitSpec::named(id).with(total(most)),
@@ -233,21 +232,24 @@ fn nobody_meets_half_of_an_application(fixture: &StoreFixture) {
         };
         IDS.iter().map(|id| put(spec(id))).collect::<Vec<_>>()
     };
-    fixture.store.apply(all(MOST[0])).expect("they make sense");
+    fixture.store.apply(all(MOST[0])).expect("valid edits");
     let granted = AtomicU64::new(0);
     let ask = |store: &dyn LimitStore| {
         for ids in [&IDS[..2], &IDS[..]] {
             let asks: Vec<_> = ids.iter().map(|id| Ask { limit_id: id, key: Some(b"u"), count: 1 }).collect();
             for order in [Order::acquire(&asks), Order::peek(&asks)] {
                 let answers = store.submit(&[order], Replies::new(Detail::Readings)).decided();
-                let answer = answers.get(0).expect("one answer").as_ref().expect("a sensible order");
+                let answer = answers.get(0).expect("one reply").as_ref().expect("a valid order");
                 assert!(answer.is_granted());
-                let met: Vec<_> = answers
+                let capacities: Vec<_> = answers
                     .readings(answer)
                     .iter()
                     .map(|reading| (reading.limit.spec().items[0].limit, reading.reading.capacity))
                     .collect();
-                assert!(met.iter().all(|other| *other == met[0]), "some new and some old: {met:?}");
+                assert!(
+                    capacities.iter().all(|other| *other == capacities[0]),
+                    "some new and some old: {capacities:?}"
+                );
             }
             granted.fetch_add(u64::from(ids.len() == 2), Ordering::Relaxed);
         }
@@ -258,19 +260,21 @@ fn nobody_meets_half_of_an_application(fixture: &StoreFixture) {
     assert_eq!(fixture.used("d", "u", "key/total"), granted);
 }
 
-fn nobody_finds_half_of_an_application(fixture: &StoreFixture) {
+fn concurrent_lookup_sees_all_edits_of_apply_or_none(fixture: &StoreFixture) {
     let there = vec![put(limit("a", 60_000_000)), put(limit("b", 60_000_000))];
     let gone = vec![remove("a", RemovalMode::Retire), remove("b", RemovalMode::Retire)];
-    fixture.store.apply(there.clone()).expect("they make sense");
+    fixture.store.apply(there.clone()).expect("valid edits");
     let ask = |store: &dyn LimitStore| {
         for ids in [["a", "b"], ["b", "a"]] {
             let asks = ids.map(|limit_id| Ask { limit_id, key: Some(b"u"), count: 1 });
             let answers = store.submit(&[Order::acquire(&asks)], Replies::new(Detail::Verdicts)).decided();
-            match answers.get(0).expect("one answer") {
+            match answers.get(0).expect("one reply") {
                 Ok(answer) => assert!(answer.is_granted()),
-                // The first that is unknown is told: if that is the second, the first was still there.
-                Err(OrderError::UnknownLimit { limit_id }) => assert_eq!(limit_id, ids[0], "half of them"),
-                Err(other) => panic!("a sensible order: {other}"),
+                // The error names the first unknown limit. If that were the second, the first would still exist.
+                Err(OrderError::UnknownLimit { limit_id }) => {
+                    assert_eq!(limit_id, ids[0], "only a part of the batch was visible")
+                }
+                Err(other) => panic!("unexpected error: {other}"),
             }
         }
     };

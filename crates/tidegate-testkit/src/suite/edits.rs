@@ -1,4 +1,4 @@
-//! Edits: limits change, what was counted stays.
+//! Edits: limits change and counts stay.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,23 +10,23 @@ use super::decisions::{bucket, sliding, total};
 use super::{Behaviour, StoreFixture, wait_ms};
 
 pub(super) const ALL: &[Behaviour] = &[
-    ("edits_keep_counts", edits_keep_counts),
-    ("lowering_acts_at_once", lowering_acts_at_once),
-    ("raising_never_refuses", raising_never_refuses),
-    ("new_items_start_at_zero", new_items_start_at_zero),
-    ("removed_items_take_their_state", removed_items_take_their_state),
-    ("windows_judge_what_is_remembered", windows_judge_what_is_remembered),
-    ("zones_change_at_once", zones_change_at_once),
-    ("expectations_are_checked", expectations_are_checked),
-    ("invalid_limits_change_nothing", invalid_limits_change_nothing),
-    ("delete_forgets", delete_forgets),
-    ("retired_limits_come_back", retired_limits_come_back),
-    ("retirement_ends", retirement_ends),
-    ("resets_zero_one_key_or_all", resets_zero_one_key_or_all),
-    ("watchers_hear_every_change", watchers_hear_every_change),
+    ("edit_keeps_counts", edit_keeps_counts),
+    ("lowered_limit_acts_at_once", lowered_limit_acts_at_once),
+    ("raised_limit_grants_the_difference", raised_limit_grants_the_difference),
+    ("added_item_starts_at_zero", added_item_starts_at_zero),
+    ("removed_item_loses_its_count", removed_item_loses_its_count),
+    ("edited_window_counts_remembered_charges", edited_window_counts_remembered_charges),
+    ("edited_time_zone_acts_at_once", edited_time_zone_acts_at_once),
+    ("put_with_unmet_expectation_is_error", put_with_unmet_expectation_is_error),
+    ("put_of_invalid_limit_changes_nothing", put_of_invalid_limit_changes_nothing),
+    ("removed_limit_is_forgotten", removed_limit_is_forgotten),
+    ("retired_limit_returns_with_its_counts", retired_limit_returns_with_its_counts),
+    ("retired_limit_is_forgotten_after_seven_days", retired_limit_is_forgotten_after_seven_days),
+    ("reset_zeroes_one_key_or_all", reset_zeroes_one_key_or_all),
+    ("watcher_receives_every_change", watcher_receives_every_change),
 ];
 
-fn edits_keep_counts(fixture: &StoreFixture) {
+fn edit_keeps_counts(fixture: &StoreFixture) {
     fixture.add(LimitSpec::named("l").with(total(5)).with(sliding(3, 60).per_key()));
     assert!(fixture.granted("l", "u", 3));
     fixture.edit(LimitSpec::named("l").with(sliding(4, 60).per_key()).with(total(6)));
@@ -34,7 +34,7 @@ fn edits_keep_counts(fixture: &StoreFixture) {
     assert!(fixture.granted("l", "u", 1) && !fixture.granted("l", "u", 1));
 }
 
-fn lowering_acts_at_once(fixture: &StoreFixture) {
+fn lowered_limit_acts_at_once(fixture: &StoreFixture) {
     fixture.add(LimitSpec::named("b").with(bucket(1000, 1)));
     assert!(fixture.granted("b", "u", 1000));
     fixture.edit(LimitSpec::named("b").with(ItemSpec {
@@ -47,7 +47,7 @@ fn lowering_acts_at_once(fixture: &StoreFixture) {
     assert_eq!(wait_ms(&fixture.take("b", "u", 1)), 500);
 }
 
-fn raising_never_refuses(fixture: &StoreFixture) {
+fn raised_limit_grants_the_difference(fixture: &StoreFixture) {
     fixture.add(LimitSpec::named("b").with(bucket(10, 10)));
     assert!(fixture.granted("b", "u", 9));
     fixture.edit(LimitSpec::named("b").with(bucket(1000, 10)));
@@ -55,14 +55,14 @@ fn raising_never_refuses(fixture: &StoreFixture) {
     assert!(fixture.granted("b", "u", 991) && !fixture.granted("b", "u", 1));
 }
 
-fn new_items_start_at_zero(fixture: &StoreFixture) {
+fn added_item_starts_at_zero(fixture: &StoreFixture) {
     fixture.add(LimitSpec::named("l").with(total(5)));
     assert!(fixture.granted("l", "u", 5));
     fixture.edit(LimitSpec::named("l").with(total(10)).with(sliding(2, 60)));
     assert_eq!(fixture.used("l", "u", "all/sliding-60s"), 0);
 }
 
-fn removed_items_take_their_state(fixture: &StoreFixture) {
+fn removed_item_loses_its_count(fixture: &StoreFixture) {
     let both = || LimitSpec::named("l").with(total(5)).with(total(5).per_key());
     fixture.add(both());
     assert!(fixture.granted("l", "u", 5));
@@ -71,7 +71,7 @@ fn removed_items_take_their_state(fixture: &StoreFixture) {
     assert_eq!((fixture.used("l", "u", "all/total"), fixture.used("l", "u", "key/total")), (0, 5));
 }
 
-fn windows_judge_what_is_remembered(fixture: &StoreFixture) {
+fn edited_window_counts_remembered_charges(fixture: &StoreFixture) {
     let named = |limit, seconds| ItemSpec { name: Some("burst".to_owned()), ..sliding(limit, seconds) };
     fixture.add(LimitSpec::named("l").with(named(2, 10)));
     assert!(fixture.granted("l", "u", 1));
@@ -83,7 +83,7 @@ fn windows_judge_what_is_remembered(fixture: &StoreFixture) {
     assert_eq!(fixture.used("l", "u", "burst"), 1, "and was forgotten with it");
 }
 
-fn zones_change_at_once(fixture: &StoreFixture) {
+fn edited_time_zone_acts_at_once(fixture: &StoreFixture) {
     let day = ItemSpec::of(Policy::Calendar(Unit::Day), 1);
     // 1970-01-01 12:00 UTC is 20:00 in Shanghai.
     fixture.pass_seconds(12 * 3600);
@@ -97,7 +97,7 @@ fn zones_change_at_once(fixture: &StoreFixture) {
     assert!(fixture.granted("l", "u", 1));
 }
 
-fn expectations_are_checked(fixture: &StoreFixture) {
+fn put_with_unmet_expectation_is_error(fixture: &StoreFixture) {
     let spec = |limit| LimitSpec::named("l").with(total(limit));
     assert_eq!(fixture.store.put(spec(1), ExpectedVersion::Present).unwrap_err(), PutError::Unknown);
     assert_eq!(fixture.store.put(spec(1), ExpectedVersion::Version(1)).unwrap_err(), PutError::Unknown);
@@ -112,7 +112,7 @@ fn expectations_are_checked(fixture: &StoreFixture) {
     assert_eq!(fixture.store.get("l").unwrap().version(), second.version());
 }
 
-fn invalid_limits_change_nothing(fixture: &StoreFixture) {
+fn put_of_invalid_limit_changes_nothing(fixture: &StoreFixture) {
     fixture.add(LimitSpec::named("l").with(ItemSpec { name: Some("cap".to_owned()), ..total(5) }));
     assert!(fixture.granted("l", "u", 2));
     let other_policy = ItemSpec { name: Some("cap".to_owned()), ..sliding(5, 10) };
@@ -125,7 +125,7 @@ fn invalid_limits_change_nothing(fixture: &StoreFixture) {
     assert!(fixture.store.get("bad id!").is_none());
 }
 
-fn delete_forgets(fixture: &StoreFixture) {
+fn removed_limit_is_forgotten(fixture: &StoreFixture) {
     fixture.add(LimitSpec::named("l").with(total(1)));
     assert!(fixture.granted("l", "u", 1));
     assert!(fixture.store.remove("l", RemovalMode::Forget));
@@ -135,7 +135,7 @@ fn delete_forgets(fixture: &StoreFixture) {
     assert!(fixture.granted("l", "u", 1), "a later add starts at zero");
 }
 
-fn retired_limits_come_back(fixture: &StoreFixture) {
+fn retired_limit_returns_with_its_counts(fixture: &StoreFixture) {
     fixture.add(LimitSpec::named("l").with(total(1)).with(total(1).per_key()));
     assert!(fixture.granted("l", "u", 1));
     assert!(fixture.store.remove("l", RemovalMode::Retire));
@@ -146,7 +146,7 @@ fn retired_limits_come_back(fixture: &StoreFixture) {
     assert!(fixture.granted("l", "v", 1));
 }
 
-fn retirement_ends(fixture: &StoreFixture) {
+fn retired_limit_is_forgotten_after_seven_days(fixture: &StoreFixture) {
     fixture.add(LimitSpec::named("l").with(total(1)));
     assert!(fixture.granted("l", "u", 1));
     assert!(fixture.store.remove("l", RemovalMode::Retire));
@@ -155,7 +155,7 @@ fn retirement_ends(fixture: &StoreFixture) {
     assert!(fixture.granted("l", "u", 1));
 }
 
-fn resets_zero_one_key_or_all(fixture: &StoreFixture) {
+fn reset_zeroes_one_key_or_all(fixture: &StoreFixture) {
     fixture.add(LimitSpec::named("l").with(total(10)).with(total(2).per_key()));
     assert!(fixture.granted("l", "u", 2) && fixture.granted("l", "v", 2));
     fixture.store.reset("l", Some(b"u")).decided().unwrap();
@@ -166,18 +166,18 @@ fn resets_zero_one_key_or_all(fixture: &StoreFixture) {
     assert_eq!((fixture.used("l", "v", "key/total"), fixture.used("l", "v", "all/total")), (0, 0));
 }
 
-fn watchers_hear_every_change(fixture: &StoreFixture) {
-    let heard = Arc::new(Mutex::new(Vec::new()));
-    let ears = Arc::clone(&heard);
+fn watcher_receives_every_change(fixture: &StoreFixture) {
+    let changes = Arc::new(Mutex::new(Vec::new()));
+    let sink = Arc::clone(&changes);
     fixture.store.watch(Box::new(move |change| {
         let line = match change {
             Change::Put(limit) => format!("put {} {}", limit.id(), limit.version()),
             Change::Removed(limit) => format!("removed {}", limit.id()),
         };
-        ears.lock().expect("no test panics in here").push(line);
+        sink.lock().expect("no panic while the lock is held").push(line);
     }));
     fixture.add(LimitSpec::named("l").with(total(1)));
     fixture.edit(LimitSpec::named("l").with(total(2)));
     assert!(fixture.store.remove("l", RemovalMode::Forget));
-    assert_eq!(*heard.lock().unwrap(), ["put l 1", "put l 2", "removed l"]);
+    assert_eq!(*changes.lock().unwrap(), ["put l 1", "put l 2", "removed l"]);
 }

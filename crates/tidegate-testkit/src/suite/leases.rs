@@ -1,4 +1,4 @@
-//! Leases: held once, given back once, and settled to what was really used.
+//! Leases: held, released once, and settled to the true cost.
 
 use std::time::Duration;
 
@@ -11,25 +11,25 @@ use super::decisions::{bucket, sliding, total};
 use super::{Behaviour, StoreFixture, denied, lease};
 
 pub(super) const ALL: &[Behaviour] = &[
-    ("leases_are_released_once", leases_are_released_once),
-    ("leases_lapse", leases_lapse),
-    ("leases_are_renewed", leases_are_renewed),
-    ("denials_know_the_next_lapse", denials_know_the_next_lapse),
-    ("fences_rise", fences_rise),
-    ("weights_count", weights_count),
-    ("reset_keeps_leases", reset_keeps_leases),
-    ("holds_settle_down", holds_settle_down),
-    ("holds_settle_up", holds_settle_up),
-    ("settling_twice_says_the_same", settling_twice_says_the_same),
-    ("a_lapsed_hold_keeps_its_charge", a_lapsed_hold_keeps_its_charge),
-    ("a_reset_voids_refunds", a_reset_voids_refunds),
-    ("sets_hold_and_settle_each_ask", sets_hold_and_settle_each_ask),
-    ("a_list_of_costs_has_one_for_each_ask", a_list_of_costs_has_one_for_each_ask),
-    ("ttl_has_bounds", ttl_has_bounds),
-    ("deleted_limits_take_their_leases_along", deleted_limits_take_their_leases_along),
-    ("an_ended_limit_gives_nothing_back", an_ended_limit_gives_nothing_back),
-    ("holders_are_known", holders_are_known),
-    ("leases_know_how_long_they_are_held", leases_know_how_long_they_are_held),
+    ("released_lease_cannot_be_released_again", released_lease_cannot_be_released_again),
+    ("unrenewed_lease_lapses", unrenewed_lease_lapses),
+    ("renewed_lease_lapses_later", renewed_lease_lapses_later),
+    ("denial_reports_next_lapse", denial_reports_next_lapse),
+    ("fence_of_later_lease_is_higher", fence_of_later_lease_is_higher),
+    ("lease_holds_as_many_units_as_asked", lease_holds_as_many_units_as_asked),
+    ("reset_keeps_leases_held", reset_keeps_leases_held),
+    ("hold_settled_below_estimate_refunds", hold_settled_below_estimate_refunds),
+    ("hold_settled_above_estimate_charges_more", hold_settled_above_estimate_charges_more),
+    ("repeated_settlement_changes_nothing", repeated_settlement_changes_nothing),
+    ("lapsed_hold_keeps_its_charge", lapsed_hold_keeps_its_charge),
+    ("settlement_after_reset_refunds_nothing", settlement_after_reset_refunds_nothing),
+    ("hold_of_several_asks_settles_each_ask", hold_of_several_asks_settles_each_ask),
+    ("settlement_with_wrong_number_of_costs_is_error", settlement_with_wrong_number_of_costs_is_error),
+    ("ttl_out_of_range_is_error", ttl_out_of_range_is_error),
+    ("deleted_limit_drops_its_leases", deleted_limit_drops_its_leases),
+    ("lease_of_ended_limit_returns_nothing", lease_of_ended_limit_returns_nothing),
+    ("holders_lists_live_leases", holders_lists_live_leases),
+    ("held_until_reports_expiry_of_live_leases", held_until_reports_expiry_of_live_leases),
 ];
 
 fn concurrency(limit: u64, ttl_seconds: u64) -> ItemSpec {
@@ -49,7 +49,7 @@ fn settle(fixture: &StoreFixture, answer: &Answer, actual: u64) -> Settlement {
     fixture.store.settle(lease(answer).lease, Actual::Every(actual)).decided().expect("one cost for all")
 }
 
-fn holders_are_known(fixture: &StoreFixture) {
+fn holders_lists_live_leases(fixture: &StoreFixture) {
     fixture.add(LimitSpec::named("l").with(concurrency(9, 60)).with(concurrency(9, 60).per_key()));
     fixture.add(LimitSpec::named("other").with(sliding(5, 60)));
     let a = fixture.take("l", "u", 1);
@@ -71,7 +71,7 @@ fn holders_are_known(fixture: &StoreFixture) {
     assert!(matches!(fixture.store.holders("x", None).decided(), Err(OrderError::UnknownLimit { .. })));
 }
 
-fn leases_know_how_long_they_are_held(fixture: &StoreFixture) {
+fn held_until_reports_expiry_of_live_leases(fixture: &StoreFixture) {
     fixture.add(LimitSpec::named("l").with(concurrency(9, 60)));
     let (a, b) = (lease(&fixture.take("l", "u", 1)).clone(), lease(&fixture.take("l", "v", 1)).clone());
     let asked = [b.lease, LeaseId(7), a.lease];
@@ -85,7 +85,7 @@ fn leases_know_how_long_they_are_held(fixture: &StoreFixture) {
     assert_eq!(held(), [None, None, None]);
 }
 
-fn leases_are_released_once(fixture: &StoreFixture) {
+fn released_lease_cannot_be_released_again(fixture: &StoreFixture) {
     fixture.add(LimitSpec::named("l").with(concurrency(2, 60)));
     let (a, _b) = (fixture.take("l", "u", 1), fixture.take("l", "v", 1));
     assert!(!fixture.granted("l", "u", 1));
@@ -97,7 +97,7 @@ fn leases_are_released_once(fixture: &StoreFixture) {
     assert!(!fixture.store.release(LeaseId(42)).decided(), "nor does a stranger's");
 }
 
-fn leases_lapse(fixture: &StoreFixture) {
+fn unrenewed_lease_lapses(fixture: &StoreFixture) {
     fixture.add(LimitSpec::named("l").with(concurrency(1, 60)));
     let answer = fixture.take("l", "u", 1);
     fixture.pass(Duration::from_nanos(59_999_999_999));
@@ -108,7 +108,7 @@ fn leases_lapse(fixture: &StoreFixture) {
     assert!(!fixture.granted("l", "u", 1));
 }
 
-fn leases_are_renewed(fixture: &StoreFixture) {
+fn renewed_lease_lapses_later(fixture: &StoreFixture) {
     fixture.add(LimitSpec::named("l").with(concurrency(1, 60)));
     let answer = fixture.take("l", "u", 1);
     let renew = |ttl| fixture.store.renew(lease(&answer).lease, ttl).decided().unwrap();
@@ -123,7 +123,7 @@ fn leases_are_renewed(fixture: &StoreFixture) {
     assert!(fixture.granted("l", "u", 1));
 }
 
-fn denials_know_the_next_lapse(fixture: &StoreFixture) {
+fn denial_reports_next_lapse(fixture: &StoreFixture) {
     fixture.add(LimitSpec::named("l").with(concurrency(2, 60)).with(sliding(100, 10)));
     fixture.add(LimitSpec::named("other").with(concurrency(5, 1)));
     let seconds = |seconds: u64| Some(Timestamp::from_ticks(seconds * 1_000_000_000));
@@ -144,7 +144,7 @@ fn denials_know_the_next_lapse(fixture: &StoreFixture) {
     assert_eq!(denied(&fixture.take("t", "u", 1)).lapses_at, None, "no lapse helps who waits for ever");
 }
 
-fn fences_rise(fixture: &StoreFixture) {
+fn fence_of_later_lease_is_higher(fixture: &StoreFixture) {
     let spec = || LimitSpec::named("l").with(concurrency(10, 60));
     fixture.add(spec());
     let mut last = 0;
@@ -161,7 +161,7 @@ fn fences_rise(fixture: &StoreFixture) {
     }
 }
 
-fn weights_count(fixture: &StoreFixture) {
+fn lease_holds_as_many_units_as_asked(fixture: &StoreFixture) {
     fixture.add(LimitSpec::named("l").with(ItemSpec { charge: Some(Charge::Count), ..concurrency(5, 60) }));
     let heavy = fixture.take("l", "u", 4);
     assert!(!fixture.granted("l", "u", 2));
@@ -171,7 +171,7 @@ fn weights_count(fixture: &StoreFixture) {
     assert!(fixture.granted("l", "u", 4));
 }
 
-fn reset_keeps_leases(fixture: &StoreFixture) {
+fn reset_keeps_leases_held(fixture: &StoreFixture) {
     fixture.add(LimitSpec::named("l").with(concurrency(1, 60)).with(total(5)));
     let answer = fixture.take("l", "u", 1);
     fixture.store.reset("l", None).decided().unwrap();
@@ -181,7 +181,7 @@ fn reset_keeps_leases(fixture: &StoreFixture) {
     assert!(fixture.granted("l", "u", 1));
 }
 
-/// A limit of ten of every law that can be settled, by name.
+/// A limit of ten for every policy that can be settled, by name.
 fn settleable() -> [(&'static str, ItemSpec); 6] {
     let window = Duration::from_secs(10);
     [
@@ -194,7 +194,7 @@ fn settleable() -> [(&'static str, ItemSpec); 6] {
     ]
 }
 
-fn holds_settle_down(fixture: &StoreFixture) {
+fn hold_settled_below_estimate_refunds(fixture: &StoreFixture) {
     for (id, item) in settleable() {
         let name = item.effective_name();
         fixture.add(LimitSpec::named(id).with(item));
@@ -209,7 +209,7 @@ fn holds_settle_down(fixture: &StoreFixture) {
     }
 }
 
-fn holds_settle_up(fixture: &StoreFixture) {
+fn hold_settled_above_estimate_charges_more(fixture: &StoreFixture) {
     for (id, item) in settleable() {
         let name = item.effective_name();
         fixture.add(LimitSpec::named(id).with(item));
@@ -220,7 +220,7 @@ fn holds_settle_up(fixture: &StoreFixture) {
     }
 }
 
-fn settling_twice_says_the_same(fixture: &StoreFixture) {
+fn repeated_settlement_changes_nothing(fixture: &StoreFixture) {
     fixture.add(LimitSpec::named("l").with(total(10)));
     let answer = hold(fixture, "l", 8);
     assert_eq!(settle(fixture, &answer, 3), Settlement::Settled);
@@ -233,7 +233,7 @@ fn settling_twice_says_the_same(fixture: &StoreFixture) {
     assert_eq!(fixture.used("l", "u", "all/total"), 5, "a released hold keeps its charge");
 }
 
-fn a_lapsed_hold_keeps_its_charge(fixture: &StoreFixture) {
+fn lapsed_hold_keeps_its_charge(fixture: &StoreFixture) {
     fixture.add(LimitSpec::named("l").with(total(10)).with(concurrency(1, 30)));
     let answer = hold(fixture, "l", 8);
     fixture.pass_seconds(30);
@@ -242,7 +242,7 @@ fn a_lapsed_hold_keeps_its_charge(fixture: &StoreFixture) {
     assert_eq!(fixture.used("l", "u", "all/concurrency"), 0, "its concurrency came back");
 }
 
-fn a_reset_voids_refunds(fixture: &StoreFixture) {
+fn settlement_after_reset_refunds_nothing(fixture: &StoreFixture) {
     for (id, item) in settleable() {
         let name = item.effective_name();
         fixture.add(LimitSpec::named(id).with(item));
@@ -254,7 +254,7 @@ fn a_reset_voids_refunds(fixture: &StoreFixture) {
     }
 }
 
-fn sets_hold_and_settle_each_ask(fixture: &StoreFixture) {
+fn hold_of_several_asks_settles_each_ask(fixture: &StoreFixture) {
     fixture.add(LimitSpec::named("requests").with(total(10)));
     fixture.add(LimitSpec::named("tokens").with(total(1000).per_key()));
     let asks = [
@@ -271,7 +271,7 @@ fn sets_hold_and_settle_each_ask(fixture: &StoreFixture) {
     );
 }
 
-fn a_list_of_costs_has_one_for_each_ask(fixture: &StoreFixture) {
+fn settlement_with_wrong_number_of_costs_is_error(fixture: &StoreFixture) {
     fixture.add(LimitSpec::named("requests").with(total(10)));
     fixture.add(LimitSpec::named("tokens").with(total(1000).per_key()));
     let asks = [
@@ -294,7 +294,7 @@ fn a_list_of_costs_has_one_for_each_ask(fixture: &StoreFixture) {
     assert_eq!(fixture.store.settle(LeaseId(42), Actual::Each(&[])).decided(), Ok(Settlement::Gone));
 }
 
-fn ttl_has_bounds(fixture: &StoreFixture) {
+fn ttl_out_of_range_is_error(fixture: &StoreFixture) {
     fixture.add(LimitSpec::named("l").with(concurrency(3, 60)));
     let asks = [Ask::one("l", None)];
     let with_ttl = |ttl| fixture.submit(Order { ttl: Some(ttl), ..Order::acquire(&asks) });
@@ -308,7 +308,7 @@ fn ttl_has_bounds(fixture: &StoreFixture) {
     assert_eq!(fixture.used("l", "", "all/concurrency"), 1, "one lapsed, one will not for a century");
 }
 
-fn deleted_limits_take_their_leases_along(fixture: &StoreFixture) {
+fn deleted_limit_drops_its_leases(fixture: &StoreFixture) {
     let spec = || LimitSpec::named("l").with(concurrency(1, 60)).with(total(10));
     fixture.add(spec());
     let answer = hold(fixture, "l", 1);
@@ -320,7 +320,7 @@ fn deleted_limits_take_their_leases_along(fixture: &StoreFixture) {
     assert!(!fixture.granted("l", "u", 1), "and an old lease frees nothing in it");
 }
 
-fn an_ended_limit_gives_nothing_back(fixture: &StoreFixture) {
+fn lease_of_ended_limit_returns_nothing(fixture: &StoreFixture) {
     let ends = |seconds| LimitSpec {
         ends_at: Some(Duration::from_secs(seconds)),
         ..LimitSpec::named("l").with(total(10)).with(concurrency(2, 600))

@@ -1,4 +1,4 @@
-//! Generated histories: a store answers like the reference model, whatever happens to it.
+//! Generated histories: a store answers like the reference model.
 
 use std::collections::BTreeSet;
 
@@ -12,33 +12,33 @@ use crate::history::{History, ReplayReply, SystemUnderTest, replay};
 use crate::model::{ModelReading, ModelRefusal, OwnedAsk};
 use crate::test_scale;
 
-/// Tells many stories to fresh stores and to the reference model.
+/// Replays generated histories against fresh stores and the reference model.
 ///
 /// # Panics
-/// If a store answers otherwise, with the shortest story in which it does.
-pub fn equivalence(
+/// If a store answers otherwise. The message contains the shortest history that shows it.
+pub fn check_equivalence(
     new_store: impl Fn(Tick) -> StoreFixture,
-    stories: impl Strategy<Value = History>,
+    histories: impl Strategy<Value = History>,
     cases: u32,
 ) {
-    let told = TestRunner::new(test_scale::cases(cases)).run(&stories, |story| {
-        let played = replay(&story, &mut StoreUnderTest::new(new_store(story.tick)));
-        played.map(drop).map_err(TestCaseError::fail)
+    let outcome = TestRunner::new(test_scale::cases(cases)).run(&histories, |history| {
+        let replayed = replay(&history, &mut StoreUnderTest::new(new_store(history.tick)));
+        replayed.map(drop).map_err(TestCaseError::fail)
     });
-    if let Err(difference) = told {
+    if let Err(difference) = outcome {
         panic!("{difference}");
     }
 }
 
-/// A store that plays the part of a story's subject.
+/// A store in the role of the system under test.
 pub struct StoreUnderTest {
     fixture: StoreFixture,
-    /// Holds that were settled. Settling again is answered as before, which a story takes for a lease that is gone.
+    /// Settled holds. A store repeats the reply to a repeated settlement, where the model says that the lease is gone.
     settled: BTreeSet<LeaseId>,
 }
 
 impl StoreUnderTest {
-    /// A player for the store of this fixture.
+    /// Wraps the store of this fixture.
     pub fn new(fixture: StoreFixture) -> StoreUnderTest {
         StoreUnderTest { fixture, settled: BTreeSet::new() }
     }
@@ -64,7 +64,7 @@ impl SystemUnderTest for StoreUnderTest {
         let (answer, readings) = self
             .at(now)
             .submit(Order { intent, hold, ..Order::acquire(&asks) })
-            .expect("stories are sensible");
+            .expect("histories are sensible");
         let degraded = answer.degraded;
         let (refusal, lease) = match answer.outcome {
             Outcome::Granted(grant) => {
@@ -102,14 +102,14 @@ impl SystemUnderTest for StoreUnderTest {
     fn renew(&mut self, lease: LeaseId, expires_at: Timestamp, now: Timestamp) -> bool {
         let store = &self.at(now).store;
         let ttl = store.capabilities().tick.duration(expires_at.since(now));
-        store.renew(lease, Some(ttl)).decided().expect("stories are sensible").is_some()
+        store.renew(lease, Some(ttl)).decided().expect("histories are sensible").is_some()
     }
 
     fn reset(&mut self, limit_id: &str, key: Option<&[u8]>, now: Timestamp) {
         self.at(now).store.reset(limit_id, key).decided().expect("a known limit");
     }
 
-    /// A store forgets when it likes; nobody has to ask it to.
+    /// A store drops fresh rows on its own.
     fn forget(&mut self, _now: Timestamp) {}
 }
 
@@ -128,16 +128,16 @@ mod tests {
         StoreFixture::new(MapStore::new(Arc::clone(&clock), 7), clock)
     }
 
-    /// Stories about crowds have crowds in them.
+    /// Histories of full limits do fill them.
     #[test]
     fn crowded_limits_are_crowded() {
         let mut runner = TestRunner::deterministic();
         let mut refused = 0;
         for _ in 0..200 {
-            let story = over_capacity_histories().new_tree(&mut runner).expect("a story").current();
-            let played = replay(&story, &mut StoreUnderTest::new(new_store(story.tick)));
-            refused += played.expect("the store answers like the model").degraded;
+            let history = over_capacity_histories().new_tree(&mut runner).expect("a history").current();
+            let replayed = replay(&history, &mut StoreUnderTest::new(new_store(history.tick)));
+            refused += replayed.expect("the store answers like the model").degraded;
         }
-        assert!(refused > 50, "{refused} in 200 stories");
+        assert!(refused > 50, "{refused} in 200 histories");
     }
 }

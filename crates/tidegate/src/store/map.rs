@@ -3,12 +3,12 @@
 //! It decides exactly as the core says, remembers exactly what the core needs, and is the store that every other one is
 //! compared with. One order at a time, so that nothing has to be argued about concurrency.
 
-mod deciding;
+mod admin_ops;
 pub mod excerpt;
-mod holding;
-mod operators;
-mod table;
-mod tenant;
+mod key_table;
+mod lease_ops;
+mod map_limit;
+mod order_path;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
@@ -23,10 +23,10 @@ use crate::catalog::{
 use crate::clock::Clock;
 use crate::store::{Actual, Atomicity, Capabilities, Reach, Settlement, Store, StoreReply, Survival, Usage};
 
-use tenant::Tenant;
+use map_limit::Tenant;
 
-use super::deciding::{check_key, check_ttl};
 use super::leases::Leases;
+use super::order_path::{check_key, check_ttl};
 use super::requests::Requests;
 
 /// How many orders of a batch are looked up before the first of them is decided.

@@ -9,36 +9,36 @@
 //! What takes memory has a bound. A row that is fresh gives its place to the next new key; a row that is not is never forgotten.
 //! When a limit may take no more, its *new* keys are refused, `degraded`, and nobody else notices.
 
-mod alone;
-mod bidding;
-mod brief;
-mod budget;
-mod cell;
-mod counts;
+mod admin_ops;
+mod cache_line;
 #[cfg(all(test, not(tidegate_loom)))]
-mod crowds;
-mod deciding;
-mod edition;
-mod edits;
-mod gallery;
+mod capacity_tests;
+mod catalog_edits;
+mod cell;
+mod compact_requests;
+mod counters;
+mod fingerprint;
 mod gate;
-mod holding;
+mod insert;
 pub mod journal;
 mod leaf;
-mod lean;
-mod line;
+mod leaf_header;
+mod lease_ops;
+mod limit_table;
+mod locked_path;
+mod lockfree;
+mod memory_budget;
 #[cfg(all(test, tidegate_loom))]
 mod models;
-mod operators;
-mod print;
-mod quick;
+mod order_path;
+mod overflow;
 pub mod restoring;
-mod rows;
-mod shelf;
-mod sitting;
-mod stamp;
+mod row_epoch;
+mod rule_snapshot;
+mod shared_rows;
+mod single_ask;
+mod sliding_path;
 mod sync;
-mod tenant;
 pub mod walking;
 
 use std::sync::atomic::AtomicU64;
@@ -53,19 +53,19 @@ use crate::answer::{OrderError, Replies};
 use crate::catalog::{
     ApplyError, Catalog, Change, Edit, EditOutcome, ExpectedVersion, PutError, RemovalMode, Watcher,
 };
-use crate::clock::{Clock, Timepiece};
-use crate::store::deciding::{check_key, check_ttl};
+use crate::clock::{Clock, StoreClock};
 use crate::store::leases::{Lease, Leases};
+use crate::store::order_path::{check_key, check_ttl};
 use crate::store::requests::Requests;
 use crate::store::{
     Actual, Atomicity, Capabilities, CompactBatch, CompactReplies, LimitStats, Lsn, Reach, Settlement, Store,
     StoreReply, StoreSize, Survival, Unavailable, Usage,
 };
 
-use budget::Budget;
-use gallery::Gallery;
-use print::Secret;
-use tenant::Tenant;
+use fingerprint::Secret;
+use limit_table::Tenant;
+use memory_budget::Budget;
+use shared_rows::Gallery;
 
 pub use gate::{Gate, Gates};
 
@@ -315,7 +315,7 @@ type Retired = HashMap<Box<str>, (Timestamp, Arc<Tenant>)>;
 
 /// What all handles of a store share.
 pub(super) struct Shared {
-    clock: Timepiece,
+    clock: StoreClock,
     may_go_back: bool,
     tick: Tick,
     secret: Secret,
@@ -366,7 +366,7 @@ impl Desk {
 
 impl Shared {
     fn new(clock: impl Clock + 'static, memory: Memory) -> Shared {
-        let clock = Timepiece::of(clock);
+        let clock = StoreClock::of(clock);
         Shared {
             tick: clock.clock().tick(),
             may_go_back: clock.clock().may_go_back(),
@@ -392,7 +392,7 @@ impl Shared {
     #[inline]
     fn now(&self) -> Timestamp {
         match &self.clock {
-            Timepiece::System(clock) if let Some(now) = clock.glance() => now,
+            StoreClock::System(clock) if let Some(now) = clock.try_now() => now,
             _ => self.now_otherwise(),
         }
     }

@@ -38,7 +38,7 @@ fn failed<T>() -> Result<T, AcquireError> {
 }
 
 #[test]
-fn a_waiter_is_told_when_its_grant_is_durable() {
+fn waiter_completes_when_grant_is_durable() {
     let (stage, log) = stage();
     let mut first = stage.wait(1, seconds(60)).starts();
     let mut second = stage.wait(1, seconds(60)).starts();
@@ -51,7 +51,7 @@ fn a_waiter_is_told_when_its_grant_is_durable() {
 }
 
 #[test]
-fn what_is_durable_already_is_not_waited_for() {
+fn durable_grant_completes_at_once() {
     let (stage, log) = stage();
     log.sync_to(tidegate::store::Lsn(100));
     assert!(stage.wait(1, seconds(60)).is_answered().expect("a question").is_granted());
@@ -59,7 +59,7 @@ fn what_is_durable_already_is_not_waited_for() {
 }
 
 #[test]
-fn refusals_and_looks_wait_for_nothing() {
+fn refusals_and_peeks_do_not_wait_for_log() {
     let (stage, log) = stage();
     let taken = stage.wait(2, Duration::ZERO).starts();
     assert_eq!(log.waiter_count(), 1);
@@ -70,7 +70,7 @@ fn refusals_and_looks_wait_for_nothing() {
 }
 
 #[test]
-fn who_leaves_before_it_is_told_gives_its_lease_back() {
+fn waiter_dropped_before_sync_releases_lease() {
     let (stage, log) = stage();
     let waiter = stage.wait(2, seconds(60)).starts();
     assert_eq!(stage.store.open_leases(), 1);
@@ -86,7 +86,7 @@ fn who_leaves_before_it_is_told_gives_its_lease_back() {
 }
 
 #[test]
-fn who_may_ask_again_by_a_request_id_finds_the_lease() {
+fn repeated_request_id_finds_lease_of_dropped_waiter() {
     let (stage, log) = stage();
     let ask = || Handheld::new(stage.limiter.ask("l", "u").request_id("r").acquire_within(seconds(60)));
     drop(ask().starts());
@@ -100,7 +100,7 @@ fn who_may_ask_again_by_a_request_id_finds_the_lease() {
 }
 
 #[test]
-fn those_behind_do_not_wait_for_the_log_of_those_before() {
+fn waiters_do_not_wait_for_log_of_earlier_waiters() {
     let (stage, log) = stage();
     let both = stage.wait(2, Duration::ZERO).starts();
     let mut first = stage.wait(2, seconds(60)).starts();
@@ -117,7 +117,7 @@ fn those_behind_do_not_wait_for_the_log_of_those_before() {
 }
 
 #[test]
-fn a_log_that_fails_answers_everybody_who_waits_for_it() {
+fn failed_log_fails_all_waiters() {
     let (stage, log) = stage();
     let mut waiter = stage.wait(1, seconds(60)).starts();
     let limiter = stage.limiter.clone();
@@ -133,7 +133,7 @@ fn a_log_that_fails_answers_everybody_who_waits_for_it() {
 }
 
 #[test]
-fn a_renewal_counts_when_it_is_durable_and_a_nearer_end_at_once() {
+fn renewal_extends_when_durable_and_shortens_at_once() {
     let (stage, log) = stage();
     let lease = Arc::new(held(&stage, &log));
     let renewing = |ttl: Duration| {
@@ -153,7 +153,7 @@ fn a_renewal_counts_when_it_is_durable_and_a_nearer_end_at_once() {
 }
 
 #[test]
-fn the_renewal_that_was_decided_last_counts_in_whatever_order_they_are_told() {
+fn latest_decided_renewal_wins_in_any_reply_order() {
     let (stage, log) = stage();
     let lease = Arc::new(held(&stage, &log));
     let renewing = |ttl: Duration| {
@@ -168,7 +168,7 @@ fn the_renewal_that_was_decided_last_counts_in_whatever_order_they_are_told() {
 }
 
 #[test]
-fn who_drops_a_lease_waits_for_nothing() {
+fn dropped_lease_does_not_wait_for_log() {
     let (stage, log) = stage();
     let lease = held(&stage, &log);
     drop(lease);
@@ -176,7 +176,7 @@ fn who_drops_a_lease_waits_for_nothing() {
 }
 
 #[test]
-fn giving_back_settling_and_resetting_are_told_when_they_are_durable() {
+fn release_settle_and_reset_complete_when_durable() {
     let (stage, log) = stage();
     let (one, other) = (held(&stage, &log), held(&stage, &log));
     let mut released = Handheld::new(one.release_async()).starts();
@@ -200,7 +200,7 @@ fn giving_back_settling_and_resetting_are_told_when_they_are_durable() {
 
 /// Somebody on a thread of their own waits where they stand.
 #[test]
-fn a_thread_waits_where_it_stands() {
+fn blocking_call_parks_its_thread() {
     let (stage, log) = stage();
     let limiter = stage.limiter.clone();
     let thread = std::thread::spawn(move || {
@@ -218,7 +218,7 @@ fn a_thread_waits_where_it_stands() {
 }
 
 #[tokio::test]
-async fn a_kept_lease_is_renewed_without_blocking_the_others() {
+async fn automatic_renewal_blocks_no_other_call() {
     let (stage, log) = stage();
     let lease = held(&stage, &log);
     lease.keep_alive();
@@ -250,7 +250,7 @@ impl LoggedStage {
 
 /// The log is not in anybody's way who puts a limit, only of who must say so.
 #[test]
-fn the_tip_is_behind_every_change_of_the_limits() {
+fn log_tip_covers_every_catalog_change() {
     let (stage, log) = stage();
     let before = log.tip();
     stage.store.put(LimitSpec::named("other").with(slots_of(1)), ExpectedVersion::Absent).expect("a limit");

@@ -5,25 +5,25 @@
     reason = "what a limiter does is compiled once for each store that it is tried over"
 )]
 
-mod counting;
-mod distance;
+mod counting_store;
 mod durability;
-mod elsewhere_store;
 mod examples;
 mod file;
-mod flood;
+mod key_flood;
 mod layer;
-mod limiter_over_elsewhere;
+mod limit_stats;
 mod limiter_over_logged;
 mod limiter_over_map;
 mod limiter_over_memory;
+mod limiter_over_remote;
 mod map_store;
+mod memory_growth;
 mod memory_handles;
-mod memory_many;
 mod memory_sets;
 mod memory_store;
-mod observing;
+mod remote_limiter;
+mod remote_store;
 mod stage;
-mod storms;
 mod stream;
+mod stress;
 mod text;

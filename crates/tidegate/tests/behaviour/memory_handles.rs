@@ -91,7 +91,7 @@ fn limits_of_five() -> Vec<LimitSpec> {
 }
 
 #[test]
-fn costs_of_nothing_of_everything_and_above_capacity_are_what_the_plain_store_says() {
+fn extreme_costs_match_map_store() {
     for spec in limits_of_five() {
         let (store, clock) = keeping([spec.clone()]);
         let plain = MapStore::new(Arc::clone(&clock), 7);
@@ -117,7 +117,7 @@ fn costs_of_nothing_of_everything_and_above_capacity_are_what_the_plain_store_sa
 }
 
 #[test]
-fn a_cost_of_nothing_leaves_no_row() {
+fn cost_of_zero_leaves_no_row() {
     let (store, _) = keeping([total_per_key("l", 5)]);
     let gate = gate(&store, "l");
     assert_eq!(gate.try_acquire(b"ada", 0), Ok(Verdict::Granted));
@@ -127,7 +127,7 @@ fn a_cost_of_nothing_leaves_no_row() {
 }
 
 #[test]
-fn keys_may_be_empty_and_have_a_kibibyte() {
+fn keys_of_0_to_1024_bytes_are_accepted() {
     let (store, _) = keeping([total_per_key("l", 1)]);
     let (gate, gates) = (gate(&store, "l"), store.gates(&["l"]).expect("it was put"));
     let keys = [vec![], vec![0], vec![b'k'; 1023], vec![b'k'; 1024]];
@@ -141,7 +141,7 @@ fn keys_may_be_empty_and_have_a_kibibyte() {
 }
 
 #[test]
-fn longer_keys_are_rejected_and_charge_nobody() {
+fn key_above_1024_bytes_is_rejected_without_charge() {
     let (store, _) = keeping([total_per_key("l", 1)]);
     let (gate, gates) = (gate(&store, "l"), store.gates(&["l", "l"]).expect("it was put"));
     for bytes in [1025, 65_536] {
@@ -161,7 +161,7 @@ fn longer_keys_are_rejected_and_charge_nobody() {
 
 /// Also where the limit that is too long a key for ignores it, and however well the handle knows its limits.
 #[test]
-fn longer_keys_are_rejected_by_handles_that_know_their_limits() {
+fn key_above_1024_bytes_is_rejected_by_warm_handle() {
     let bucket = |id: &str| {
         LimitSpec::named(id).with(ItemSpec::of(Policy::Bucket { window: seconds(60), burst: None }, 100))
     };
@@ -183,7 +183,7 @@ fn longer_keys_are_rejected_by_handles_that_know_their_limits() {
 }
 
 #[test]
-fn a_limit_that_holds_needs_a_lease_and_is_not_for_handles() {
+fn handle_on_concurrency_limit_needs_lease() {
     let counted = total("both", 5).with(slots("both", 1).items.remove(0));
     let (store, _) = keeping([slots("slots", 1), counted, total("plain", 5)]);
     for id in ["slots", "both"] {
@@ -202,7 +202,7 @@ fn a_limit_that_holds_needs_a_lease_and_is_not_for_handles() {
 }
 
 #[test]
-fn a_limit_that_learns_to_hold_leaves_its_handles_and_takes_them_back() {
+fn handle_fails_while_limit_has_concurrency_item() {
     let (store, _) = keeping([total("l", 5)]);
     let gate = gate(&store, "l");
     assert_eq!(gate.try_acquire(b"ada", 1), Ok(Verdict::Granted));
@@ -216,7 +216,7 @@ fn a_limit_that_learns_to_hold_leaves_its_handles_and_takes_them_back() {
 /// Between a handle's look at its limit and the decision the limit may learn to hold. What was taken then is given back, so that
 /// exactly the grants that were told are counted, and no lease is left with nobody.
 #[test]
-fn edits_to_and_from_slots_while_handles_ask_leave_no_lease() {
+fn concurrent_edits_of_concurrency_item_leave_no_lease() {
     let store = MemoryStore::new(SystemClock::new(), Memory::default());
     put(&store, total("l", Amount::from(u32::MAX)));
     let (gate, done) = (gate(&store, "l"), AtomicBool::new(false));
@@ -246,7 +246,7 @@ fn edits_to_and_from_slots_while_handles_ask_leave_no_lease() {
 }
 
 #[test]
-fn a_handle_says_when_its_limit_is_gone() {
+fn handle_of_removed_limit_reports_unknown_limit() {
     let (store, _) = keeping([total_per_key("l", 5), total("m", 5)]);
     let (gate, gates) = (gate(&store, "l"), store.gates(&["m", "l"]).expect("both were put"));
     assert_eq!(gate.try_acquire(b"ada", 1), Ok(Verdict::Granted));
@@ -261,7 +261,7 @@ fn a_handle_says_when_its_limit_is_gone() {
 }
 
 #[test]
-fn a_limit_added_again_is_another_limit() {
+fn limit_added_again_needs_new_handle() {
     let (store, _) = keeping([total_per_key("l", 1)]);
     let old = gate(&store, "l");
     assert_eq!(old.try_acquire(b"ada", 1), Ok(Verdict::Granted));
@@ -275,7 +275,7 @@ fn a_limit_added_again_is_another_limit() {
 
 /// An old handle used to find the new limit by its id, and left the lease of its grant with nobody.
 #[test]
-fn a_limit_added_again_with_slots_gives_no_lease_to_an_old_handle() {
+fn old_handle_gets_no_lease_from_limit_added_again() {
     let (store, _) = keeping([total("l", 5)]);
     let old = gate(&store, "l");
     assert!(store.remove("l", RemovalMode::Forget));
@@ -285,7 +285,7 @@ fn a_limit_added_again_with_slots_gives_no_lease_to_an_old_handle() {
 }
 
 #[test]
-fn a_limit_that_was_retired_comes_back_to_its_handles() {
+fn handle_follows_retired_limit_that_returns() {
     let (store, _) = keeping([total_per_key("l", 2)]);
     let gate = gate(&store, "l");
     assert_eq!(gate.try_acquire(b"ada", 1), Ok(Verdict::Granted));
@@ -297,7 +297,7 @@ fn a_limit_that_was_retired_comes_back_to_its_handles() {
 }
 
 #[test]
-fn a_handle_follows_edits_at_once() {
+fn handle_follows_edits_at_once() {
     let (store, clock) = keeping([total_per_key("l", 2)]);
     let gate = gate(&store, "l");
     let ask = |key: &[u8], count| gate.try_acquire(key, count).expect("a sensible question");
@@ -326,7 +326,7 @@ fn a_handle_follows_edits_at_once() {
 }
 
 #[test]
-fn gates_want_a_key_where_one_is_counted() {
+fn handle_set_without_needed_key_is_error() {
     let (store, _) = keeping([total("all", 5), total_per_key("keyed", 5)]);
     let gates = store.gates(&["all", "keyed"]).expect("both were put");
     let missing = OrderError::KeyMissing { limit_id: "keyed".to_owned() };
@@ -338,7 +338,7 @@ fn gates_want_a_key_where_one_is_counted() {
 }
 
 #[test]
-fn gates_over_few_and_over_many_limits_take_all_or_nothing() {
+fn handle_sets_of_any_size_are_all_or_nothing() {
     for many in [1, 2, 8, 9, 17, 32] {
         let ids: Vec<String> = (0..many).map(|n| format!("l{n}")).collect();
         let spec = |(n, id): (usize, &String)| {
@@ -363,7 +363,7 @@ fn gates_over_few_and_over_many_limits_take_all_or_nothing() {
 }
 
 #[test]
-fn gates_are_over_1_to_32_known_limits() {
+fn handle_set_needs_1_to_32_known_limits() {
     let (store, _) = keeping([total("l", 100)]);
     assert!(store.gates(&[]).is_none());
     assert!(store.gates(&["l"; 32]).is_some());
@@ -373,7 +373,7 @@ fn gates_are_over_1_to_32_known_limits() {
 }
 
 #[test]
-fn gates_over_the_same_limit_twice_ask_it_for_two() {
+fn handle_set_with_repeated_limit_charges_twice() {
     let (store, _) = keeping([total("all", 3), total_per_key("keyed", 3)]);
     let never = Verdict::Denied(Wait::Never);
     let gates = store.gates(&["all", "all"]).expect("it was put");
@@ -391,7 +391,7 @@ fn gates_over_the_same_limit_twice_ask_it_for_two() {
 }
 
 #[test]
-fn a_batch_says_what_single_calls_say() {
+fn batch_matches_single_calls() {
     let names: Vec<String> = (0..40).map(|n| format!("user-{}", n * n % 11)).collect();
     let keys: Vec<&[u8]> = names.iter().map(String::as_bytes).collect();
     for spec in limits_of_five() {
@@ -423,7 +423,7 @@ fn a_batch_says_what_single_calls_say() {
 
 /// Batches of every length in which keys come several times in a row, and beyond what they may: what the plain store says one by one.
 #[test]
-fn a_batch_in_which_keys_follow_themselves_says_what_the_plain_store_says() {
+fn batch_with_repeated_keys_matches_map_store() {
     let names = ["ada", "bob", "a key that is longer than most"];
     let mut state = 3_u64;
     let mut below = |bound: u64| {
@@ -461,14 +461,14 @@ fn a_batch_in_which_keys_follow_themselves_says_what_the_plain_store_says() {
 
 #[test]
 #[should_panic(expected = "one verdict for each key")]
-fn a_batch_with_too_few_verdicts_is_a_mistake() {
+fn batch_with_too_few_verdicts_panics() {
     let (store, _) = keeping([total("l", 1)]);
     let _never = gate(&store, "l").try_batch(&[b"ada"], 1, &mut []);
 }
 
 #[test]
 #[should_panic(expected = "one key for each limit")]
-fn gates_with_too_few_keys_are_a_mistake() {
+fn handle_set_with_too_few_keys_panics() {
     let (store, _) = keeping([total("l", 1)]);
     let _never = store.gates(&["l"]).expect("it was put").try_acquire(&[]);
 }
@@ -485,7 +485,7 @@ fn lease(store: &impl Store, limit_id: &str, ttl: Option<Duration>) -> Result<Op
 }
 
 #[test]
-fn leases_live_for_a_millisecond_to_a_century() {
+fn lease_ttl_ranges_from_millisecond_to_century() {
     let (store, clock) = keeping([slots("l", 10)]);
     let bad = [Duration::ZERO, Duration::from_micros(999), CENTURY + Duration::from_nanos(1), Duration::MAX];
     for ttl in bad {
@@ -509,7 +509,7 @@ fn leases_live_for_a_millisecond_to_a_century() {
 }
 
 #[test]
-fn a_limit_that_is_deleted_takes_its_leases_along() {
+fn deletion_of_limit_drops_its_leases() {
     let (store, clock) = keeping([slots("l", 1), slots("m", 1)]);
     let asks = [Ask::one("l", None), Ask::one("m", None)];
     let answers = store.submit(&[Order::acquire(&asks)], Replies::new(Detail::Verdicts)).now();
@@ -533,7 +533,7 @@ fn a_limit_that_is_deleted_takes_its_leases_along() {
 }
 
 #[test]
-fn a_shadow_refuses_nobody_through_a_handle() {
+fn shadow_limit_grants_through_handle() {
     let (store, _) =
         keeping([LimitSpec { mode: Mode::Shadow, ..total_per_key("watched", 1) }, total("enforced", 4)]);
     let gate = gate(&store, "watched");
@@ -554,7 +554,7 @@ fn a_shadow_refuses_nobody_through_a_handle() {
 }
 
 #[test]
-fn a_limit_that_is_off_is_not_asked_through_a_handle() {
+fn limit_in_mode_off_grants_through_handle() {
     let (store, _) = keeping([LimitSpec { mode: Mode::Off, ..total_per_key("l", 1) }]);
     let gate = gate(&store, "l");
     for count in [1, 1, Amount::MAX] {
@@ -571,7 +571,7 @@ fn a_limit_that_is_off_is_not_asked_through_a_handle() {
 }
 
 #[test]
-fn handles_limiters_and_copies_of_a_store_count_together() {
+fn handles_limiters_and_store_clones_share_counts() {
     let (store, _) = keeping([total_per_key("l", 3)]);
     let limiter = Limiter::new(Arc::new(store.clone()));
     let gate = gate(&store, "l");

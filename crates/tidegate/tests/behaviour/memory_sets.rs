@@ -49,7 +49,7 @@ impl Dice {
 }
 
 #[test]
-fn handles_on_several_limits_say_what_the_plain_store_says() {
+fn handle_sets_match_map_store() {
     let clock = Arc::new(ManualClock::at(START));
     let store = MemoryStore::new(Arc::clone(&clock), Memory { secret: [7, 8], ..Memory::default() });
     let plain = MapStore::new(Arc::clone(&clock), 1);
@@ -126,7 +126,7 @@ fn verdict(store: &impl Store, asks: &[Ask<'_>]) -> Result<(Verdict, Option<Stri
 /// Handles that are kept while their limits are edited into other laws, for keys or for all, with an end or without, are reset, and go and come
 /// back: what they knew of their limits never outlives an edit.
 #[test]
-fn handles_that_are_kept_say_what_the_plain_store_says() {
+fn reused_handle_sets_match_map_store() {
     const IDS: [&str; 10] = ["a", "b", "c", "d", "e", "f", "g", "h", "one", "other"];
     const SETS: [&[&str]; 6] = [
         &["a", "b", "c", "one"],
@@ -203,7 +203,7 @@ fn handles_that_are_kept_say_what_the_plain_store_says() {
 
 /// Threads over buckets that do not fill again meanwhile: what was granted is what was counted, whichever way it was decided.
 #[test]
-fn threads_that_meet_over_buckets_take_all_or_nothing() {
+fn concurrent_sets_of_buckets_are_all_or_nothing() {
     const EACH: usize = 30_000;
     const MOST: Amount = 40_000;
     const SETS: [&[usize]; 4] = [&[0, 1, 2], &[2, 1, 0], &[0, 3], &[1, 3, 0]];
@@ -253,7 +253,7 @@ fn threads_that_meet_over_buckets_take_all_or_nothing() {
 /// Threads ask for the same limits in different orders, others in between for some of them by the store's own door; limits are edited all the
 /// while. What was granted is what was counted, at every limit.
 #[test]
-fn threads_that_meet_over_sets_take_all_or_nothing() {
+fn concurrent_sets_of_limits_are_all_or_nothing() {
     const EACH: usize = 20_000;
     const SETS: [&[usize]; 4] = [&[0, 1, 2, 3], &[3, 2, 1, 0], &[2, 4, 0], &[4, 3]];
     let ids = ["all-a", "all-b", "key-c", "all-d", "key-e"];
@@ -310,7 +310,7 @@ fn threads_that_meet_over_sets_take_all_or_nothing() {
 }
 
 #[test]
-fn what_a_set_grants_is_counted_by_each_of_its_limits_as_long_as_they_are() {
+fn grant_of_set_is_counted_by_each_existing_limit() {
     let clock = Arc::new(ManualClock::at(START));
     let store = MemoryStore::new(clock, Memory { secret: [7, 8], ..Memory::default() });
     for id in ["all-bucket", "key-bucket"] {

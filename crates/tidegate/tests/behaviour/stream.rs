@@ -91,7 +91,7 @@ fn finish<T>(stream: impl Stream<Item = T>) -> Vec<T> {
 }
 
 #[test]
-fn b04_the_window_is_closed_at_both_ends() {
+fn b04_window_is_closed_at_both_ends() {
     check(
         per_user(1),
         "0          ada pass
@@ -101,7 +101,7 @@ fn b04_the_window_is_closed_at_both_ends() {
 }
 
 #[test]
-fn b06_b07_the_third_message_is_refused_for_any_user() {
+fn b06_b07_third_message_is_refused_for_any_user() {
     check(
         rules(Rate::of(2, MINUTE), Rate::of(10, MINUTE)),
         "0 ada pass
@@ -112,7 +112,7 @@ fn b06_b07_the_third_message_is_refused_for_any_user() {
 }
 
 #[test]
-fn b06_a_message_that_both_refuse_counts_as_global() {
+fn b06_message_refused_by_both_counts_as_global() {
     check(
         rules(Rate::of(1, MINUTE), Rate::of(1, MINUTE)),
         "0 ada pass
@@ -128,7 +128,7 @@ fn b06_a_message_that_both_refuse_counts_as_global() {
 }
 
 #[test]
-fn b07_the_fourth_message_of_a_user_is_refused_and_others_pass() {
+fn b07_fourth_message_of_user_is_refused() {
     check(
         per_user(3),
         "0 ada pass
@@ -140,7 +140,7 @@ fn b07_the_fourth_message_of_a_user_is_refused_and_others_pass() {
 }
 
 #[test]
-fn b08_refusals_are_charged_to_nobody() {
+fn b08_refused_message_charges_nothing() {
     check(
         rules(Rate::of(2, MINUTE), Rate::of(1, MINUTE)),
         "0      ada pass
@@ -153,7 +153,7 @@ fn b08_refusals_are_charged_to_nobody() {
 }
 
 #[test]
-fn b12_messages_without_a_user_share_one() {
+fn b12_messages_without_user_share_one_key() {
     check(
         per_user(1),
         "0 -            pass
@@ -164,7 +164,7 @@ fn b12_messages_without_a_user_share_one() {
 }
 
 #[test]
-fn b13_the_statistics_tell_what_the_windows_hold() {
+fn b13_statistics_report_window_counts() {
     let gate = check(
         rules(Rate::of(3, MINUTE), Rate::of(2, MINUTE)),
         "0      ada pass
@@ -183,7 +183,7 @@ fn b13_the_statistics_tell_what_the_windows_hold() {
 }
 
 #[test]
-fn b14_zero_refuses_everything_and_unlimited_nothing() {
+fn b14_zero_refuses_all_and_unlimited_refuses_none() {
     check(rules(Rate::unlimited(MINUTE), Rate::of(0, MINUTE)), "0 ada user\n 0 bob user");
     check(rules(Rate::of(0, MINUTE), Rate::unlimited(MINUTE)), "0 ada global\n 0 bob global");
     let gate = check(
@@ -194,7 +194,7 @@ fn b14_zero_refuses_everything_and_unlimited_nothing() {
 }
 
 #[test]
-fn b02_the_defaults_are_a_hundred_and_ten_a_minute() {
+fn b02_defaults_are_100_and_10_per_minute() {
     let gate = Gate::keeping(Rules::default(), ManualClock::at(Timestamp::EPOCH)).expect("valid rules");
     let flood = stream::iter(0..30_u64).map(|n| n % 20).flat_map(|user| stream::iter([user; 10]));
     let passed = finish(flood.limited(&gate, |user| user.to_string().into()));
@@ -203,7 +203,7 @@ fn b02_the_defaults_are_a_hundred_and_ten_a_minute() {
 }
 
 #[test]
-fn b15_the_two_windows_need_not_be_equally_long() {
+fn b15_windows_may_differ_in_length() {
     check(
         rules(Rate::of(1, Duration::from_secs(1)), Rate::of(2, MINUTE)),
         "0  ada pass
@@ -215,7 +215,7 @@ fn b15_the_two_windows_need_not_be_equally_long() {
 }
 
 #[test]
-fn b_f9_a_refusal_knows_when() {
+fn b_f9_refusal_reports_wait() {
     let clock = Arc::new(ManualClock::at(Timestamp::EPOCH));
     let gate = Gate::keeping(per_user(1), Arc::clone(&clock)).expect("valid rules");
     assert_eq!(gate.admit("ada"), Fate::Passed);
@@ -234,7 +234,7 @@ fn b_f9_a_refusal_knows_when() {
 }
 
 #[test]
-fn of_ten_at_once_exactly_three_pass() {
+fn three_of_ten_concurrent_messages_pass() {
     for _ in 0..50 {
         let gate = Gate::keeping(per_user(3), ManualClock::at(Timestamp::EPOCH)).expect("valid rules");
         let start = Barrier::new(10);
@@ -254,7 +254,7 @@ fn of_ten_at_once_exactly_three_pass() {
 }
 
 #[test]
-fn streams_of_one_gate_count_together() {
+fn streams_of_one_limiter_share_counts() {
     let gate = Gate::keeping(per_user(3), ManualClock::at(Timestamp::EPOCH)).expect("valid rules");
     let of_ada = |count| stream::iter(vec!["ada"; count]).limited(&gate, |user| (*user).into());
     assert_eq!(finish(of_ada(2)).len(), 2);
@@ -262,7 +262,7 @@ fn streams_of_one_gate_count_together() {
 }
 
 #[test]
-fn users_with_long_names_are_users_like_any_other() {
+fn user_name_of_any_length_is_counted() {
     let long = "x".repeat(2000);
     let other = format!("{}y", &long[1..]);
     let gate = Gate::keeping(per_user(1), ManualClock::at(Timestamp::EPOCH)).expect("valid rules");
@@ -273,7 +273,7 @@ fn users_with_long_names_are_users_like_any_other() {
 }
 
 #[test]
-fn rules_that_cannot_be_kept_are_told() {
+fn invalid_rules_are_errors() {
     let error = Gate::new(per_user(1 << 63)).expect_err("nothing can count that far");
     assert!(error.to_string().contains("items[1]"), "{error}");
 }
@@ -310,7 +310,7 @@ fn turns(gate: &Gate, messages: impl Stream<Item = u32>) -> Vec<u64> {
 }
 
 #[test]
-fn a_flood_lets_others_have_their_turn_whether_it_passes_or_not() {
+fn flooding_stream_yields_to_other_tasks() {
     for limit in [0, 1_000_000] {
         let gate = Gate::keeping(per_user(limit), ManualClock::at(Timestamp::EPOCH)).expect("valid rules");
         let turns = turns(&gate, stream::iter(0..1000));
@@ -320,7 +320,7 @@ fn a_flood_lets_others_have_their_turn_whether_it_passes_or_not() {
 }
 
 #[test]
-fn messages_may_wait_until_they_fit_and_keep_their_order() {
+fn delayed_messages_keep_their_order() {
     let clock = Arc::new(ManualClock::at(Timestamp::EPOCH));
     let pulse = ManualHolderClock::new();
     let ten_seconds = Duration::from_secs(10);
@@ -357,7 +357,7 @@ fn messages_may_wait_until_they_fit_and_keep_their_order() {
 }
 
 #[test]
-fn messages_that_would_wait_for_too_long_are_dropped_at_once() {
+fn message_with_too_long_wait_is_dropped_at_once() {
     let gate = Gate::keeping(per_user(1), ManualClock::at(Timestamp::EPOCH)).expect("valid rules");
     let messages = stream::iter(["ada", "ada", "bob"]);
     let passed = finish(messages.limited(&gate, |user| (*user).into()).waiting(Duration::from_secs(5)));
@@ -366,7 +366,7 @@ fn messages_that_would_wait_for_too_long_are_dropped_at_once() {
 }
 
 #[test]
-fn a_stream_that_has_nothing_waits_for_it() {
+fn empty_stream_is_pending() {
     let gate = Gate::keeping(per_user(1), ManualClock::at(Timestamp::EPOCH)).expect("valid rules");
     let wakes = Arc::new(Wakes::default());
     let waker = Waker::from(Arc::clone(&wakes));
@@ -377,7 +377,7 @@ fn a_stream_that_has_nothing_waits_for_it() {
 }
 
 #[test]
-fn the_clock_is_the_gates() {
+fn stream_uses_clock_of_its_limiter() {
     let clock = Arc::new(ManualClock::at(instant("100")));
     let gate = Gate::keeping(per_user(1), Arc::clone(&clock)).expect("valid rules");
     gate.admit("ada");

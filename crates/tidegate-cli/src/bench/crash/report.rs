@@ -5,10 +5,10 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::super::number::{counted, grouped};
-use super::super::report::{ReasonTold, json};
-use super::super::tally::Reasons;
-use super::Crashes;
-use super::book::Account;
+use super::super::report::{ReasonJson, json};
+use super::super::tally::FailureReasons;
+use super::CrashRun;
+use super::sales_ledger::LimitAccount;
 use crate::Failure;
 use crate::remote::table;
 
@@ -21,19 +21,19 @@ pub(super) struct CrashReport {
     store: String,
     seed: u64,
     kills: u32,
-    laws: Vec<Line>,
+    laws: Vec<LimitOutcome>,
     /// In order.
     recoveries: Vec<Duration>,
-    leases: Leases,
-    retries: Retries,
+    leases: LeaseOutcome,
+    retries: RetryOutcome,
     forgotten_limits: u64,
     failures: u64,
-    reasons: Reasons,
+    reasons: FailureReasons,
 }
 
 /// What became of one limit.
 #[derive(Debug, Clone, Serialize)]
-struct Line {
+struct LimitOutcome {
     law: String,
     limit: u64,
     sold: u64,
@@ -44,26 +44,26 @@ struct Line {
 }
 
 #[derive(Debug, Clone, Copy, Serialize)]
-struct Leases {
+struct LeaseOutcome {
     outlived: u64,
     lost: u64,
 }
 
 #[derive(Debug, Clone, Copy, Serialize)]
-struct Retries {
+struct RetryOutcome {
     repeated: u64,
     charged_twice: u64,
 }
 
-impl Line {
-    fn of(account: &Account, kills: u32) -> Line {
-        Line {
-            law: account.law.to_string(),
-            limit: account.law.capacity(),
+impl LimitOutcome {
+    fn of(account: &LimitAccount, kills: u32) -> LimitOutcome {
+        LimitOutcome {
+            law: account.limit.to_string(),
+            limit: account.limit.capacity(),
             sold: account.most_sold(),
-            over_admissions: account.over(),
+            over_admissions: account.over_admissions(),
             lost: account.lost(),
-            promised: account.promised(kills),
+            promised: account.allowed_loss(kills),
             unanswered: account.unanswered,
         }
     }
@@ -83,28 +83,28 @@ impl Line {
 
 impl CrashReport {
     /// What a run has found out.
-    pub(super) fn of(crashes: &Crashes, seed: u64) -> CrashReport {
-        let book = crashes.book.borrow();
-        let mut recoveries = crashes.recoveries.clone();
+    pub(super) fn of(run: &CrashRun, seed: u64) -> CrashReport {
+        let ledger = run.ledger.borrow();
+        let mut recoveries = run.recoveries.clone();
         recoveries.sort();
         CrashReport {
-            store: crashes.store.clone(),
+            store: run.store.clone(),
             seed,
-            kills: crashes.kills,
-            laws: book.accounts.iter().map(|account| Line::of(account, crashes.kills)).collect(),
+            kills: run.kills,
+            laws: ledger.accounts.iter().map(|account| LimitOutcome::of(account, run.kills)).collect(),
             recoveries,
-            leases: Leases { outlived: book.leases_outlived, lost: book.leases_lost },
-            retries: Retries { repeated: book.replayed, charged_twice: book.charged_twice },
-            forgotten_limits: book.accounts.iter().map(|account| account.made.saturating_sub(1)).sum(),
-            failures: book.failures,
-            reasons: book.reasons.clone(),
+            leases: LeaseOutcome { outlived: ledger.leases_outlived, lost: ledger.leases_lost },
+            retries: RetryOutcome { repeated: ledger.replayed, charged_twice: ledger.charged_twice },
+            forgotten_limits: ledger.accounts.iter().map(|account| account.made.saturating_sub(1)).sum(),
+            failures: ledger.failures,
+            reasons: ledger.reasons.clone(),
         }
     }
 
     /// Everything that is wrong, in plain words.
     fn wrong(&self) -> Vec<String> {
         let mut wrong = Vec::new();
-        for Line { law, over_admissions, lost, promised, .. } in &self.laws {
+        for LimitOutcome { law, over_admissions, lost, promised, .. } in &self.laws {
             if *over_admissions > 0 {
                 let above = grouped(*over_admissions);
                 wrong.push(format!("{law}: {above} SOLD ABOVE THE LIMIT."));
@@ -138,10 +138,10 @@ impl CrashReport {
     /// For people.
     pub(super) fn text(&self) -> String {
         let heads = ["LAW", " LIMIT", " SOLD", " ABOVE", " LOST", " PROMISED", " UNANSWERED"];
-        let rows: Vec<_> = self.laws.iter().map(Line::row).collect();
+        let rows: Vec<_> = self.laws.iter().map(LimitOutcome::row).collect();
         let kills = counted(u64::from(self.kills), "kill", "kills");
         let [min, median, max] = self.recovery().map(grouped);
-        let Leases { outlived, lost } = self.leases;
+        let LeaseOutcome { outlived, lost } = self.leases;
         let survived = grouped(outlived.saturating_sub(lost));
         let leases = counted(outlived, "lease", "leases");
         let repeated = counted(self.retries.repeated, "question was", "questions were");
@@ -162,26 +162,26 @@ impl CrashReport {
     /// For programs.
     pub(super) fn json(&self) -> String {
         let [min, median, max] = self.recovery();
-        json(&Told {
+        json(&CrashReportJson {
             store: &self.store,
             seed: self.seed,
             kills: self.kills,
             laws: &self.laws,
-            recovery_ms: RecoveryTold { min, median, max },
+            recovery_ms: RecoveryJson { min, median, max },
             leases: self.leases,
             retries: self.retries,
-            verdict: VerdictTold {
+            verdict: CrashVerdictJson {
                 clean: self.wrong().is_empty(),
                 over_admissions: self.laws.iter().map(|line| line.over_admissions).sum(),
                 forgotten_limits: self.forgotten_limits,
                 failures: self.failures,
-                reasons: ReasonTold::all(&self.reasons),
+                reasons: ReasonJson::all(&self.reasons),
             },
         })
     }
 
     /// The verdict as an end of the command.
-    pub(super) fn judged(&self) -> Result<(), Failure> {
+    pub(super) fn result(&self) -> Result<(), Failure> {
         match self.wrong().len() {
             0 => Ok(()),
             _ => Err(Failure::Failed(format!(
@@ -202,31 +202,31 @@ impl CrashReport {
 }
 
 #[derive(Debug, Serialize)]
-struct Told<'a> {
+struct CrashReportJson<'a> {
     store: &'a str,
     seed: u64,
     kills: u32,
-    laws: &'a [Line],
-    recovery_ms: RecoveryTold,
-    leases: Leases,
-    retries: Retries,
-    verdict: VerdictTold<'a>,
+    laws: &'a [LimitOutcome],
+    recovery_ms: RecoveryJson,
+    leases: LeaseOutcome,
+    retries: RetryOutcome,
+    verdict: CrashVerdictJson<'a>,
 }
 
 #[derive(Debug, Serialize)]
-struct RecoveryTold {
+struct RecoveryJson {
     min: u64,
     median: u64,
     max: u64,
 }
 
 #[derive(Debug, Serialize)]
-struct VerdictTold<'a> {
+struct CrashVerdictJson<'a> {
     clean: bool,
     over_admissions: u64,
     forgotten_limits: u64,
     failures: u64,
-    reasons: Vec<ReasonTold<'a>>,
+    reasons: Vec<ReasonJson<'a>>,
 }
 
 #[cfg(test)]
@@ -235,7 +235,7 @@ mod tests {
 
     /// A run in which all was well.
     fn well() -> CrashReport {
-        let total = Line {
+        let total = LimitOutcome {
             law: "total".to_owned(),
             limit: 100_000,
             sold: 99_300,
@@ -250,17 +250,17 @@ mod tests {
             kills: 2,
             laws: vec![total],
             recoveries: [1_000, 2_500, 9_001].map(Duration::from_micros).to_vec(),
-            leases: Leases { outlived: 40, lost: 0 },
-            retries: Retries { repeated: 64, charged_twice: 0 },
+            leases: LeaseOutcome { outlived: 40, lost: 0 },
+            retries: RetryOutcome { repeated: 64, charged_twice: 0 },
             forgotten_limits: 0,
             failures: 0,
-            reasons: Reasons::default(),
+            reasons: FailureReasons::default(),
         }
     }
 
     #[test]
     fn a_run_that_went_well_says_so() {
-        let told = "\
+        let expected = "\
 LAW      LIMIT    SOLD  ABOVE  LOST  PROMISED  UNANSWERED
 total  100,000  99,300      0   700       790          10
 
@@ -268,8 +268,8 @@ total  100,000  99,300      0   700       790          10
 40 of 40 leases survived; 64 questions were repeated with their ids, 0 charged again.
 Nothing was sold above its limit, and no more was lost than was promised.
 ";
-        assert_eq!(well().text(), told);
-        assert!(well().judged().is_ok());
+        assert_eq!(well().text(), expected);
+        assert!(well().result().is_ok());
     }
 
     #[test]
@@ -291,7 +291,7 @@ Nothing was sold above its limit, and no more was lost than was promised.
             spoil(&mut report);
             assert!(report.text().lines().any(|each| each == line), "{line} in {}", report.text());
             assert!(!report.text().contains("Nothing was sold"), "{line}");
-            assert!(report.judged().is_err() && report.json().contains("\"clean\":false"), "{line}");
+            assert!(report.result().is_err() && report.json().contains("\"clean\":false"), "{line}");
         }
     }
 

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use memchr::memmem;
 
-use super::{Answer, Ask, Reply, Target, quoted};
+use super::{BenchTarget, WireAsk, WireDecision, WireReply, quoted};
 
 /// The most header fields of an answer that are read.
 const MOST_FIELDS: usize = 64;
@@ -15,15 +15,15 @@ const LONGEST_BODY: usize = 1 << 20;
 
 /// What is the same at the beginning of every question.
 #[derive(Debug, Clone)]
-pub(in crate::bench) struct Head(String);
+pub(in crate::bench) struct RequestHead(String);
 
-impl Head {
+impl RequestHead {
     /// For this server, and whoever has this token.
-    pub(super) fn new(target: &Target, token: Option<&str>) -> Head {
-        let Target { host, port, path, .. } = target;
+    pub(super) fn new(target: &BenchTarget, token: Option<&str>) -> RequestHead {
+        let BenchTarget { host, port, path, .. } = target;
         let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
         let token = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
-        Head(format!(
+        RequestHead(format!(
             "POST {path}/v1/acquire HTTP/1.1\r\nHost: {host}:{port}\r\nUser-Agent: tidegate-bench\r\n{token}\
              Content-Type: application/json\r\nContent-Length: "
         ))
@@ -31,7 +31,11 @@ impl Head {
 }
 
 /// Adds a question to what will be sent. Limits, keys and ids are of the tool's own making: nothing in them needs escaping.
-pub(super) fn ask(out: &mut Vec<u8>, Head(head): &Head, Ask { limit, key, request_id }: Ask<'_>) {
+pub(super) fn encode_ask(
+    out: &mut Vec<u8>,
+    RequestHead(head): &RequestHead,
+    WireAsk { limit, key, request_id }: WireAsk<'_>,
+) {
     const FIXED: usize = r#"{"limit_id":"","limit_key":""}"#.len();
     const WITH_ID: usize = r#","request_id":"""#.len();
     let length = FIXED + limit.len() + key.len() + request_id.map_or(0, |id| WITH_ID + id.len());
@@ -45,7 +49,7 @@ pub(super) fn ask(out: &mut Vec<u8>, Head(head): &Head, Ask { limit, key, reques
 }
 
 /// The first answer in these bytes and how many of them it is; `None` if it is not whole yet.
-pub(super) fn hear(bytes: &[u8]) -> Result<Option<(usize, Reply)>, String> {
+pub(super) fn parse_reply(bytes: &[u8]) -> Result<Option<(usize, WireReply)>, String> {
     let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
     let mut head = httparse::Response::new(&mut fields);
     let begin = match head.parse(bytes) {
@@ -66,7 +70,7 @@ pub(super) fn hear(bytes: &[u8]) -> Result<Option<(usize, Reply)>, String> {
 }
 
 /// A decision begins with whether it is allowed; whoever answers otherwise is no Tidegate.
-fn decision(body: &[u8]) -> Reply {
+fn decision(body: &[u8]) -> WireReply {
     let allowed = match body {
         _ if body.starts_with(br#"{"allowed":true"#) => true,
         _ if body.starts_with(br#"{"allowed":false"#) => false,
@@ -77,7 +81,10 @@ fn decision(body: &[u8]) -> Reply {
     }
     let lease = body.strip_prefix(br#"{"allowed":true,"lease":{"id":""#);
     let lease = lease.and_then(|rest| rest.split(|byte| *byte == b'"').next());
-    Ok(Answer { allowed, lease: lease.and_then(|lease| std::str::from_utf8(lease).ok()).map(Into::into) })
+    Ok(WireDecision {
+        allowed,
+        lease: lease.and_then(|lease| std::str::from_utf8(lease).ok()).map(Into::into),
+    })
 }
 
 #[cfg(test)]
@@ -91,13 +98,17 @@ mod tests {
 
     #[test]
     fn questions_say_how_long_they_are() {
-        let target = Target::parse("http://[::1]:80/tide").expect("a target");
+        let target = BenchTarget::parse("http://[::1]:80/tide").expect("a target");
         for (request_id, body) in [
             (None, r#"{"limit_id":"a","limit_key":"k"}"#),
             (Some("r1"), r#"{"limit_id":"a","limit_key":"k","request_id":"r1"}"#),
         ] {
             let mut out = Vec::new();
-            ask(&mut out, &Head::new(&target, Some("tg_1")), Ask { limit: "a", key: "k", request_id });
+            encode_ask(
+                &mut out,
+                &RequestHead::new(&target, Some("tg_1")),
+                WireAsk { limit: "a", key: "k", request_id },
+            );
             let text = String::from_utf8(out).expect("text");
             assert!(text.starts_with("POST /tide/v1/acquire HTTP/1.1\r\nHost: [::1]:80\r\n"), "{text}");
             assert!(text.contains("\r\nAuthorization: Bearer tg_1\r\n"), "{text}");
@@ -111,12 +122,12 @@ mod tests {
         let refusal = answered(200, r#"{"allowed":false,"lease":null,"degraded":false}"#);
         let both = [&grant[..], &refusal].concat();
         for length in 0..grant.len() {
-            assert_eq!(hear(&both[..length]), Ok(None), "{length}");
+            assert_eq!(parse_reply(&both[..length]), Ok(None), "{length}");
         }
-        let granted = Answer { allowed: true, lease: Some("l1".into()) };
-        assert_eq!(hear(&both), Ok(Some((grant.len(), Ok(granted)))));
-        let refused = Answer { allowed: false, lease: None };
-        assert_eq!(hear(&refusal), Ok(Some((refusal.len(), Ok(refused)))));
+        let granted = WireDecision { allowed: true, lease: Some("l1".into()) };
+        assert_eq!(parse_reply(&both), Ok(Some((grant.len(), Ok(granted)))));
+        let refused = WireDecision { allowed: false, lease: None };
+        assert_eq!(parse_reply(&refusal), Ok(Some((refusal.len(), Ok(refused)))));
     }
 
     #[test]
@@ -126,14 +137,14 @@ mod tests {
             (answered(200, "<html>"), "no decision"),
             (answered(200, r#"{"allowed":true,"lease":null,"degraded":true}"#), "degraded"),
         ] {
-            let (length, reply) = hear(&answer).expect("HTTP").expect("whole");
+            let (length, reply) = parse_reply(&answer).expect("HTTP").expect("whole");
             assert_eq!(length, answer.len());
-            assert!(reply.as_ref().is_err_and(|told| told.contains(why)), "{reply:?}");
+            assert!(reply.as_ref().is_err_and(|message| message.contains(why)), "{reply:?}");
         }
         for nonsense in
             [&b"-ERR\r\n"[..], b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n"]
         {
-            assert!(hear(nonsense).is_err(), "{}", quoted(nonsense));
+            assert!(parse_reply(nonsense).is_err(), "{}", quoted(nonsense));
         }
     }
 }

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use memchr::memchr;
 
-use super::{Answer, Ask, Reply, quoted};
+use super::{WireAsk, WireDecision, WireReply, quoted};
 
 /// The longest text: longer than any lease.
 const LONGEST_TEXT: i64 = 64 << 10;
@@ -12,15 +12,15 @@ const LONGEST_TEXT: i64 = 64 << 10;
 const FIELDS: usize = 7;
 
 /// Adds a question to what will be sent.
-pub(super) fn ask(out: &mut Vec<u8>, Ask { limit, key, request_id }: Ask<'_>) {
+pub(super) fn encode_ask(out: &mut Vec<u8>, WireAsk { limit, key, request_id }: WireAsk<'_>) {
     match request_id {
-        Some(id) => command(out, &["TG.ACQUIRE", limit, key, "1", "REQ", id]),
-        None => command(out, &["TG.ACQUIRE", limit, key]),
+        Some(id) => encode_command(out, &["TG.ACQUIRE", limit, key, "1", "REQ", id]),
+        None => encode_command(out, &["TG.ACQUIRE", limit, key]),
     }
 }
 
 /// Adds any command.
-pub(in crate::bench) fn command(out: &mut Vec<u8>, words: &[&str]) {
+pub(in crate::bench) fn encode_command(out: &mut Vec<u8>, words: &[&str]) {
     // Writing to memory does not fail.
     let _written = write!(out, "*{}\r\n", words.len());
     for word in words {
@@ -30,33 +30,33 @@ pub(in crate::bench) fn command(out: &mut Vec<u8>, words: &[&str]) {
 
 /// A value, as far as it is looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::bench) enum Value<'a> {
+pub(in crate::bench) enum WireValue<'a> {
     Number(i64),
     Text(&'a [u8]),
     Nothing,
     Error(&'a [u8]),
-    List(Vec<Value<'a>>),
+    List(Vec<WireValue<'a>>),
 }
 
 /// The first decision in these bytes and how many of them it is.
-pub(super) fn hear(bytes: &[u8]) -> Result<Option<(usize, Reply)>, String> {
-    let Some((value, length)) = value(bytes)? else { return Ok(None) };
+pub(super) fn parse_reply(bytes: &[u8]) -> Result<Option<(usize, WireReply)>, String> {
+    let Some((value, length)) = parse_value(bytes)? else { return Ok(None) };
     let reply = match &value {
-        Value::Error(why) => Err(quoted(why)),
-        Value::List(fields) => decision(fields).ok_or_else(|| "an answer that is no decision".to_owned()),
+        WireValue::Error(why) => Err(quoted(why)),
+        WireValue::List(fields) => decision(fields).ok_or_else(|| "an answer that is no decision".to_owned()),
         _ => Err("an answer that is no decision".to_owned()),
     };
     Ok(Some((length, reply)))
 }
 
-fn decision(fields: &[Value<'_>]) -> Option<Answer> {
-    let [Value::Number(allowed), .., Value::Text(lease)] = fields else { return None };
+fn decision(fields: &[WireValue<'_>]) -> Option<WireDecision> {
+    let [WireValue::Number(allowed), .., WireValue::Text(lease)] = fields else { return None };
     let lease = std::str::from_utf8(lease).ok().filter(|lease| !lease.is_empty());
-    (fields.len() == FIELDS).then(|| Answer { allowed: *allowed == 1, lease: lease.map(Into::into) })
+    (fields.len() == FIELDS).then(|| WireDecision { allowed: *allowed == 1, lease: lease.map(Into::into) })
 }
 
 /// The first value in these bytes and how many of them it is; `None` if it is not whole yet.
-pub(in crate::bench) fn value(bytes: &[u8]) -> Result<Option<(Value<'_>, usize)>, String> {
+pub(in crate::bench) fn parse_value(bytes: &[u8]) -> Result<Option<(WireValue<'_>, usize)>, String> {
     let Some(end) = memchr(b'\n', bytes) else { return Ok(None) };
     let nonsense = || format!("not RESP: {}", quoted(bytes));
     let line = bytes[..end].strip_suffix(b"\r").ok_or_else(nonsense)?;
@@ -65,16 +65,16 @@ pub(in crate::bench) fn value(bytes: &[u8]) -> Result<Option<(Value<'_>, usize)>
         || std::str::from_utf8(rest).ok().and_then(|text| text.parse::<i64>().ok()).ok_or_else(nonsense);
     let begin = end + 1;
     match kind {
-        b':' => Ok(Some((Value::Number(number()?), begin))),
-        b'+' => Ok(Some((Value::Text(rest), begin))),
-        b'-' => Ok(Some((Value::Error(rest), begin))),
-        b'_' => Ok(Some((Value::Nothing, begin))),
-        b'$' | b'*' if number()? < 0 => Ok(Some((Value::Nothing, begin))),
+        b':' => Ok(Some((WireValue::Number(number()?), begin))),
+        b'+' => Ok(Some((WireValue::Text(rest), begin))),
+        b'-' => Ok(Some((WireValue::Error(rest), begin))),
+        b'_' => Ok(Some((WireValue::Nothing, begin))),
+        b'$' | b'*' if number()? < 0 => Ok(Some((WireValue::Nothing, begin))),
         b'$' => {
             let length = Some(number()?).filter(|length| *length <= LONGEST_TEXT).ok_or_else(nonsense)?;
             let length = usize::try_from(length).map_err(|_| nonsense())?;
             let whole = begin + length + 2;
-            Ok(bytes.get(begin..whole).map(|text| (Value::Text(&text[..length]), whole)))
+            Ok(bytes.get(begin..whole).map(|text| (WireValue::Text(&text[..length]), whole)))
         }
         b'*' => {
             let count =
@@ -85,11 +85,11 @@ pub(in crate::bench) fn value(bytes: &[u8]) -> Result<Option<(Value<'_>, usize)>
                 if bytes.get(at) == Some(&b'*') {
                     return Err(nonsense());
                 }
-                let Some((each, length)) = value(&bytes[at..])? else { return Ok(None) };
+                let Some((each, length)) = parse_value(&bytes[at..])? else { return Ok(None) };
                 values.push(each);
                 at += length;
             }
-            Ok(Some((Value::List(values), at)))
+            Ok(Some((WireValue::List(values), at)))
         }
         _ => Err(nonsense()),
     }
@@ -105,10 +105,10 @@ mod tests {
     #[test]
     fn questions_are_framed() {
         let mut out = Vec::new();
-        ask(&mut out, Ask { limit: "a", key: "k1", request_id: None });
+        encode_ask(&mut out, WireAsk { limit: "a", key: "k1", request_id: None });
         assert_eq!(out, b"*3\r\n$10\r\nTG.ACQUIRE\r\n$1\r\na\r\n$2\r\nk1\r\n");
         out.clear();
-        ask(&mut out, Ask { limit: "a", key: "k1", request_id: Some("r") });
+        encode_ask(&mut out, WireAsk { limit: "a", key: "k1", request_id: Some("r") });
         assert!(out.ends_with(b"$1\r\n1\r\n$3\r\nREQ\r\n$1\r\nr\r\n"), "{}", quoted(&out));
     }
 
@@ -116,20 +116,20 @@ mod tests {
     fn decisions_come_in_any_pieces() {
         let both = [GRANT, REFUSAL].concat();
         for length in 0..GRANT.len() {
-            assert_eq!(hear(&both[..length]), Ok(None), "{length}");
+            assert_eq!(parse_reply(&both[..length]), Ok(None), "{length}");
         }
         let lease = Some("l\r\n-1".into());
-        assert_eq!(hear(&both), Ok(Some((GRANT.len(), Ok(Answer { allowed: true, lease })))));
-        let refused = Ok(Answer { allowed: false, lease: None });
-        assert_eq!(hear(REFUSAL), Ok(Some((REFUSAL.len(), refused))));
+        assert_eq!(parse_reply(&both), Ok(Some((GRANT.len(), Ok(WireDecision { allowed: true, lease })))));
+        let refused = Ok(WireDecision { allowed: false, lease: None });
+        assert_eq!(parse_reply(REFUSAL), Ok(Some((REFUSAL.len(), refused))));
     }
 
     #[test]
     fn errors_are_replies_and_nonsense_is_not() {
-        let (length, reply) = hear(b"-NOLIMIT unknown limit 'x'\r\n").expect("RESP").expect("whole");
+        let (length, reply) = parse_reply(b"-NOLIMIT unknown limit 'x'\r\n").expect("RESP").expect("whole");
         assert_eq!((length, reply), (28, Err("NOLIMIT unknown limit \\'x\\'".to_owned())));
         for odd in [&b":1\r\n"[..], b"+OK\r\n", b"*1\r\n:1\r\n", b"$-1\r\n"] {
-            assert!(matches!(hear(odd), Ok(Some((_, Err(_))))), "{}", quoted(odd));
+            assert!(matches!(parse_reply(odd), Ok(Some((_, Err(_))))), "{}", quoted(odd));
         }
         for nonsense in [
             &b"HTTP/1.1 400\r\n"[..],
@@ -141,7 +141,7 @@ mod tests {
             b"*1\r\n*1\r\n",
             b"$65537\r\n",
         ] {
-            assert!(hear(nonsense).is_err(), "{}", quoted(nonsense));
+            assert!(parse_reply(nonsense).is_err(), "{}", quoted(nonsense));
         }
     }
 }

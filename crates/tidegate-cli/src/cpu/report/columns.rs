@@ -13,23 +13,23 @@ use tidegate::budget::{Quota, Rate};
 use tidegate::{Span, Timestamp};
 use tidegate_cpu::journal::Sample;
 
-use crate::cpu::shown::at_most_all;
+use crate::cpu::format::at_most_all;
 
 /// What happened in a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Column {
+pub(super) struct ChartColumn {
     used: Quota,
-    seen: Duration,
-    unseen: Duration,
+    observed: Duration,
+    unobserved: Duration,
     range: Option<(Rate, Rate)>,
     /// What was allowed at its end, if somebody looked.
     limit: Option<Rate>,
 }
 
-impl Column {
+impl ChartColumn {
     /// What was used on average, where somebody looked.
     pub(super) fn mean(&self) -> Option<Rate> {
-        (!self.seen.is_zero()).then(|| self.used.rate_over(self.seen))
+        (!self.observed.is_zero()).then(|| self.used.rate_over(self.observed))
     }
 
     /// The lowest and the highest of it.
@@ -38,13 +38,13 @@ impl Column {
     }
 
     /// How long nobody looked.
-    pub(super) fn unseen(&self) -> Duration {
-        self.unseen
+    pub(super) fn unobserved(&self) -> Duration {
+        self.unobserved
     }
 
     /// Whether nobody looked for most of it.
-    pub(super) fn is_dark(&self) -> bool {
-        self.unseen > self.seen
+    pub(super) fn is_mostly_unobserved(&self) -> bool {
+        self.unobserved > self.observed
     }
 
     pub(super) fn limit(&self) -> Option<Rate> {
@@ -53,33 +53,33 @@ impl Column {
 
     fn add(&mut self, rate: Option<Rate>, limit: Rate, time: Duration) {
         let Some(rate) = rate else {
-            self.unseen += time;
+            self.unobserved += time;
             return;
         };
         let (lowest, highest) = self.range.unwrap_or((rate, rate));
         self.range = Some((lowest.min(rate), highest.max(rate)));
         self.used = self.used.plus(rate.over(time));
-        self.seen += time;
+        self.observed += time;
         self.limit = Some(limit);
     }
 }
 
 /// The time from one instant to another, in columns of the same length.
 #[derive(Debug)]
-pub(super) struct Columns {
+pub(super) struct ChartColumns {
     from: Timestamp,
     to: Timestamp,
-    columns: Vec<Column>,
+    columns: Vec<ChartColumn>,
     /// Everything in one.
-    whole: Column,
+    whole: ChartColumn,
     samples: u64,
 }
 
-impl Columns {
+impl ChartColumns {
     /// Puts samples together.
-    pub(super) fn of(samples: &[Sample], from: Timestamp, to: Timestamp, count: u32) -> Columns {
-        let columns = vec![Column::default(); usize::try_from(count.max(1)).unwrap_or(1)];
-        let mut all = Columns { from, to, columns, whole: Column::default(), samples: 0 };
+    pub(super) fn of(samples: &[Sample], from: Timestamp, to: Timestamp, count: u32) -> ChartColumns {
+        let columns = vec![ChartColumn::default(); usize::try_from(count.max(1)).unwrap_or(1)];
+        let mut all = ChartColumns { from, to, columns, whole: ChartColumn::default(), samples: 0 };
         all.samples = samples.iter().filter(|sample| sample.at.wall >= from).count() as u64;
         for pair in samples.windows(2) {
             all.add(&pair[0], &pair[1]);
@@ -135,11 +135,11 @@ impl Columns {
         self.to
     }
 
-    pub(super) fn iter(&self) -> std::slice::Iter<'_, Column> {
+    pub(super) fn iter(&self) -> std::slice::Iter<'_, ChartColumn> {
         self.columns.iter()
     }
 
-    pub(super) fn whole(&self) -> &Column {
+    pub(super) fn whole(&self) -> &ChartColumn {
         &self.whole
     }
 
@@ -188,16 +188,16 @@ pub(super) mod tests {
     #[test]
     fn columns_have_the_mean_and_the_range_of_their_samples() {
         let samples = samples(&[(0, None), (5, Some(10)), (10, Some(30)), (30, Some(50)), (40, None)]);
-        let columns = Columns::of(&samples, at(0), at(40), 4);
-        let means: Vec<_> = columns.iter().map(Column::mean).collect();
+        let columns = ChartColumns::of(&samples, at(0), at(40), 4);
+        let means: Vec<_> = columns.iter().map(ChartColumn::mean).collect();
         let units = |units| Some(Rate::from_units(units));
         assert_eq!(means, [units(20), units(50), units(50), None]);
-        let ranges: Vec<_> = columns.iter().map(Column::range).collect();
+        let ranges: Vec<_> = columns.iter().map(ChartColumn::range).collect();
         let range = |least, most| Some((Rate::from_units(least), Rate::from_units(most)));
         assert_eq!(ranges, [range(10, 30), range(50, 50), range(50, 50), None]);
-        let dark: Vec<_> = columns.iter().map(Column::is_dark).collect();
-        assert_eq!(dark, [false, false, false, true]);
-        assert_eq!(columns.whole().unseen(), Duration::from_secs(10));
+        let mostly_unobserved: Vec<_> = columns.iter().map(ChartColumn::is_mostly_unobserved).collect();
+        assert_eq!(mostly_unobserved, [false, false, false, true]);
+        assert_eq!(columns.whole().unobserved(), Duration::from_secs(10));
         assert_eq!(columns.whole().mean(), Some(Rate::from_billionths(40 * SECOND)));
         assert_eq!(columns.samples(), 5);
     }
@@ -205,7 +205,7 @@ pub(super) mod tests {
     #[test]
     fn nothing_is_above_all_of_the_machine() {
         let samples = samples(&[(0, None), (5, Some(36_000)), (10, Some(50))]);
-        let columns = Columns::of(&samples, at(0), at(10), 2);
+        let columns = ChartColumns::of(&samples, at(0), at(10), 2);
         let units = Rate::from_units;
         assert_eq!(columns.whole().range(), Some((units(50), units(100))));
         assert_eq!(columns.whole().mean(), Some(units(75)));
@@ -219,9 +219,9 @@ pub(super) mod tests {
             .collect();
         let samples = samples(&rows);
         for (from, to, count) in [(0, 3493, 13), (100, 2999, 880), (5, 6, 880), (3493, 3493, 4)] {
-            let columns = Columns::of(&samples, at(from), at(to), count);
-            let sum = |of: fn(&Column) -> Duration| columns.iter().map(of).sum::<Duration>();
-            assert_eq!(sum(|column| column.seen), Duration::from_secs(to - from), "{from} {to}");
+            let columns = ChartColumns::of(&samples, at(from), at(to), count);
+            let sum = |of: fn(&ChartColumn) -> Duration| columns.iter().map(of).sum::<Duration>();
+            assert_eq!(sum(|column| column.observed), Duration::from_secs(to - from), "{from} {to}");
             let used = columns.iter().fold(Quota::ZERO, |sum, column| sum.plus(column.used));
             assert_eq!(used, columns.whole.used);
         }

@@ -13,14 +13,14 @@ use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::SIGINT;
 use tidegate_cpu::guardian::Ward;
 
-use super::Event;
-use crate::{Failure, say};
+use super::RunEvent;
+use crate::{Failure, print_message};
 
 /// What a shell says of a program that was ended by a signal.
 pub(super) const ENDED_BY_SIGNAL: i32 = 128;
 
 /// A command that was started.
-pub(super) struct Started {
+pub(super) struct GovernedCommand {
     pid: u32,
     keeper: u32,
     /// Until it goes on.
@@ -47,10 +47,10 @@ fn is_program(path: &Path) -> bool {
     path.metadata().is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o111 != 0)
 }
 
-impl Started {
+impl GovernedCommand {
     /// One that waits.
-    pub(super) fn new(ward: Ward) -> Started {
-        Started { pid: ward.pid(), keeper: ward.keeper(), ward: Some(ward) }
+    pub(super) fn new(ward: Ward) -> GovernedCommand {
+        GovernedCommand { pid: ward.pid(), keeper: ward.keeper(), ward: Some(ward) }
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -63,19 +63,19 @@ impl Started {
     }
 
     /// Lets it run; its end is told.
-    pub(super) fn go_on(&mut self, events: Sender<Event>) -> Result<(), Failure> {
+    pub(super) fn resume(&mut self, events: Sender<RunEvent>) -> Result<(), Failure> {
         let failed = |error: io::Error| Failure::Failed(format!("the command cannot be continued: {error}"));
         let Some(ward) = self.ward.take() else { return Ok(()) };
         self.send(Signal::CONT);
         let wait = move || {
-            let _nobody_waits = events.send(Event::Ended(end(ward)));
+            let _nobody_waits = events.send(RunEvent::Ended(end(ward)));
         };
         thread::Builder::new().name("command".to_owned()).spawn(wait).map_err(failed)?;
         Ok(())
     }
 
     /// Somebody says stop. A terminal tells the command by itself.
-    pub(super) fn tell(&self, signal: i32) {
+    pub(super) fn forward_signal(&self, signal: i32) {
         if signal == SIGINT && io::stdin().is_terminal() {
             return;
         }
@@ -87,7 +87,7 @@ impl Started {
     }
 
     /// It will not be governed, and so it is not run.
-    pub(super) fn give_up(&mut self) {
+    pub(super) fn kill_waiting(&mut self) {
         if let Some(ward) = self.ward.take() {
             self.send(Signal::KILL);
             let _code = end(ward);
@@ -111,7 +111,7 @@ fn end(ward: Ward) -> u8 {
     match ward.wait() {
         Ok(status) => code(status),
         Err(error) => {
-            say(&error.to_string());
+            print_message(&error.to_string());
             1
         }
     }

@@ -9,9 +9,9 @@ use tidegate_cpu::status::Status;
 use tidegate_cpu::{Governor, Look};
 
 use crate::args::CpuRunArgs;
-use crate::cpu::shown::{self, Number};
-use crate::cpu::status::{Told, told};
-use crate::say;
+use crate::cpu::format::{self, JsonNumber};
+use crate::cpu::status::{StatusJson, status_json};
+use crate::print_message;
 use crate::store::as_line;
 
 /// Where nobody looks at a terminal, a line is written once in so many nanoseconds of the governor's time.
@@ -19,7 +19,7 @@ const LINE_EVERY: i64 = 60_000_000_000;
 
 /// How it is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Manner {
+enum DisplayMode {
     Line,
     Lines,
     Json,
@@ -27,47 +27,48 @@ enum Manner {
 }
 
 /// Tells how it goes.
-pub(super) struct Display {
-    manner: Manner,
+pub(super) struct StatusDisplay {
+    mode: DisplayMode,
     what: String,
     last_line: Option<i64>,
 }
 
-impl Display {
-    pub(super) fn new(args: &CpuRunArgs, what: &str) -> Display {
-        let manner = match () {
-            () if args.quiet => Manner::Silent,
-            () if args.json => Manner::Json,
-            () if io::stderr().is_terminal() => Manner::Line,
-            () => Manner::Lines,
+impl StatusDisplay {
+    pub(super) fn new(args: &CpuRunArgs, what: &str) -> StatusDisplay {
+        let mode = match () {
+            () if args.quiet => DisplayMode::Silent,
+            () if args.json => DisplayMode::Json,
+            () if io::stderr().is_terminal() => DisplayMode::Line,
+            () => DisplayMode::Lines,
         };
-        Display { manner, what: what.to_owned(), last_line: None }
+        StatusDisplay { mode, what: what.to_owned(), last_line: None }
     }
 
     pub(super) fn begin(&self, governor: &Governor) {
-        if !matches!(self.manner, Manner::Silent | Manner::Json) {
+        if !matches!(self.mode, DisplayMode::Silent | DisplayMode::Json) {
             let terms = governor.settings().terms;
-            let (average, limit) = (shown::short_rate(terms.average), shown::short_rate(governor.applied()));
-            say(&format!("governing {}: {average} on average, at first {limit}", self.what));
+            let (average, limit) =
+                (format::short_rate(terms.average), format::short_rate(governor.applied()));
+            print_message(&format!("governing {}: {average} on average, at first {limit}", self.what));
         }
     }
 
     pub(super) fn look(&mut self, governor: &mut Governor, look: &Look) {
         let now = governor.account().now().monotonic;
-        match self.manner {
-            Manner::Silent => {}
-            Manner::Json => say(&object(governor, look)),
-            Manner::Line => {
+        match self.mode {
+            DisplayMode::Silent => {}
+            DisplayMode::Json => print_message(&sample_json(governor, look)),
+            DisplayMode::Line => {
                 let mut out = io::stderr().lock();
-                let line = cut(&line(&Status::of(governor), look), width_of(&out));
+                let line = truncate(&status_line(&Status::of(governor), look), width_of(&out));
                 let line = format!("\r\x1b[K{line}");
                 let _unseen = out.write_all(line.as_bytes()).and_then(|()| out.flush());
             }
-            Manner::Lines => {
+            DisplayMode::Lines => {
                 let is_due = self.last_line.is_none_or(|last| now - last >= LINE_EVERY);
                 if is_due {
                     self.last_line = Some(now);
-                    say(&line(&Status::of(governor), look));
+                    print_message(&status_line(&Status::of(governor), look));
                 }
             }
         }
@@ -75,25 +76,25 @@ impl Display {
 
     /// What was governed has ended, as everything does.
     pub(super) fn gone(&self) {
-        if !matches!(self.manner, Manner::Silent | Manner::Json) {
-            let clear = if self.manner == Manner::Line { "\r\x1b[K" } else { "" };
+        if !matches!(self.mode, DisplayMode::Silent | DisplayMode::Json) {
+            let clear = if self.mode == DisplayMode::Line { "\r\x1b[K" } else { "" };
             let what = self.what.split(',').next().unwrap_or(&self.what);
-            say(&format!("{clear}{what} has ended; there is nothing left to govern"));
+            print_message(&format!("{clear}{what} has ended; there is nothing left to govern"));
         }
     }
 
     pub(super) fn end(&self, governor: &mut Governor) {
-        if matches!(self.manner, Manner::Silent | Manner::Json) {
+        if matches!(self.mode, DisplayMode::Silent | DisplayMode::Json) {
             return;
         }
         let status = Status::of(governor);
-        let clear = if self.manner == Manner::Line { "\r\x1b[K" } else { "" };
+        let clear = if self.mode == DisplayMode::Line { "\r\x1b[K" } else { "" };
         let (used, total) = (status.outlook.used, status.outlook.total);
-        say(&format!(
+        print_message(&format!(
             "{clear}done: {} of {} used in this window, {} on average while it was watched",
-            shown::short_quota(used),
-            shown::short_quota(total),
-            shown::short_rate(status.average)
+            format::short_quota(used),
+            format::short_quota(total),
+            format::short_rate(status.average)
         ));
     }
 }
@@ -105,7 +106,7 @@ fn width_of(out: &io::StderrLock<'_>) -> usize {
 }
 
 /// A line that is written anew must not be wrapped: as much as fits, with the last column left free.
-fn cut(line: &str, columns: usize) -> String {
+fn truncate(line: &str, columns: usize) -> String {
     if line.chars().count() < columns {
         return line.to_owned();
     }
@@ -115,33 +116,33 @@ fn cut(line: &str, columns: usize) -> String {
 }
 
 /// Used, remaining, the limit and why, and the time that is left.
-fn line(status: &Status, look: &Look) -> String {
+fn status_line(status: &Status, look: &Look) -> String {
     let outlook = &status.outlook;
-    let used = shown::part(outlook.used, outlook.total).unwrap_or(0);
+    let used = format::part(outlook.used, outlook.total).unwrap_or(0);
     format!(
         "now {} · used {} % of the quota, {} left · limit {} (safe {}, trailing {}) · {} left",
-        look.measured.map_or("unknown".to_owned(), shown::short_rate),
-        shown::short(used),
-        shown::short_quota(outlook.remaining),
-        shown::short_rate(look.applied),
-        shown::short_rate(outlook.safe_rate),
-        shown::short_rate(shown::at_most_all(status.trailing_limit)),
+        look.measured.map_or("unknown".to_owned(), format::short_rate),
+        format::short(used),
+        format::short_quota(outlook.remaining),
+        format::short_rate(look.applied),
+        format::short_rate(outlook.safe_rate),
+        format::short_rate(format::at_most_all(status.trailing_limit)),
         time(outlook.left),
     )
 }
 
 /// A sample as an object: how it stands, and what was measured since the one before.
 #[derive(Serialize)]
-struct Sample {
-    measured: Option<Number>,
+struct SampleJson {
+    measured: Option<JsonNumber>,
     #[serde(flatten)]
-    status: Told,
+    status: StatusJson,
 }
 
-fn object(governor: &mut Governor, look: &Look) -> String {
+fn sample_json(governor: &mut Governor, look: &Look) -> String {
     let status = Status::of(governor);
-    let status = told(governor.settings().tiling.zone(), &status, Governing::Yes);
-    as_line(&Sample { measured: look.measured.map(shown::rate), status })
+    let status = status_json(governor.settings().tiling.zone(), &status, Governing::Yes);
+    as_line(&SampleJson { measured: look.measured.map(format::rate), status })
 }
 
 fn time(left: Duration) -> String {
@@ -159,15 +160,15 @@ mod tests {
 
     #[test]
     fn a_line_fits_its_terminal() {
-        assert_eq!(cut("now 5 % · used", 80), "now 5 % · used");
-        assert_eq!(cut("now 5 % · used", 15), "now 5 % · used");
-        assert_eq!(cut("now 5 % · used", 14), "now 5 % · us…");
+        assert_eq!(truncate("now 5 % · used", 80), "now 5 % · used");
+        assert_eq!(truncate("now 5 % · used", 15), "now 5 % · used");
+        assert_eq!(truncate("now 5 % · used", 14), "now 5 % · us…");
         for columns in 0..14 {
             assert!(
-                cut("now 5 % · used", columns).chars().count() <= columns.saturating_sub(1).max(1),
+                truncate("now 5 % · used", columns).chars().count() <= columns.saturating_sub(1).max(1),
                 "{columns}"
             );
         }
-        assert_eq!(cut("now", usize::MAX), "now");
+        assert_eq!(truncate("now", usize::MAX), "now");
     }
 }

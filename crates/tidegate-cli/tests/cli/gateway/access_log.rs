@@ -1,13 +1,13 @@
-//! The access log on standard output: a line for every request, with the rule that refused it.
+//! The access log on standard output: one line per request, with the refusing rule.
 
 use serde_json::Value;
 
-use super::backend::Backend;
-use super::stage::{Gateway, Hearing, settings, wait_until};
-use super::wire::Wire;
+use super::backend::TestBackend;
+use super::fixture::{LogCapture, TestGateway, settings, wait_until};
+use super::http_client::HttpClient;
 
-/// Settings under which every level refuses somebody, by the host that is asked for.
-fn refusing(port: u16) -> String {
+/// Settings in which each level refuses the requests of one host.
+fn refusing_settings(port: u16) -> String {
     let routes = "routes:
   - {host: open.test, backend: b}
   - {host: route.test, backend: b, rateLimit: {maxQps: 0}}
@@ -23,10 +23,10 @@ fn refusing(port: u16) -> String {
     )
 }
 
-/// A level and what it refused.
+/// A level and the kind of refusal.
 type Rule = (&'static str, &'static str);
 
-/// Hosts, what they are answered, and the rule that did it.
+/// Hosts, their status and the refusing rule.
 const CASES: [(&str, u16, Option<Rule>); 7] = [
     ("open.test", 200, None),
     ("route.test", 429, Some(("route", "requests"))),
@@ -37,43 +37,48 @@ const CASES: [(&str, u16, Option<Rule>); 7] = [
     ("nowhere.test", 404, None),
 ];
 
-fn ask_all(gateway: &Gateway) {
+fn send_all_cases(gateway: &TestGateway) {
     for (host, status, _) in CASES {
-        let mut wire = Wire::to(gateway.address).expect("it listens");
-        assert_eq!(wire.try_ask("GET /a?b=c", host).expect("an answer").status, status, "{host}");
+        let mut wire = HttpClient::to(gateway.address).expect("it listens");
+        assert_eq!(wire.try_request("GET /a?b=c", host).expect("an answer").status, status, "{host}");
     }
 }
 
 #[test]
-fn lines_of_text_name_the_rule_that_refused() {
-    let backend = Backend::quick();
-    let gateway = Gateway::of(&refusing(backend.port()));
-    ask_all(&gateway);
+fn text_lines_name_the_refusing_rule() {
+    let backend = TestBackend::immediate();
+    let gateway = TestGateway::of(&refusing_settings(backend.port()));
+    send_all_cases(&gateway);
     let lines = gateway.out.lines(CASES.len());
     for (host, status, refused) in CASES {
         let line =
             lines.iter().find(|line| line.contains(&format!(" host={host} "))).expect("a line for each");
         assert!(line.starts_with("127.0.0.1 - - ["), "{line}");
         assert!(line.contains(&format!("\"GET /a?b=c HTTP/1.1\" {status} ")), "{line}");
-        let told = refused.map(|(level, kind)| format!(" refused={level}/{kind} limit=0"));
-        assert_eq!(line.contains(" refused="), told.is_some(), "{line}");
-        assert!(line.ends_with(&told.unwrap_or_default()), "{line}");
+        let expected = refused.map(|(level, kind)| format!(" refused={level}/{kind} limit=0"));
+        assert_eq!(line.contains(" refused="), expected.is_some(), "{line}");
+        assert!(line.ends_with(&expected.unwrap_or_default()), "{line}");
     }
     assert_eq!(gateway.end().lines().count(), CASES.len(), "and none beside");
 }
 
 #[test]
-fn lines_of_json_name_the_rule_that_refused() {
-    let backend = Backend::quick();
-    let gateway = Gateway::with(&refusing(backend.port()), &["--access-log", "json"], Hearing::Out);
-    ask_all(&gateway);
-    let said = gateway.end();
-    let lines: Vec<Value> = said.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
-    assert_eq!(lines.len(), CASES.len(), "{said}");
+fn json_lines_name_the_refusing_rule() {
+    let backend = TestBackend::immediate();
+    let gateway =
+        TestGateway::with(&refusing_settings(backend.port()), &["--access-log", "json"], LogCapture::Stdout);
+    send_all_cases(&gateway);
+    let output = gateway.end();
+    let lines: Vec<Value> = output.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(lines.len(), CASES.len(), "{output}");
     for (host, status, refused) in CASES {
         let line = lines.iter().find(|line| line["host"] == host).expect("a line for each");
-        let told = (&line["client"], &line["method"], &line["path"], &line["status"]);
-        assert_eq!(told, (&"127.0.0.1".into(), &"GET".into(), &"/a?b=c".into(), &status.into()), "{line}");
+        let expected = (&line["client"], &line["method"], &line["path"], &line["status"]);
+        assert_eq!(
+            expected,
+            (&"127.0.0.1".into(), &"GET".into(), &"/a?b=c".into(), &status.into()),
+            "{line}"
+        );
         let wanted = refused.map_or(
             Value::Null,
             |(level, kind)| serde_json::json!({"level": level, "kind": kind, "limit": 0}),
@@ -83,27 +88,28 @@ fn lines_of_json_name_the_rule_that_refused() {
 }
 
 #[test]
-fn who_wants_none_gets_none() {
-    let backend = Backend::quick();
-    let gateway = Gateway::with(&refusing(backend.port()), &["--access-log", "off"], Hearing::Out);
-    ask_all(&gateway);
+fn access_log_off_writes_nothing() {
+    let backend = TestBackend::immediate();
+    let gateway =
+        TestGateway::with(&refusing_settings(backend.port()), &["--access-log", "off"], LogCapture::Stdout);
+    send_all_cases(&gateway);
     assert_eq!(gateway.end(), "");
 }
 
-/// Whoever reads the log may stop reading. That is no reason to stop serving, or not to end.
+/// A reader may stop reading the log. Requests and the shutdown must not block.
 #[test]
-fn nobody_waits_for_whoever_reads_it() {
-    /// So many lines of such a length are more than a pipe holds, and more than is kept for it.
+fn blocked_log_reader_does_not_block_requests() {
+    /// More lines than the pipe and the queue hold.
     const REQUESTS: usize = 2_000;
     const LENGTH: usize = 7_000;
-    let backend = Backend::quick();
-    let mut gateway = Gateway::with(&settings(backend.port(), "", ""), &[], Hearing::Nothing);
-    let mut wire = Wire::to(gateway.address).expect("it listens");
+    let backend = TestBackend::immediate();
+    let mut gateway = TestGateway::with(&settings(backend.port(), "", ""), &[], LogCapture::Nothing);
+    let mut wire = HttpClient::to(gateway.address).expect("it listens");
     let path = format!("/{}", "x".repeat(LENGTH));
     for _ in 0..REQUESTS {
         assert_eq!(wire.get(&path).is(200), "ok");
     }
-    // What is lost is counted.
+    // Lost lines are counted.
     wait_until("lines are lost", || {
         let page = gateway.manage("GET /metrics").is(200);
         page.lines().any(|line| {
@@ -117,10 +123,10 @@ fn nobody_waits_for_whoever_reads_it() {
 }
 
 #[test]
-fn whoever_reads_it_may_leave() {
-    let backend = Backend::quick();
-    let mut gateway = Gateway::with(&settings(backend.port(), "", ""), &[], Hearing::Nothing);
-    gateway.stop_hearing();
+fn closed_log_pipe_does_not_stop_the_gateway() {
+    let backend = TestBackend::immediate();
+    let mut gateway = TestGateway::with(&settings(backend.port(), "", ""), &[], LogCapture::Nothing);
+    gateway.close_log_pipe();
     for _ in 0..20 {
         assert_eq!(gateway.get("/").is(200), "ok");
     }

@@ -1,4 +1,4 @@
-//! A backend: every request is answered on a thread of its connection's own, by a script.
+//! A backend that handles every connection on its own thread.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -8,101 +8,101 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use std::sync::{Mutex, PoisonError};
 
-use super::wire::FAR_TOO_LONG;
+use super::http_client::TEST_TIMEOUT;
 
-/// What is done before a request is answered.
-type Script = dyn Fn() + Send + Sync;
+/// Runs before each response.
+type RequestHook = dyn Fn() + Send + Sync;
 
-/// A server that answers `ok` to everything. It ends with its test.
-pub(super) struct Backend {
+/// A server that responds `ok` to every request until the test ends.
+pub(super) struct TestBackend {
     address: SocketAddr,
     requests: Arc<AtomicUsize>,
     is_over: Arc<AtomicBool>,
 }
 
-/// Who lets a backend that waits go on.
-pub(super) struct Gate {
+/// Controls a gated backend.
+pub(super) struct RequestGate {
     arrivals: Receiver<()>,
     go: Sender<()>,
 }
 
-impl Gate {
-    /// Waits until a request is at the backend.
+impl RequestGate {
+    /// Waits until a request has arrived.
     #[track_caller]
-    pub(super) fn has_arrived(&self) {
-        self.arrivals.recv_timeout(FAR_TOO_LONG).expect("a request is at the backend");
+    pub(super) fn wait_for_request(&self) {
+        self.arrivals.recv_timeout(TEST_TIMEOUT).expect("a request is at the backend");
     }
 
-    /// Lets one request be answered.
+    /// Lets one request complete.
     pub(super) fn open(&self) {
         self.go.send(()).expect("the backend waits");
     }
 }
 
-impl Backend {
-    /// One that answers at once.
-    pub(super) fn quick() -> Backend {
-        Backend::new(|| {})
+impl TestBackend {
+    /// A backend that responds at once.
+    pub(super) fn immediate() -> TestBackend {
+        TestBackend::new(|| {})
     }
 
-    /// One that answers when it is let.
-    pub(super) fn gated() -> (Backend, Gate) {
+    /// A backend that responds when the gate opens.
+    pub(super) fn gated() -> (TestBackend, RequestGate) {
         let (arrived, arrivals) = channel();
         let (go, may_go) = channel();
         let may_go = Mutex::new(may_go);
-        let backend = Backend::new(move || {
+        let backend = TestBackend::new(move || {
             let _heard = arrived.send(());
-            // Whoever is at the gate waits until it opens, or until the test is over.
-            let _told = may_go.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(FAR_TOO_LONG);
+            // Wait until the gate opens or the test ends.
+            let _told = may_go.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(TEST_TIMEOUT);
         });
-        (backend, Gate { arrivals, go })
+        (backend, RequestGate { arrivals, go })
     }
 
-    fn new(script: impl Fn() + Send + Sync + 'static) -> Backend {
+    fn new(hook: impl Fn() + Send + Sync + 'static) -> TestBackend {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("it is bound");
         let requests = Arc::new(AtomicUsize::new(0));
         let is_over = Arc::new(AtomicBool::new(false));
-        let (script, counted, over): (Arc<Script>, _, _) =
-            (Arc::new(script), Arc::clone(&requests), Arc::clone(&is_over));
+        let (hook, counted, over): (Arc<RequestHook>, _, _) =
+            (Arc::new(hook), Arc::clone(&requests), Arc::clone(&is_over));
         std::thread::spawn(move || {
             for stream in listener.incoming().map_while(Result::ok) {
                 if over.load(Ordering::SeqCst) {
                     return;
                 }
-                let (script, counted) = (Arc::clone(&script), Arc::clone(&counted));
-                std::thread::spawn(move || answer(stream, &*script, &counted));
+                let (hook, counted) = (Arc::clone(&hook), Arc::clone(&counted));
+                std::thread::spawn(move || answer(stream, &*hook, &counted));
             }
         });
-        Backend { address, requests, is_over }
+        TestBackend { address, requests, is_over }
     }
 
     pub(super) fn port(&self) -> u16 {
         self.address.port()
     }
 
-    /// How many requests it has heard.
+    /// The number of received requests.
     pub(super) fn requests(&self) -> usize {
         self.requests.load(Ordering::SeqCst)
     }
 }
 
-impl Drop for Backend {
+impl Drop for TestBackend {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::SeqCst);
         let _woken = TcpStream::connect(self.address);
     }
 }
 
-/// Replies requests without bodies, until the connection ends.
-fn answer(stream: TcpStream, script: &Script, counted: &AtomicUsize) {
+/// Responds to requests without bodies until the connection closes.
+fn answer(stream: TcpStream, hook: &RequestHook, counted: &AtomicUsize) {
     let _as_it_is = stream.set_nodelay(true);
     let mut stream = BufReader::new(stream);
     let mut line = String::new();
     while stream.read_line(&mut line).is_ok_and(|length| length > 0) {
         if line == "\r\n" {
             counted.fetch_add(1, Ordering::SeqCst);
-            script();
+            hook();
             if stream.get_mut().write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").is_err() {
                 return;
             }

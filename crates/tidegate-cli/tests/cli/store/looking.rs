@@ -3,9 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use tidegate_disk::Log;
-use tidegate_disk::files::Real;
-use tidegate_disk::log::Options;
+use tidegate_disk::WriteAheadLog;
+use tidegate_disk::directory::RealDirectory;
+use tidegate_disk::wal::LogOptions;
 
 use super::{blocks, change, contents, json, killed};
 use crate::remote::Serving;
@@ -114,8 +114,8 @@ fn records_that_make_no_sense_are_wrong_and_a_start_says_the_same() {
     ] {
         let files = Files::new();
         let folder = files.path("data");
-        let real = Arc::new(Real::create(&folder).expect("a directory"));
-        let (log, _) = Log::open(real, Options::default(), &mut |_| Ok(())).expect("a new log");
+        let real = Arc::new(RealDirectory::create(&folder).expect("a directory"));
+        let (log, _) = WriteAheadLog::open(real, LogOptions::default(), &mut |_| Ok(())).expect("a new log");
         let lsn = log.append(payload, 1).expect("there is room");
         log.wait_durable(lsn).expect("there is room");
         log.stop().expect("it is sound");

@@ -120,7 +120,7 @@ fn a_later_version_wrote_it() {
     }
 }
 
-/// The checksum of the beginning of every file, as `docs/formats.md` has it.
+/// The checksum of the beginning of every file, as `docs/reference/file-formats.md` has it.
 fn crc32c(bytes: &[u8]) -> u32 {
     const POLYNOMIAL: u32 = 0x82f6_3b78;
     let step = |sum: u32, _| if sum & 1 == 1 { sum >> 1 ^ POLYNOMIAL } else { sum >> 1 };

@@ -127,7 +127,7 @@ fn a_limit_of_the_file_stays_the_files() {
     let start = || Serving::at(&files.path(""), &["--config", &config]);
     let is_the_files = |serving: &Serving| {
         let told = serving.run(&["limit", "delete", "a"]).failed(1);
-        assert!(told.contains("'a' is written in a file; change it there"), "{told}");
+        assert!(told.contains("'a' is managed by a settings file; change it there"), "{told}");
     };
     let serving = start();
     serving.run(&["limit", "add", "mine", "--item", "policy=total,limit=9"]).done();

@@ -1,117 +1,117 @@
-//! The list of runs: grows at its end, shrinks at its front, and is one slice in between.
+//! A list of log entries that grows at its end and shrinks at its front.
 //!
-//! Most keys have spent once or twice in their window. That much lies in the list itself, so that remembering them costs no
-//! allocation and looking at them no second look into memory. Longer lists are on the heap; what has left the window is skipped
-//! there, and moved out of the way when it is more than what is left, which costs less than a move for every run.
+//! Most keys have one or two charges in their window. Those entries are stored inline, without an allocation or a second
+//! cache miss. Longer lists are on the heap. Expired entries are skipped there and removed once they outnumber the rest,
+//! which is cheaper than a move for each entry. The list always derefs to one contiguous slice.
 
 use std::ops::{Deref, DerefMut};
 
-use super::Run;
+use super::LogEntry;
 
-/// How many runs lie in the list itself: as many as take no more room than the heap's bookkeeping.
-const FEW: usize = 2;
+/// The inline entries. Two take no more space than a `Vec`.
+const INLINE_CAPACITY: usize = 2;
 
-/// SlidingLog, oldest first.
+/// Log entries, oldest first.
 #[derive(Debug, Clone)]
-pub(super) enum List {
-    Few {
+pub(super) enum EntryList {
+    Inline {
         length: u8,
-        runs: [Run; FEW],
+        entries: [LogEntry; INLINE_CAPACITY],
     },
-    Many {
-        /// How many at the front are gone.
-        gone: usize,
-        runs: Vec<Run>,
+    Heap {
+        /// The number of removed entries at the front.
+        skipped: usize,
+        entries: Vec<LogEntry>,
     },
 }
 
-impl Default for List {
-    fn default() -> List {
-        List::Few { length: 0, runs: [Run::default(); FEW] }
+impl Default for EntryList {
+    fn default() -> EntryList {
+        EntryList::Inline { length: 0, entries: [LogEntry::default(); INLINE_CAPACITY] }
     }
 }
 
-impl Deref for List {
-    type Target = [Run];
+impl Deref for EntryList {
+    type Target = [LogEntry];
 
     #[inline]
-    fn deref(&self) -> &[Run] {
+    fn deref(&self) -> &[LogEntry] {
         match self {
-            List::Few { length, runs } => &runs[..usize::from(*length)],
-            List::Many { gone, runs } => &runs[*gone..],
+            EntryList::Inline { length, entries } => &entries[..usize::from(*length)],
+            EntryList::Heap { skipped, entries } => &entries[*skipped..],
         }
     }
 }
 
-impl DerefMut for List {
+impl DerefMut for EntryList {
     #[inline]
-    fn deref_mut(&mut self) -> &mut [Run] {
+    fn deref_mut(&mut self) -> &mut [LogEntry] {
         match self {
-            List::Few { length, runs } => &mut runs[..usize::from(*length)],
-            List::Many { gone, runs } => &mut runs[*gone..],
+            EntryList::Inline { length, entries } => &mut entries[..usize::from(*length)],
+            EntryList::Heap { skipped, entries } => &mut entries[*skipped..],
         }
     }
 }
 
-impl List {
-    /// Adds a run at the end.
-    pub(super) fn push(&mut self, run: Run) {
+impl EntryList {
+    /// Adds an entry at the end.
+    pub(super) fn push(&mut self, entry: LogEntry) {
         match self {
-            List::Few { length, runs } if usize::from(*length) < FEW => {
-                runs[usize::from(*length)] = run;
+            EntryList::Inline { length, entries } if usize::from(*length) < INLINE_CAPACITY => {
+                entries[usize::from(*length)] = entry;
                 *length += 1;
             }
-            List::Few { runs, .. } => {
-                let mut many = Vec::with_capacity(2 * FEW);
-                many.extend_from_slice(runs);
-                many.push(run);
-                *self = List::Many { gone: 0, runs: many };
+            EntryList::Inline { entries, .. } => {
+                let mut heap = Vec::with_capacity(2 * INLINE_CAPACITY);
+                heap.extend_from_slice(entries);
+                heap.push(entry);
+                *self = EntryList::Heap { skipped: 0, entries: heap };
             }
-            List::Many { runs, .. } => runs.push(run),
+            EntryList::Heap { entries, .. } => entries.push(entry),
         }
     }
 
-    /// Drops all of them, and keeps the room.
+    /// Removes all entries and keeps the allocation.
     pub(super) fn clear(&mut self) {
         match self {
-            List::Few { length, .. } => *length = 0,
-            List::Many { gone, runs } => {
-                *gone = 0;
-                runs.clear();
+            EntryList::Inline { length, .. } => *length = 0,
+            EntryList::Heap { skipped, entries } => {
+                *skipped = 0;
+                entries.clear();
             }
         }
     }
 
-    /// Drops this many from the front.
+    /// Removes entries from the front.
     pub(super) fn drop_front(&mut self, count: usize) {
         match self {
-            List::Few { length, runs } => {
-                runs.copy_within(count..usize::from(*length), 0);
+            EntryList::Inline { length, entries } => {
+                entries.copy_within(count..usize::from(*length), 0);
                 *length -= u8::try_from(count).expect("no more than there are");
             }
-            List::Many { gone, runs } => {
-                *gone += count;
-                if *gone == runs.len() {
-                    *self = List::default();
-                } else if *gone > runs.len() / 2 {
-                    runs.drain(..*gone);
-                    *gone = 0;
+            EntryList::Heap { skipped, entries } => {
+                *skipped += count;
+                if *skipped == entries.len() {
+                    *self = EntryList::default();
+                } else if *skipped > entries.len() / 2 {
+                    entries.drain(..*skipped);
+                    *skipped = 0;
                 }
             }
         }
     }
 
-    /// Takes one out of the middle.
+    /// Removes one entry.
     pub(super) fn remove(&mut self, index: usize) {
         match self {
-            List::Few { length, runs } => {
-                runs.copy_within(index + 1..usize::from(*length), index);
+            EntryList::Inline { length, entries } => {
+                entries.copy_within(index + 1..usize::from(*length), index);
                 *length -= 1;
             }
-            List::Many { gone, runs } => {
-                runs.remove(*gone + index);
-                if *gone == runs.len() {
-                    *self = List::default();
+            EntryList::Heap { skipped, entries } => {
+                entries.remove(*skipped + index);
+                if *skipped == entries.len() {
+                    *self = EntryList::default();
                 }
             }
         }
@@ -123,38 +123,38 @@ mod tests {
     use super::*;
     use crate::time::Timestamp;
 
-    /// Whatever is done to it, it holds what a plain vector would.
+    /// Random operations give the same entries as a expected vector.
     #[test]
-    fn it_is_a_list() {
-        let (mut list, mut plain) = (List::default(), Vec::new());
+    fn random_operations_match_a_vector() {
+        let (mut list, mut expected) = (EntryList::default(), Vec::new());
         let mut random = 1u64;
         for step in 0..20_000 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let pick = usize::try_from(random >> 40).expect("24 bits");
             match pick % 5 {
-                _ if plain.is_empty() => {
-                    list.push(run(step));
-                    plain.push(run(step));
+                _ if expected.is_empty() => {
+                    list.push(entry(step));
+                    expected.push(entry(step));
                 }
                 0..=2 => {
-                    list.push(run(step));
-                    plain.push(run(step));
+                    list.push(entry(step));
+                    expected.push(entry(step));
                 }
                 3 => {
-                    let count = pick % (plain.len() + 1);
+                    let count = pick % (expected.len() + 1);
                     list.drop_front(count);
-                    plain.drain(..count);
+                    expected.drain(..count);
                 }
                 _ => {
-                    list.remove(pick % plain.len());
-                    plain.remove(pick % plain.len());
+                    list.remove(pick % expected.len());
+                    expected.remove(pick % expected.len());
                 }
             }
-            assert_eq!(*list, *plain, "after step {step}");
+            assert_eq!(*list, *expected, "after step {step}");
         }
     }
 
-    fn run(step: u64) -> Run {
-        Run { at: Timestamp::from_ticks(step), sum: step }
+    fn entry(step: u64) -> LogEntry {
+        LogEntry { at: Timestamp::from_ticks(step), sum: step }
     }
 }

@@ -1,4 +1,4 @@
-//! Accounts: tiles and trails together, over days.
+//! Budget accounts over several days.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::{DAY, MINUTE, minutes, share, terms};
 const SECOND: Duration = Duration::from_secs(1);
 const STEP: Duration = Duration::from_secs(15);
 
-/// 2025-10-22 at midnight.
+/// 2025-10-22 at midnight UTC, in nanoseconds.
 const MIDNIGHT: u64 = 1_761_091_200_000_000_000;
 
 fn after(time: Duration) -> BudgetTime {
@@ -28,13 +28,13 @@ fn days() -> WindowSchedule {
     WindowSchedule::new(Zone::UTC, 0, DAY).expect("a day")
 }
 
-fn open(unobserved: Unobserved, guards: bool, at: Duration) -> BudgetAccount {
-    BudgetAccount::open(terms(), days(), unobserved, guards, STEP, after(at))
+fn open(unobserved: Unobserved, enforce_trailing: bool, at: Duration) -> BudgetAccount {
+    BudgetAccount::open(terms(), days(), unobserved, enforce_trailing, STEP, after(at))
 }
 
-/// D-F3: five minutes at 90 %, begun at noon.
+/// Five minutes at 90 %, opened at noon.
 #[test]
-fn time_that_nobody_saw_counts_by_policy() {
+fn unobserved_time_counts_by_policy() {
     let noon = DAY / 2;
     for (policy, used) in
         [(Unobserved::Zero, 450), (Unobserved::Limit, 22_050), (Unobserved::Average, 65_250)]
@@ -47,9 +47,9 @@ fn time_that_nobody_saw_counts_by_policy() {
     }
 }
 
-/// D07: what was used over a boundary counts where it was used.
+/// Usage across a window boundary counts in the window where it was used.
 #[test]
-fn windows_begin_anew() {
+fn usage_across_window_boundary_is_split() {
     let mut account = open(Unobserved::Zero, false, MINUTE * 1430);
     account.observe(after(MINUTE * 1439), Rate::from_units(90).over(MINUTE * 9));
     assert_eq!(minutes(account.used()), 810);
@@ -63,9 +63,9 @@ fn windows_begin_anew() {
     assert_eq!(account.unobserved_for(), MINUTE);
 }
 
-/// D-F8: nothing happens in the last minute that did not happen before it.
+/// The limit does not change in the last minute of a window.
 #[test]
-fn the_limit_does_not_drop_at_the_end() {
+fn limit_never_drops_while_fully_used() {
     let mut account = open(Unobserved::Zero, false, Duration::ZERO);
     let mut before = Rate::ZERO;
     for number in 0..17_280u32 {
@@ -77,11 +77,11 @@ fn the_limit_does_not_drop_at_the_end() {
     assert_eq!(account.advice().limit, Rate::from_units(28), "a new day");
 }
 
-/// D-F1: idle until 16:00, then everything that is allowed. Two days are in order, and a day of the trail is far over.
+/// Idle until 16:00, then everything that is allowed. Each day is within budget, but a trailing day is far above it.
 #[test]
-fn the_trail_is_what_a_provider_looks_at() {
-    let worst = |guards| {
-        let mut account = open(Unobserved::Zero, guards, Duration::ZERO);
+fn enforced_trailing_window_bounds_trailing_usage() {
+    let worst = |enforce_trailing| {
+        let mut account = open(Unobserved::Zero, enforce_trailing, Duration::ZERO);
         let mut worst = Quota::ZERO;
         for number in 0..2 * 17_280u32 {
             let limit = account.advice().limit;
@@ -97,20 +97,20 @@ fn the_trail_is_what_a_provider_looks_at() {
 }
 
 #[test]
-fn clocks_that_are_put_right_lose_nothing() {
+fn clock_adjustment_keeps_trailing_usage() {
     let mut account = open(Unobserved::Zero, true, DAY / 2);
-    let moment = |wall: Duration, steady: Duration| BudgetTime {
+    let time_at = |wall: Duration, steady: Duration| BudgetTime {
         wall: after(wall).wall,
         monotonic: after(steady).monotonic,
     };
     let noon = DAY / 2;
-    account.observe(moment(noon + MINUTE, noon + MINUTE), Rate::from_units(60).over(MINUTE));
-    // An hour back: the window goes on where it was.
-    account.observe(moment(MINUTE * (720 - 58), noon + MINUTE * 2), Rate::from_units(60).over(MINUTE));
+    account.observe(time_at(noon + MINUTE, noon + MINUTE), Rate::from_units(60).over(MINUTE));
+    // The clock goes back an hour: the window continues.
+    account.observe(time_at(MINUTE * (720 - 58), noon + MINUTE * 2), Rate::from_units(60).over(MINUTE));
     assert_eq!((minutes(account.used()), account.elapsed()), (120, noon + MINUTE));
     assert_eq!(minutes(account.trailing_used()), 120);
-    // And a day ahead: a new window, and the same trail.
-    account.observe(moment(DAY + noon, noon + MINUTE * 3), Rate::from_units(60).over(MINUTE));
+    // The clock goes forward a day: a new window, and the same trailing usage.
+    account.observe(time_at(DAY + noon, noon + MINUTE * 3), Rate::from_units(60).over(MINUTE));
     assert_eq!(minutes(account.trailing_used()), 180);
     assert!(minutes_rounded(account.used()) <= 60);
 }
@@ -122,29 +122,29 @@ fn minutes_rounded(quota: Quota) -> i128 {
 proptest! {
     #![proptest_config(cases(60))]
 
-    /// The document's theorem, and the trail's: whoever obeys is never over, for any window, use and jitter.
+    /// Usage within the advised limit never exceeds the quota, for any window, usage and jitter.
     #[test]
-    fn who_obeys_is_never_over(
+    fn usage_within_limit_never_exceeds_quota(
         hours in 1u32..=30,
         floor in 0u32..=30,
         safety in 1u64..=1000,
-        guards in any::<bool>(),
+        enforce_trailing in any::<bool>(),
         begin in 0u32..86_400,
         policy in prop::sample::select(Unobserved::ALL.to_vec()),
-        // How long each look takes, and how much of what is allowed is used, in percent.
-        looks in prop::collection::vec((1u32..=15, prop_oneof![Just(100u64), 0u64..=100], 1u32..300), 1..40),
+        // The length of each step in seconds, the usage in percent of the limit, and the number of repetitions.
+        steps in prop::collection::vec((1u32..=15, prop_oneof![Just(100u64), 0u64..=100], 1u32..300), 1..40),
     ) {
         let terms = BudgetTerms { floor: Rate::from_units(floor), safety: share(safety), reserve: Share::NONE, ..terms() };
         let window = Duration::from_secs(3600) * hours;
-        let tiling = WindowSchedule::new(Zone::UTC, 0, window).expect("some hours");
+        let schedule = WindowSchedule::new(Zone::UTC, 0, window).expect("some hours");
         let mut now = SECOND * begin;
-        let mut account = BudgetAccount::open(terms, tiling, policy, guards, STEP, after(now));
-        // What is charged for the time before may be anything that the average allows.
-        for (seconds, percent, times) in looks {
+        let mut account = BudgetAccount::open(terms, schedule, policy, enforce_trailing, STEP, after(now));
+        // The time before the account opened counts by its policy, at most as the average.
+        for (seconds, percent, times) in steps {
             for _ in 0..times {
                 let limit = account.advice().limit;
                 let left = account.window().length().saturating_sub(account.elapsed());
-                // Somebody looks when a window ends, as the governor does.
+                // A step ends at the latest when the window ends, as in the governor.
                 let time = (SECOND * seconds).min(left);
                 let rate = Rate::from_billionths(limit.billionths() / 100 * percent);
                 let before = account.window();
@@ -155,7 +155,7 @@ proptest! {
                 if policy != Unobserved::Average {
                     prop_assert!(used <= total, "{:?} of {:?}", used, total);
                 }
-                if guards {
+                if enforce_trailing {
                     let trailing = account.trailing_used();
                     let allowed = account.trailing_total().plus(Quota::from_raw(2));
                     prop_assert!(trailing <= allowed, "{:?} of {:?}", trailing, allowed);

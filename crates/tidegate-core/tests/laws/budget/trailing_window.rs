@@ -1,4 +1,4 @@
-//! The trail against a model that looks at everything every time.
+//! The trailing window against a brute-force model.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use tidegate_core::budget::{Quota, Rate, TrailingWindow};
 use tidegate_testkit::test_scale::cases;
 
-/// Seconds of a small world.
+/// A small scale, in seconds.
 const WINDOW: i64 = 60;
 const STEP: i64 = 6;
 const SECOND: i64 = 1_000_000_000;
@@ -15,7 +15,7 @@ fn seconds(count: i64) -> Duration {
     Duration::from_secs(count.unsigned_abs())
 }
 
-/// Everything that was ever used, as points that are joined by lines.
+/// The cumulative usage as points joined by lines.
 struct Model {
     points: Vec<(i64, i128)>,
     quota: i128,
@@ -45,26 +45,26 @@ impl Model {
         before + ((next - before) * i128::from(at - before_at)).div_euclid(i128::from(next_at - before_at))
     }
 
-    /// What was used in the window that ends then; after now at this rate.
+    /// The usage of the window that ends at `at`, with usage at `rate` after the last point.
     fn trailing(&self, at: i64, rate: i128) -> i128 {
         let (now, total) = self.now();
         total + rate * i128::from((at - now).max(0)) - self.total_at(at - WINDOW * SECOND)
     }
 
-    /// Whether a step at this rate keeps the promise, looked at wherever something changes.
-    fn keeps(&self, rate: i128) -> bool {
+    /// Whether a step at this rate stays within the quota, checked at every breakpoint.
+    fn allows(&self, rate: i128) -> bool {
         let (now, total) = self.now();
         let (window, end) = (WINDOW * SECOND, now + STEP * SECOND);
         let leaving =
             self.points.iter().map(|point| point.0 + window).filter(|at| (now + 1..=end).contains(at));
-        let while_it_runs = leaving.chain([end]).all(|at| self.trailing(at, rate) <= self.quota);
+        let during_step = leaving.chain([end]).all(|at| self.trailing(at, rate) <= self.quota);
         let starts = self.points.iter().map(|point| point.0).filter(|at| (end - window..=now).contains(at));
-        let after_it = starts.chain([end - window]).all(|start| {
+        let after_step = starts.chain([end - window]).all(|start| {
             let until = start + window - end;
             let held = total + rate * i128::from(STEP * SECOND) - self.total_at(start);
             held + self.floor * i128::from(until) <= self.quota
         });
-        while_it_runs && after_it
+        during_step && after_step
     }
 }
 
@@ -75,82 +75,82 @@ fn rates() -> impl Strategy<Value = u32> {
 proptest! {
     #![proptest_config(cases(400))]
 
-    /// What the trail allows is kept by the model, and one billionth more is not.
+    /// The allowed rate satisfies the model, and one billionth more does not.
     #[test]
-    fn room_is_exact(
+    fn max_rate_is_exact(
         before in 0u32..=30,
         floor in 0u32..=30,
         steps in prop::collection::vec((1i64..=STEP * 2, rates(), any::<bool>()), 1..60),
     ) {
         let (average, floor) = (Rate::from_units(30), Rate::from_units(floor));
         let before = Rate::from_units(before);
-        let mut trail = TrailingWindow::new(average, floor, seconds(WINDOW), seconds(STEP), 0, before);
+        let mut trailing = TrailingWindow::new(average, floor, seconds(WINDOW), seconds(STEP), 0, before);
         let mut model = Model::new(average, floor, before);
-        for (length, wish, obeys) in steps {
-            let room = trail.max_rate();
+        for (length, demand, is_within_limit) in steps {
+            let max_rate = trailing.max_rate();
             let (now, total) = model.now();
-            let exact = i128::from(room.billionths());
-            if room > Rate::ZERO {
-                prop_assert!(model.keeps(exact), "{room:?} at {now}");
+            let exact = i128::from(max_rate.billionths());
+            if max_rate > Rate::ZERO {
+                prop_assert!(model.allows(exact), "{max_rate:?} at {now}");
             }
-            prop_assert!(!model.keeps(exact + 1), "more than {room:?} at {now}");
-            let wish = Rate::from_units(wish);
-            let rate = if obeys { wish.min(room.max(floor)) } else { wish };
+            prop_assert!(!model.allows(exact + 1), "more than {max_rate:?} at {now}");
+            let demand = Rate::from_units(demand);
+            let rate = if is_within_limit { demand.min(max_rate.max(floor)) } else { demand };
             let used = rate.over(seconds(length));
             model.points.push((now + length * SECOND, total + used.raw()));
-            trail.observe(now + length * SECOND, used);
-            prop_assert_eq!(trail.used().raw(), model.trailing(model.now().0, 0));
+            trailing.observe(now + length * SECOND, used);
+            prop_assert_eq!(trailing.used().raw(), model.trailing(model.now().0, 0));
         }
     }
 
-    /// Whoever obeys at every step, from a start that is in order, is never over, at any moment.
+    /// Usage within the allowed rate never exceeds the quota in any window.
     #[test]
-    fn no_window_is_ever_over(
+    fn no_window_exceeds_quota(
         before in 0u32..=30,
         floor in 0u32..=30,
         steps in prop::collection::vec((1i64..=STEP, rates()), 1..120),
     ) {
         let (average, floor) = (Rate::from_units(30), Rate::from_units(floor));
         let before = Rate::from_units(before);
-        let mut trail = TrailingWindow::new(average, floor, seconds(WINDOW), seconds(STEP), 0, before);
+        let mut trailing = TrailingWindow::new(average, floor, seconds(WINDOW), seconds(STEP), 0, before);
         let mut model = Model::new(average, floor, before);
-        for (length, wish) in steps {
-            let rate = Rate::from_units(wish).min(trail.max_rate().max(floor));
+        for (length, demand) in steps {
+            let rate = Rate::from_units(demand).min(trailing.max_rate().max(floor));
             let (now, total) = model.now();
             let used = rate.over(seconds(length));
             model.points.push((now + length * SECOND, total + used.raw()));
-            trail.observe(now + length * SECOND, used);
+            trailing.observe(now + length * SECOND, used);
             let window = WINDOW * SECOND;
             let breaks = model.points.iter().map(|point| point.0 + window);
             let breaks: Vec<i64> = breaks.filter(|at| (now..=now + length * SECOND).contains(at)).collect();
             for at in breaks.into_iter().chain([now + length * SECOND]) {
                 let used = model.total_at(at) - model.total_at(at - window);
-                prop_assert!(used <= model.quota + SECOND_OF_ROUNDING, "{used} of {} at {at}", model.quota);
+                prop_assert!(used <= model.quota + MAX_ROUNDING, "{used} of {} at {at}", model.quota);
             }
         }
     }
 }
 
-/// Reading between two points rounds by less than one billionth for a nanosecond each.
-const SECOND_OF_ROUNDING: i128 = 2;
+/// Two interpolations round by less than one billionth of a unit times a nanosecond each.
+const MAX_ROUNDING: i128 = 2;
 
-/// However often somebody looks, no more points are kept than that.
+/// The number of stored points stays bounded under frequent measurements.
 #[test]
 fn points_are_bounded() {
     let rate = Rate::from_units(10);
     let window = Duration::from_secs(600);
-    let mut trail =
+    let mut trailing =
         TrailingWindow::new(Rate::from_units(30), Rate::ZERO, window, Duration::from_secs(1), 0, rate);
-    let look = 1_000_000;
+    let interval = 1_000_000;
     for number in 1..=1_200_000i64 {
-        trail.observe(number * look, rate.over(Duration::from_nanos(look.unsigned_abs())));
+        trailing.observe(number * interval, rate.over(Duration::from_nanos(interval.unsigned_abs())));
     }
     assert!(
-        trail.points() <= tidegate_core::budget::trailing_window::MAX_POINTS as usize + 2,
+        trailing.points() <= tidegate_core::budget::trailing_window::MAX_POINTS as usize + 2,
         "{}",
-        trail.points()
+        trailing.points()
     );
-    let missing = rate.over(window).minus(trail.used()).raw().abs();
+    let missing = rate.over(window).minus(trailing.used()).raw().abs();
     assert!(missing <= 2, "{missing}");
     assert_eq!(Quota::ZERO, TrailingWindow::new(rate, rate, window, window, 5, Rate::ZERO).used());
 }

@@ -1,4 +1,4 @@
-//! Activities: how they stand, a task that has begun, and how long it keeps its place.
+//! JSON of tasks: status, started task, time to live.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use super::instant;
 use super::number::optional;
 use crate::http::problem::in_ms;
 
-/// Whether a task of a user would be refused, and by what.
+/// Whether a task of a user would be refused, and why.
 #[derive(Debug, Serialize)]
-pub(in crate::http) struct Standing {
+pub(in crate::http) struct ActivityStatusBody {
     limited: bool,
     reason: Option<&'static str>,
     retry_after_ms: Option<u64>,
@@ -20,9 +20,9 @@ pub(in crate::http) struct Standing {
     user_active: Amount,
 }
 
-impl From<Status> for Standing {
-    fn from(status: Status) -> Standing {
-        Standing {
+impl From<Status> for ActivityStatusBody {
+    fn from(status: Status) -> ActivityStatusBody {
+        ActivityStatusBody {
             limited: status.limited,
             reason: status.reason.map(Reason::word),
             retry_after_ms: status.retry_after.map(in_ms),
@@ -32,19 +32,19 @@ impl From<Status> for Standing {
     }
 }
 
-/// A task that has begun.
+/// A started task.
 #[derive(Debug, Serialize)]
-pub(in crate::http) struct Begun {
+pub(in crate::http) struct StartedTaskBody {
     active_id: String,
     timestamp: String,
     expires_at: String,
 }
 
-impl Begun {
-    /// Speaks of a task, which goes on without anybody here.
-    pub(in crate::http) fn of(active: Active, tick: Tick) -> Begun {
+impl StartedTaskBody {
+    /// Converts a task and detaches its lease from this process.
+    pub(in crate::http) fn of(active: Active, tick: Tick) -> StartedTaskBody {
         let (timestamp, expires_at) = (active.timestamp(), active.expires_at());
-        Begun {
+        StartedTaskBody {
             active_id: active.into_id().to_string(),
             timestamp: instant::of(timestamp, tick),
             expires_at: instant::of(expires_at, tick),
@@ -52,15 +52,15 @@ impl Begun {
     }
 }
 
-/// How long from now, if that is said.
+/// The requested time to live.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(in crate::http) struct Term {
+pub(in crate::http) struct TaskTermBody {
     #[serde(default, deserialize_with = "ttl_ms")]
     ttl_ms: Option<u64>,
 }
 
-impl Term {
+impl TaskTermBody {
     pub(in crate::http) fn ttl(&self) -> Option<Duration> {
         self.ttl_ms.map(Duration::from_millis)
     }

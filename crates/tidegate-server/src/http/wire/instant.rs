@@ -1,34 +1,34 @@
-//! Instants, as RFC 3339 in UTC with as many decimals as they need.
+//! Instants in RFC 3339, UTC, with as many decimals as needed.
 //!
-//! Replies that follow each other speak of the same second, or of the end of the same day. So what is in front of the decimals is
-//! remembered, and the calendar is asked only for another second.
+//! Consecutive responses often contain the same second, so the text before the decimals is cached, and the calendar is computed only
+//! for another second.
 
 use std::cell::Cell;
 use std::time::Duration;
 
 use tidegate::{Tick, Timestamp};
 
-/// An instant of a store that keeps time in this tick.
+/// Formats an instant of a store with this tick.
 pub(in crate::http) fn of(at: Timestamp, tick: Tick) -> String {
     since_epoch(tick.since_epoch(at))
 }
 
-/// The instant this long after the epoch.
+/// Formats a time since the epoch.
 pub(in crate::http) fn since_epoch(since: Duration) -> String {
     let second = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
     let nanosecond = i32::try_from(since.subsec_nanos()).unwrap_or_default();
     jiff::Timestamp::new(second, nanosecond).unwrap_or(jiff::Timestamp::MAX).to_string()
 }
 
-/// How many bytes are in front of the decimals.
+/// Length of the text before the decimals.
 const UP_TO_SECONDS: usize = "1970-01-01T00:00:00".len();
 
 thread_local! {
-    /// The second that was written last, and how.
+    /// The last second, and its text.
     static LAST: Cell<(u64, [u8; UP_TO_SECONDS])> = const { Cell::new((0, *b"1970-01-01T00:00:00")) };
 }
 
-/// Appends an instant of a store that keeps time in this tick.
+/// Appends an instant of a store with this tick.
 pub(in crate::http) fn write(at: Timestamp, tick: Tick, out: &mut Vec<u8>) {
     let since = tick.since_epoch(at);
     let (second, mut text) = LAST.get();
@@ -36,7 +36,7 @@ pub(in crate::http) fn write(at: Timestamp, tick: Tick, out: &mut Vec<u8>) {
         let written = since_epoch(Duration::from_secs(since.as_secs()));
         match written.as_bytes() {
             [seconds @ .., b'Z'] if seconds.len() == UP_TO_SECONDS => text.copy_from_slice(seconds),
-            // Beyond what can be said.
+            // Beyond the year 9999.
             _ => return out.extend_from_slice(written.as_bytes()),
         }
         LAST.set((since.as_secs(), text));
@@ -46,7 +46,7 @@ pub(in crate::http) fn write(at: Timestamp, tick: Tick, out: &mut Vec<u8>) {
     out.push(b'Z');
 }
 
-/// As many decimals as there are.
+/// Appends the decimals without trailing zeros.
 fn decimals(mut nanos: u32, out: &mut Vec<u8>) {
     if nanos == 0 {
         return;
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_remembered_is_written_as_what_is_not() {
+    fn cached_second_is_written_like_a_computed_one() {
         let seconds = [0, 0, 1_735_660_799, 1_735_660_799, 1_735_660_800, 1_709_164_800, 0];
         for (second, nanos) in seconds.into_iter().zip([0, 1, 500_000_000, 999_999_999, 10, 123_456_789, 90])
         {

@@ -1,4 +1,4 @@
-//! Leases by their ids: given back, renewed, settled.
+//! Bodies of lease requests.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,34 +9,34 @@ use serde::{Deserialize, Deserializer};
 use tidegate::LeaseId;
 use tidegate_core::order::MAX_ASKS;
 
-use super::number::{Whole, optional};
+use super::number::{WholeNumber, optional};
 
-/// Which lease.
+/// Body of release.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(in crate::http) struct Release<'a> {
+pub(in crate::http) struct ReleaseBody<'a> {
     #[serde(borrow)]
     lease_id: Cow<'a, str>,
 }
 
-impl Release<'_> {
-    /// `None` if no lease can have this id.
+impl ReleaseBody<'_> {
+    /// The id; `None` if it is malformed.
     pub(in crate::http) fn lease(&self) -> Option<LeaseId> {
         LeaseId::parse(&self.lease_id)
     }
 }
 
-/// Which lease, and how long from now it lasts: as long as when it was granted unless said.
+/// Body of renew; without `ttl_ms` the original time to live applies.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(in crate::http) struct Renew<'a> {
+pub(in crate::http) struct RenewBody<'a> {
     #[serde(borrow)]
     lease_id: Cow<'a, str>,
     #[serde(default, deserialize_with = "ttl_ms")]
     ttl_ms: Option<u64>,
 }
 
-impl Renew<'_> {
+impl RenewBody<'_> {
     pub(in crate::http) fn lease(&self) -> Option<LeaseId> {
         LeaseId::parse(&self.lease_id)
     }
@@ -46,49 +46,49 @@ impl Renew<'_> {
     }
 }
 
-/// Which lease, and what was truly spent.
+/// Body of settle.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(in crate::http) struct Settle<'a> {
+pub(in crate::http) struct SettleBody<'a> {
     #[serde(borrow)]
     lease_id: Cow<'a, str>,
-    pub(in crate::http) actual: Spent,
+    pub(in crate::http) actual: ActualCost,
 }
 
-impl Settle<'_> {
+impl SettleBody<'_> {
     pub(in crate::http) fn lease(&self) -> Option<LeaseId> {
         LeaseId::parse(&self.lease_id)
     }
 }
 
-/// What was truly spent: the same for every ask, or one number for each.
+/// The actual cost: the same for every ask, or one number each.
 #[derive(Debug, PartialEq, Eq)]
-pub(in crate::http) enum Spent {
+pub(in crate::http) enum ActualCost {
     Every(u64),
     Each(Vec<u64>),
 }
 
-impl<'de> Deserialize<'de> for Spent {
-    fn deserialize<D: Deserializer<'de>>(reader: D) -> Result<Spent, D::Error> {
-        reader.deserialize_any(SpentReader)
+impl<'de> Deserialize<'de> for ActualCost {
+    fn deserialize<D: Deserializer<'de>>(reader: D) -> Result<ActualCost, D::Error> {
+        reader.deserialize_any(ActualCostVisitor)
     }
 }
 
-struct SpentReader;
+struct ActualCostVisitor;
 
-impl<'de> Visitor<'de> for SpentReader {
-    type Value = Spent;
+impl<'de> Visitor<'de> for ActualCostVisitor {
+    type Value = ActualCost;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Whole("actual").expecting(f)?;
+        WholeNumber("actual").expecting(f)?;
         write!(f, ", or a list of at most {MAX_ASKS} such numbers")
     }
 
-    fn visit_u64<E: Error>(self, number: u64) -> Result<Spent, E> {
-        Ok(Spent::Every(number))
+    fn visit_u64<E: Error>(self, number: u64) -> Result<ActualCost, E> {
+        Ok(ActualCost::Every(number))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Spent, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<ActualCost, A::Error> {
         let mut each = Vec::new();
         while let Some(number) = list.next_element()? {
             if each.len() == MAX_ASKS {
@@ -96,7 +96,7 @@ impl<'de> Visitor<'de> for SpentReader {
             }
             each.push(number);
         }
-        Ok(Spent::Each(each))
+        Ok(ActualCost::Each(each))
     }
 }
 

@@ -1,7 +1,7 @@
-//! Limits as JSON: the same fields and the same checks as in a settings file, because it is the same reader.
+//! Limits as JSON, with the fields and checks of a settings file.
 //!
-//! All JSON is YAML, so a body is first checked to be JSON and then read by [`tidegate::file::read_limit`], which finds
-//! everything that is wrong at once.
+//! JSON is a subset of YAML: a body is first checked to be JSON and then read by [`tidegate::file::read_limit`], which reports all errors
+//! at once.
 
 use std::time::Duration;
 
@@ -11,15 +11,15 @@ use tidegate::file::{Diagnostics, Severity, read_limit};
 use tidegate::{Capacity, ItemSpec, LimitSpec, OverrideSpec, Policy};
 
 use super::instant;
-use crate::http::problem::{Code, FieldError, Problem};
+use crate::http::problem::{FieldError, Problem, ProblemCode};
 
-/// Reads a limit that says its own id.
+/// Parses a limit with its id.
 pub(in crate::http) fn read(body: &[u8]) -> Result<LimitSpec, Problem> {
     let (json, _) = object(body)?;
     checked(json).map_err(refusal)
 }
 
-/// Reads the limit of this id, which it need not repeat but may not contradict.
+/// Parses a limit whose id is in the path; the body may repeat but not contradict it.
 pub(in crate::http) fn read_as(id: &str, body: &[u8]) -> Result<LimitSpec, Problem> {
     let (json, fields) = object(body)?;
     let text = match fields.get("id") {
@@ -45,21 +45,21 @@ pub(super) fn object(body: &[u8]) -> Result<(&str, Map<String, Value>), Problem>
     Ok((json.trim_matches([' ', '\t', '\n', '\r']), fields))
 }
 
-/// The JSON object with one text field more, in front of the others.
+/// Inserts a string field at the start of a JSON object.
 pub(super) fn with_field(json: &str, field: &str, text: &str) -> String {
     let rest = json.strip_prefix('{').unwrap_or(json);
     let comma = if rest.trim_start().starts_with('}') { "" } else { "," };
     format!("{{{}:{}{comma}{rest}", quoted(field), quoted(text))
 }
 
-/// The limit with this override and no others, as far as overrides are concerned with it.
+/// The limit with only this override, to validate it.
 pub(super) fn limit_with(limit: &LimitSpec, overriding: &str) -> String {
     let items: Vec<_> = limit.items.iter().map(ItemBody::of).collect();
     let items = serde_json::to_string(&items).unwrap_or_default();
     format!("{{\"id\":{},\"items\":{items},\"overrides\":[{overriding}]}}", quoted(&limit.id))
 }
 
-/// Reads a limit out of its text, or says everything that is wrong with it.
+/// Parses and validates a limit; returns all errors.
 pub(super) fn checked(text: &str) -> Result<LimitSpec, Vec<FieldError>> {
     read_limit("the body", text.as_bytes()).map_err(errors)
 }
@@ -78,10 +78,10 @@ fn errors(diagnostics: Diagnostics) -> Vec<FieldError> {
         .collect()
 }
 
-/// Fields that nobody knows are a request that makes no sense, unless the limit makes none either.
+/// Only unknown fields are a bad request; other errors make the limit invalid.
 pub(super) fn refusal(errors: Vec<FieldError>) -> Problem {
     let only_unknown = errors.iter().all(|error| error.message.starts_with("is not a field of "));
-    let code = if only_unknown { Code::BadRequest } else { Code::InvalidLimit };
+    let code = if only_unknown { ProblemCode::BadRequest } else { ProblemCode::InvalidLimit };
     Problem::of_fields(code, errors)
 }
 
@@ -89,12 +89,12 @@ fn quoted(text: &str) -> String {
     Value::from(text).to_string()
 }
 
-/// The JSON of a limit, as it is answered and as it can be put, for whoever talks to this door.
+/// The JSON of a limit, as the API returns and accepts it.
 pub fn limit_as_json(spec: &LimitSpec) -> String {
     serde_json::to_string(&LimitBody::of(spec)).unwrap_or_default()
 }
 
-/// A limit as it is answered: as it was written, with the defaults filled in. It can be put as it is.
+/// A limit in a response, with defaults filled in. It can be put back unchanged.
 #[derive(Debug, Serialize)]
 pub(in crate::http) struct LimitBody<'a> {
     id: &'a str,
@@ -178,7 +178,7 @@ impl<'a> ItemBody<'a> {
     }
 }
 
-/// An override as it is answered.
+/// An override in a response.
 #[derive(Debug, Serialize)]
 pub(in crate::http) struct OverrideBody<'a> {
     key: std::borrow::Cow<'a, str>,
@@ -199,7 +199,7 @@ impl<'a> OverrideBody<'a> {
     }
 }
 
-/// `-1` counts and never refuses.
+/// `-1` stands for unlimited.
 fn capacity(capacity: Capacity) -> i64 {
     match capacity {
         Capacity::Unlimited => -1,
@@ -207,7 +207,7 @@ fn capacity(capacity: Capacity) -> i64 {
     }
 }
 
-/// In whole seconds if it has them, else in milliseconds, as in the names of items.
+/// Whole seconds if possible, else milliseconds, as in item names.
 fn duration(duration: Duration) -> String {
     if duration.subsec_nanos() == 0 {
         format!("{}s", duration.as_secs())

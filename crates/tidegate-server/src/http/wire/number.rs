@@ -1,22 +1,22 @@
-//! Whole numbers, and messages that say which field it is and what is allowed.
+//! Whole numbers with error messages that name the field and the range.
 
 use std::fmt;
 
 use serde::de::{Deserializer, Error, Visitor};
 use tidegate_core::order::MAX_WAIT;
 
-/// Reads a whole number that may be left out. Negative, fractional and too large ones are refused by name.
+/// Parses an optional whole number. Negative, fractional and too large ones are refused with the field's name.
 pub(super) fn optional<'de, D: Deserializer<'de>>(
     reader: D,
     field: &'static str,
 ) -> Result<Option<u64>, D::Error> {
-    reader.deserialize_option(Optional(Whole(field)))
+    reader.deserialize_option(OptionalNumber(WholeNumber(field)))
 }
 
-/// Reads a whole number.
-pub(super) struct Whole(pub(super) &'static str);
+/// Visitor for a whole number of this field.
+pub(super) struct WholeNumber(pub(super) &'static str);
 
-impl Visitor<'_> for Whole {
+impl Visitor<'_> for WholeNumber {
     type Value = u64;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -34,9 +34,9 @@ impl Visitor<'_> for Whole {
     }
 }
 
-struct Optional(Whole);
+struct OptionalNumber(WholeNumber);
 
-impl<'de> Visitor<'de> for Optional {
+impl<'de> Visitor<'de> for OptionalNumber {
     type Value = Option<u64>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,4 +1,4 @@
-//! Objects inside of other things: whoever reads them field by field would take lists for them too.
+//! Nested objects: serde would accept arrays for structs.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -6,26 +6,26 @@ use std::marker::PhantomData;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 
-/// Something that is written as an object, and not as a list of its parts.
+/// A value that must be a JSON object, not an array.
 #[derive(Debug)]
-pub(super) struct Object<T>(pub(super) T);
+pub(super) struct JsonObject<T>(pub(super) T);
 
-impl<'de, T: Deserialize<'de>> Deserialize<'de> for Object<T> {
-    fn deserialize<D: Deserializer<'de>>(reader: D) -> Result<Object<T>, D::Error> {
-        reader.deserialize_map(ObjectReader(PhantomData))
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for JsonObject<T> {
+    fn deserialize<D: Deserializer<'de>>(reader: D) -> Result<JsonObject<T>, D::Error> {
+        reader.deserialize_map(JsonObjectVisitor(PhantomData))
     }
 }
 
-struct ObjectReader<T>(PhantomData<T>);
+struct JsonObjectVisitor<T>(PhantomData<T>);
 
-impl<'de, T: Deserialize<'de>> Visitor<'de> for ObjectReader<T> {
-    type Value = Object<T>;
+impl<'de, T: Deserialize<'de>> Visitor<'de> for JsonObjectVisitor<T> {
+    type Value = JsonObject<T>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a JSON object")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<Object<T>, A::Error> {
-        T::deserialize(MapAccessDeserializer::new(fields)).map(Object)
+    fn visit_map<A: MapAccess<'de>>(self, fields: A) -> Result<JsonObject<T>, A::Error> {
+        T::deserialize(MapAccessDeserializer::new(fields)).map(JsonObject)
     }
 }

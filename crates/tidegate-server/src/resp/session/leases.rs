@@ -1,54 +1,63 @@
-//! Leases over RESP: given back and kept by their ids.
+//! Lease commands: release and renew by id.
 
 use std::time::Duration;
 
 use tidegate::store::Later;
 use tidegate::{LeaseId, OrderError, StoreReply, Timestamp};
 
-use super::{Awaited, Session};
-use crate::resp::decision::Speaker;
-use crate::resp::pledge::Mouth;
+use super::{PendingStoreCall, RespSession};
+use crate::resp::decision_reply::DecisionWriter;
+use crate::resp::deferred_reply::ReplySink;
 
-impl Session {
-    pub(super) fn release(&mut self, lease: &[u8], mouth: &mut Mouth<'_>) -> Option<Awaited> {
+impl RespSession {
+    pub(super) fn release(&mut self, lease: &[u8], sink: &mut ReplySink<'_>) -> Option<PendingStoreCall> {
         let lease = lease_id(lease);
-        let (released, durable) = match lease.map(|lease| self.door.store().release(lease)) {
-            // What is no lease was never granted.
+        let (released, durable) = match lease.map(|lease| self.service.store().release(lease)) {
+            // A malformed id was never granted.
             None => (false, None),
             Some(StoreReply::Now(released)) => (released, None),
             Some(StoreReply::Durable(released, lsn)) => (released, Some(lsn)),
-            Some(StoreReply::Later(later)) => return Some(Awaited::Release(self.then_call(lease, later))),
+            Some(StoreReply::Later(later)) => {
+                return Some(PendingStoreCall::Release(self.notify_waiters_after(lease, later)));
+            }
         };
         if let Some(lease) = lease {
-            self.door.limiter().lease_changed(lease);
+            self.service.limiter().lease_changed(lease);
         }
-        let start = mouth.output.len();
-        self.writer(mouth.output).integer(i64::from(released));
-        mouth.pledge(start, 1, durable);
+        let start = sink.output.len();
+        self.writer(sink.output).integer(i64::from(released));
+        sink.defer(start, 1, durable);
         None
     }
 
-    pub(super) fn renew(&mut self, lease: &[u8], ttl: Duration, mouth: &mut Mouth<'_>) -> Option<Awaited> {
+    pub(super) fn renew(
+        &mut self,
+        lease: &[u8],
+        ttl: Duration,
+        sink: &mut ReplySink<'_>,
+    ) -> Option<PendingStoreCall> {
         let lease = lease_id(lease);
-        let (renewed, durable) = match lease.map(|lease| self.door.store().renew(lease, Some(ttl))) {
+        let (renewed, durable) = match lease.map(|lease| self.service.store().renew(lease, Some(ttl))) {
             None => (Ok(None), None),
             Some(StoreReply::Now(renewed)) => (renewed, None),
             Some(StoreReply::Durable(renewed, lsn)) => (renewed, Some(lsn)),
-            Some(StoreReply::Later(later)) => return Some(Awaited::Renew(self.then_call(lease, later))),
+            Some(StoreReply::Later(later)) => {
+                return Some(PendingStoreCall::Renew(self.notify_waiters_after(lease, later)));
+            }
         };
-        // Perhaps it lapses sooner now than those believe who wait for it.
+        // A renewal may shorten the lease, so waiters recompute their wait.
         if let Some(lease) = lease {
-            self.door.limiter().lease_changed(lease);
+            self.service.limiter().lease_changed(lease);
         }
-        let start = mouth.output.len();
-        renewal(&mut self.speaker(mouth.output), renewed);
-        mouth.pledge(start, 1, durable);
+        let start = sink.output.len();
+        write_renewal(&mut self.decision_writer(sink.output), renewed);
+        sink.defer(start, 1, durable);
         None
     }
 
-    /// The same answer about a lease; when it is in, those look again who wait for what the lease holds.
-    fn then_call<T: 'static>(&self, lease: Option<LeaseId>, later: Later<T>) -> Later<T> {
-        let limiter = self.door.limiter().clone();
+    /// Notifies waiters of the lease's limits when the call completes.
+    fn notify_waiters_after<T: 'static>(&self, lease: Option<LeaseId>, later: Later<T>) -> Later<T> {
+        let limiter = self.service.limiter().clone();
         Box::pin(async move {
             let reply = later.await;
             if let Some(lease) = lease {
@@ -63,14 +72,17 @@ fn lease_id(text: &[u8]) -> Option<LeaseId> {
     std::str::from_utf8(text).ok().and_then(LeaseId::parse)
 }
 
-/// The instant a lease ends at, in milliseconds of Unix time and rounded down: nobody may believe in it for longer than it lasts.
-pub(super) fn renewal(speaker: &mut Speaker<'_, '_>, renewed: Result<Option<Timestamp>, OrderError>) {
+/// Writes the expiry in milliseconds of Unix time, rounded down so that a client never overestimates it.
+pub(super) fn write_renewal(
+    decisions: &mut DecisionWriter<'_, '_>,
+    renewed: Result<Option<Timestamp>, OrderError>,
+) {
     match renewed {
         Ok(Some(expires_at)) => {
-            let ms = speaker.tick.since_epoch(expires_at).as_millis();
-            speaker.writer.integer(i64::try_from(ms).unwrap_or(i64::MAX));
+            let ms = decisions.tick.since_epoch(expires_at).as_millis();
+            decisions.writer.integer(i64::try_from(ms).unwrap_or(i64::MAX));
         }
-        Ok(None) => speaker.writer.nothing(),
-        Err(rejection) => speaker.rejection(&rejection),
+        Ok(None) => decisions.writer.null(),
+        Err(rejection) => decisions.write_rejection(&rejection),
     }
 }

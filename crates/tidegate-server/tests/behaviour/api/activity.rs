@@ -10,9 +10,9 @@ use serde_json::{Value, json};
 use tidegate::activity::{Activity, Rules};
 use tidegate::limiter::ManualHolderClock;
 use tidegate::{Capacity, Limiter, ManualClock, MapStore, Timestamp};
-use tidegate_server::http::Api;
-use tidegate_server::http::events::{Events, MOST_EVENT_STREAMS};
-use tidegate_server::tokens::{Pass, Role, Who};
+use tidegate_server::http::HttpApi;
+use tidegate_server::http::events::{EventStream, MAX_EVENT_STREAMS};
+use tidegate_server::tokens::{Caller, Permissions, Role};
 use tidegate_testkit::logged_store::{LoggedStore, ManualLog};
 
 use crate::api::stage::{Stage, Told, holder};
@@ -294,8 +294,8 @@ fn a_token_must_be_for_activities() {
         ("DELETE /v1/activity/u".to_owned(), 200),
     ];
     for (line, status) in &calls {
-        let ask = |who: &Who| stage.ask_as(who, line, &[], "");
-        ask(&Who::Stranger).problem(401, "unauthorized");
+        let ask = |who: &Caller| stage.ask_as(who, line, &[], "");
+        ask(&Caller::Anonymous).problem(401, "unauthorized");
         ask(&holder(Role::Admin, "shop/")).problem(403, "forbidden");
         if !line.starts_with("GET") {
             ask(&holder(Role::Read, "")).problem(403, "forbidden");
@@ -306,9 +306,9 @@ fn a_token_must_be_for_activities() {
 }
 
 /// Sends this; what follows the answer piece by piece.
-async fn events(api: &Api<MapStore>, path: &str) -> Result<Events, u16> {
+async fn events(api: &HttpApi<MapStore>, path: &str) -> Result<EventStream, u16> {
     let request = Request::get(path).body(bytes::Bytes::new()).expect("a request");
-    let answered = api.respond(request, Who::Known(Pass::everything())).await;
+    let answered = api.respond(request, Caller::Authenticated(Permissions::all())).await;
     let status = answered.response.status().as_u16();
     if let Some(events) = answered.events {
         assert_eq!(answered.response.headers()["content-type"], "text/event-stream");
@@ -317,7 +317,7 @@ async fn events(api: &Api<MapStore>, path: &str) -> Result<Events, u16> {
     Err(status)
 }
 
-async fn next(events: &mut Events) -> Option<String> {
+async fn next(events: &mut EventStream) -> Option<String> {
     let piece = poll_fn(|cx| events.poll_next(cx)).await;
     piece.map(|piece| String::from_utf8(piece.to_vec()).expect("text"))
 }
@@ -325,7 +325,7 @@ async fn next(events: &mut Events) -> Option<String> {
 struct Theatre {
     store: Arc<MapStore>,
     activity: Activity,
-    api: Api<MapStore>,
+    api: HttpApi<MapStore>,
     clock: Arc<ManualClock>,
     pulse: ManualHolderClock,
 }
@@ -336,7 +336,7 @@ impl Theatre {
         let (store, pulse) = (Arc::new(MapStore::new(Arc::clone(&clock), 7)), ManualHolderClock::new());
         let limiter = Limiter::builder(Arc::clone(&store) as _).pulse(pulse.clone()).build();
         let activity = Activity::new(limiter.clone(), Rules::default()).expect("sensible rules");
-        let api = Api::new(Arc::clone(&store), limiter).activity(activity.clone());
+        let api = HttpApi::new(Arc::clone(&store), limiter).activity(activity.clone());
         Theatre { store, activity, api, clock, pulse }
     }
 }
@@ -383,7 +383,7 @@ async fn only_so_many_streams_are_open() {
     let id = activity.set_active("u").await.expect("room").into_id();
     let path = format!("/v1/activity/u/{id}/events");
     let mut streams = Vec::new();
-    for _ in 0..MOST_EVENT_STREAMS {
+    for _ in 0..MAX_EVENT_STREAMS {
         streams.push(events(&api, &path).await.expect("a stream"));
     }
     assert_eq!(events(&api, &path).await.map(|_| ()), Err(503));
@@ -405,7 +405,7 @@ fn nobody_is_told_before_the_log_is_durable() {
     let stage =
         Stage::over(|clock| Arc::new(LoggedStore::new(Arc::new(MapStore::new(clock, 7)), log.clone())));
     let call = |line: &str| -> Told {
-        let mut call = Box::pin(stage.send(&Who::Known(Pass::everything()), line, &[], ""));
+        let mut call = Box::pin(stage.send(&Caller::Authenticated(Permissions::all()), line, &[], ""));
         let mut waited = 0;
         loop {
             match call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {

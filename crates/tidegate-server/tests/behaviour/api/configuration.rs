@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::json;
 use tidegate::{Edit, ExpectedVersion, ItemSpec, LimitSpec, Policy};
-use tidegate_server::resp::Door;
-use tidegate_server::resp::throttle::Bucket;
+use tidegate_server::resp::RespService;
+use tidegate_server::resp::described_buckets::BucketDescription;
 
 use crate::api::stage::{Stage, Told, holder};
-use tidegate_server::tokens::{Pass, Role, Who};
+use tidegate_server::tokens::{Caller, Permissions, Role};
 
 const SALE: &str = r#"{"id": "shop/sale", "description": "flash sale", "items": [
 	{"policy": "total", "limit": 10000},
@@ -20,7 +20,7 @@ const SALE: &str = r#"{"id": "shop/sale", "description": "flash sale", "items": 
 	"overrides": [{"key": "vip-7", "item": "key/day", "limit": 20, "until": "2026-02-01T00:00:00+08:00"}]}"#;
 
 fn with_if_match(stage: &Stage, line: &str, etag: &str, body: &str) -> Told {
-    stage.ask_as(&Who::Known(Pass::everything()), line, &[("if-match", etag)], body)
+    stage.ask_as(&Caller::Authenticated(Permissions::all()), line, &[("if-match", etag)], body)
 }
 
 #[test]
@@ -290,9 +290,12 @@ fn everything_that_is_wrong_with_an_exception_is_told_at_once() {
 #[test]
 fn described_buckets_belong_to_their_commands() {
     let stage = Stage::with(&[r#"{"id": "l", "items": [{"policy": "total", "limit": 1}]}"#]);
-    let door = Door::new(Arc::clone(&stage.store), Arc::new(tidegate_server::tokens::Tokens::not_needed()));
-    let bucket = Bucket { capacity: 16, count: 30, period: 60 };
-    let id = door.throttles().described(bucket).expect("it can be").id().to_owned();
+    let door = RespService::new(
+        Arc::clone(&stage.store),
+        Arc::new(tidegate_server::tokens::TokenTable::allow_all()),
+    );
+    let bucket = BucketDescription { capacity: 16, count: 30, period: 60 };
+    let id = door.described_buckets().get_or_create(bucket).expect("it can be").id().to_owned();
     let path = format!("/v1/limits/{}", id.replace('/', "%2F"));
 
     for id in ["cl.throttle", "cl.throttle/1/1/1", "cl.throttle/mine"] {

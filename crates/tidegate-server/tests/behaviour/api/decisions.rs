@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use serde_json::json;
-use tidegate_server::tokens::{Pass, Who};
+use tidegate_server::tokens::{Caller, Permissions};
 
 use crate::api::stage::Stage;
 
@@ -136,7 +136,7 @@ fn a_request_is_charged_once() {
 #[test]
 fn an_answer_may_wait_until_it_fits() {
     let stage = Stage::with(&[SLOTS]);
-    let everybody = Who::Known(Pass::everything());
+    let everybody = Caller::Authenticated(Permissions::all());
     let lease = stage.ask("POST /v1/acquire", r#"{"limit_id": "slots"}"#).at("/lease/id");
     let mut context = Context::from_waker(Waker::noop());
     let patient = r#"{"limit_id": "slots", "max_wait_ms": 60000}"#;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::json;
 use tidegate::{Memory, MemoryStore};
-use tidegate_server::tokens::{Pass, Who};
+use tidegate_server::tokens::{Caller, Permissions};
 use tidegate_testkit::remote_stub::{RemoteLink, RemoteStub};
 
 use crate::api::stage::{Stage, Told};
@@ -33,7 +33,8 @@ fn stage(link: &RemoteLink) -> Stage {
 }
 
 fn sent<'a>(stage: &'a Stage, line: &str, body: &str) -> Call<'a> {
-    let mut call = Box::pin(stage.send(&Who::Known(Pass::everything()), line, &[], body)) as Call<'a>;
+    let mut call =
+        Box::pin(stage.send(&Caller::Authenticated(Permissions::all()), line, &[], body)) as Call<'a>;
     assert!(look(&mut call).is_pending(), "{line} does not wait");
     call
 }
@@ -155,7 +156,7 @@ fn limits_are_refused_as_by_a_store_at_hand() {
     answered(first).is(204);
     answered(second).problem(404, "unknown_limit");
     let etag = stage.get("/v1/limits/shut").is(200).header("etag").expect("an ETag").to_owned();
-    let who = Who::Known(Pass::everything());
+    let who = Caller::Authenticated(Permissions::all());
     let replacing = |limit: &str| {
         let body = SHUT.replace("50", limit);
         let mut call =

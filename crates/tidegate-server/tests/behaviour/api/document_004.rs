@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use tidegate::{LimitStore, Limiter, ManualClock, MapStore, Memory, MemoryStore, Tick};
-use tidegate_server::http::Api;
+use tidegate_server::http::HttpApi;
 
 use crate::api::stage::Stage;
 
@@ -219,7 +219,7 @@ fn e13_configuration_and_counts_are_the_stores() {
     let mut one = Stage::empty();
     let mut other = Stage::empty();
     for stage in [&mut one, &mut other] {
-        stage.api = Api::new(Arc::clone(&store), Limiter::new(Arc::clone(&store)));
+        stage.api = HttpApi::new(Arc::clone(&store), Limiter::new(Arc::clone(&store)));
     }
     one.ask("POST /v1/limits", &limit("a", &json!([{"policy": "total", "limit": 2}]))).is(201);
     assert!(!update(&one, "a", "u", 1) && !update(&other, "a", "u", 1));

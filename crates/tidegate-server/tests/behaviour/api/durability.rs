@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 
 use serde_json::json;
 use tidegate::MapStore;
-use tidegate_server::tokens::{Pass, Who};
+use tidegate_server::tokens::{Caller, Permissions};
 use tidegate_testkit::logged_store::{LoggedStore, ManualLog};
 
 use crate::api::stage::{Stage, Told};
@@ -29,7 +29,7 @@ fn stage(log: &ManualLog) -> Stage {
 type Call<'a> = Pin<Box<dyn Future<Output = Told> + Send + 'a>>;
 
 fn sent<'a>(stage: &'a Stage, line: &str, body: &str) -> Call<'a> {
-    Box::pin(stage.send(&Who::Known(Pass::everything()), line, &[], body))
+    Box::pin(stage.send(&Caller::Authenticated(Permissions::all()), line, &[], body))
 }
 
 fn look(call: &mut Call<'_>) -> Poll<Told> {

@@ -12,7 +12,7 @@ use tidegate::{
     ManualClock, MapStore, Memory, MemoryStore, Order, RemovalMode, Replies, Store, StoreReply, Timestamp,
 };
 use tidegate_server::http::RouteName;
-use tidegate_server::metrics::{Cut, DoorName, MOST_LIMITS, Metrics, ReloadsSoFar};
+use tidegate_server::metrics::{CutReason, MOST_LIMITS, Protocol, ReloadCounts, ServerMetrics};
 use tidegate_server::tokens::Role;
 use tidegate_testkit::logged_store::{LoggedStore, ManualLog};
 use tidegate_testkit::remote_stub::{RemoteLink, RemoteStub};
@@ -105,15 +105,15 @@ fn every_route_is_called_as_in_the_document() {
 
 #[test]
 fn what_the_workers_counted_is_added_up() {
-    let metrics = Metrics::new(2);
+    let metrics = ServerMetrics::new(2);
     let (one, other) = (metrics.worker(0), metrics.worker(1));
     assert!(!Arc::ptr_eq(&one, &other), "each worker has a block of its own");
-    one.opened(DoorName::Resp);
-    one.opened(DoorName::Resp);
-    other.closed(DoorName::Resp);
-    other.cut(DoorName::Resp, Cut::SlowReader);
-    one.refused_connection(DoorName::Http);
-    other.failed_auth(DoorName::Http);
+    one.opened(Protocol::Resp);
+    one.opened(Protocol::Resp);
+    other.closed(Protocol::Resp);
+    other.cut(Protocol::Resp, CutReason::SlowReader);
+    one.refused_connection(Protocol::Http);
+    other.failed_auth(Protocol::Http);
     one.resp_batch(3, 2_500);
     other.resp_batch(5_000, 20_000_000_000);
     other.resp_batch(0, 7);
@@ -141,9 +141,9 @@ fn what_the_workers_counted_is_added_up() {
 
 #[test]
 fn more_workers_than_blocks_share_them() {
-    let metrics = Metrics::new(0);
-    metrics.worker(0).opened(DoorName::Http);
-    metrics.worker(7).opened(DoorName::Http);
+    let metrics = ServerMetrics::new(0);
+    metrics.worker(0).opened(Protocol::Http);
+    metrics.worker(7).opened(Protocol::Http);
     let page = Page::read(&metrics.render(&Limiter::in_memory()));
     assert_eq!(page.get("tidegate_connections", &[("door", "http")]), 2.0);
 }
@@ -181,15 +181,16 @@ fn who_has_a_prefix_sees_its_own_limits() {
 fn reloads_are_told_if_somebody_knows_of_them() {
     let stage = Stage::empty();
     assert!(page(&stage).find("tidegate_config_last_reload_successful", &[]).is_none());
-    let told =
-        |so_far: ReloadsSoFar| Page::read(&Metrics::new(1).reloads(move || so_far).render(&stage.limiter));
+    let told = |counts: ReloadCounts| {
+        Page::read(&ServerMetrics::new(1).reloads(move || counts).render(&stage.limiter))
+    };
     let at = Some(Duration::from_millis(1_768_867_200_500));
-    let bad = told(ReloadsSoFar { succeeded: 3, failed: 2, last_failed: true, last_success: at });
+    let bad = told(ReloadCounts { succeeded: 3, failed: 2, last_failed: true, last_success: at });
     assert_eq!(bad.get("tidegate_reloads_total", &[("outcome", "succeeded")]), 3.0);
     assert_eq!(bad.get("tidegate_reloads_total", &[("outcome", "failed")]), 2.0);
     assert_eq!(bad.get("tidegate_config_last_reload_successful", &[]), 0.0);
     assert_eq!(bad.get("tidegate_config_last_reload_success_timestamp_seconds", &[]), 1_768_867_200.5);
-    let none = told(ReloadsSoFar::default());
+    let none = told(ReloadCounts::default());
     assert_eq!(none.get("tidegate_config_last_reload_successful", &[]), 1.0);
     assert!(none.find("tidegate_config_last_reload_success_timestamp_seconds", &[]).is_none());
 }
@@ -206,7 +207,7 @@ fn described_buckets_are_told_as_one_and_their_sum_does_not_fall() {
         }
     }
     stage.ask("POST /v1/limits", &bucket("other")).is(201);
-    let metrics = Metrics::new(1);
+    let metrics = ServerMetrics::new(1);
     let sums = || {
         let page = Page::read(&metrics.render(&stage.limiter));
         assert_eq!(page.values("limit").into_iter().collect::<Vec<_>>(), ["cl.throttle", "other"]);
@@ -229,24 +230,24 @@ fn described_buckets_are_told_as_one_and_their_sum_does_not_fall() {
 }
 
 /// A store that knows many limits, each with an item of a name that no limits file could give it.
-struct Crowd {
+struct ConnectionLimit {
     limits: Vec<Arc<Limit>>,
 }
 
 const ODD: &str = "a \"quoted\\\" item\nof two lines";
 
-impl Crowd {
-    fn of(limits: usize) -> Crowd {
+impl ConnectionLimit {
+    fn of(limits: usize) -> ConnectionLimit {
         let limit = |index: usize| {
             let spec = LimitSpec::named(format!("{index:06}"))
                 .with(tidegate::ItemSpec::of(tidegate::Policy::Total, 1));
             Arc::new(Limit::new(spec, tidegate::Tick::NANOSECOND).expect("a valid limit"))
         };
-        Crowd { limits: (0..limits).map(limit).collect() }
+        ConnectionLimit { limits: (0..limits).map(limit).collect() }
     }
 }
 
-impl Store for Crowd {
+impl Store for ConnectionLimit {
     fn capabilities(&self) -> tidegate::store::Capabilities {
         Limiter::in_memory().store().capabilities()
     }
@@ -305,7 +306,7 @@ impl Store for Crowd {
     }
 }
 
-impl Catalog for Crowd {
+impl Catalog for ConnectionLimit {
     fn get(&self, id: &str) -> Option<Arc<Limit>> {
         self.limits.iter().find(|limit| limit.id() == id).cloned()
     }
@@ -335,8 +336,8 @@ impl Catalog for Crowd {
 
 #[test]
 fn names_are_escaped_and_too_many_limits_are_left_out() {
-    let store: Arc<dyn LimitStore> = Arc::new(Crowd::of(MOST_LIMITS + 3));
-    let page = Page::read(&Metrics::new(1).render(&Limiter::new(store)));
+    let store: Arc<dyn LimitStore> = Arc::new(ConnectionLimit::of(MOST_LIMITS + 3));
+    let page = Page::read(&ServerMetrics::new(1).render(&Limiter::new(store)));
     let labels = [("limit", "000000"), ("item", ODD), ("outcome", "refused")];
     assert_eq!(page.get("tidegate_decisions_total", &labels), 2.0);
     assert_eq!(page.values("limit").len(), MOST_LIMITS);
@@ -361,19 +362,19 @@ fn the_manual_has_every_metric_and_no_other() {
     stage.ask("POST /v1/limits", LOGIN).is(201);
     stage.get("/readyz");
     let at = Some(Duration::from_secs(1));
-    let reloads = move || ReloadsSoFar { last_success: at, ..ReloadsSoFar::default() };
+    let reloads = move || ReloadCounts { last_success: at, ..ReloadCounts::default() };
     let counted = stage.get("/metrics").text();
     // Some are told only where settings are read again, and of stores with a log or in a fleet.
     let logged = LoggedStore::new(
         Arc::new(MapStore::new(ManualClock::at(Timestamp::EPOCH), 7)),
         ManualLog::immediate(),
     );
-    let with_all = Metrics::new(1).reloads(reloads).render(&Limiter::new(Arc::new(logged)));
+    let with_all = ServerMetrics::new(1).reloads(reloads).render(&Limiter::new(Arc::new(logged)));
     let shared = RemoteStub::shared(
         Arc::new(MapStore::new(ManualClock::at(Timestamp::EPOCH), 7)),
         RemoteLink::immediate(),
     );
-    let in_fleet = Metrics::new(1).render(&Limiter::new(Arc::new(shared)));
+    let in_fleet = ServerMetrics::new(1).render(&Limiter::new(Arc::new(shared)));
     let (counted, with_all, in_fleet) = (Page::read(&counted), Page::read(&with_all), Page::read(&in_fleet));
     let told: BTreeSet<&str> = counted.names().chain(with_all.names()).chain(in_fleet.names()).collect();
     if cfg!(target_os = "linux") {

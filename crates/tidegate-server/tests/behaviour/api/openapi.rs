@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::Response;
 use serde_json::Value;
 use tidegate_server::http::OPENAPI;
-use tidegate_server::http::problem::Code;
+use tidegate_server::http::problem::ProblemCode;
 
 use crate::api::stage::Stage;
 
@@ -90,9 +90,9 @@ fn every_code_is_in_the_document() {
     let documented = &DOCUMENT["components"]["schemas"]["Problem"]["properties"]["code"]["enum"];
     let documented: Vec<_> =
         documented.as_array().expect("a list").iter().map(|word| word.as_str().expect("a word")).collect();
-    let known: Vec<_> = Code::ALL.iter().map(|code| code.word()).collect();
+    let known: Vec<_> = ProblemCode::ALL.iter().map(|code| code.word()).collect();
     assert_eq!(documented, known);
-    for code in Code::ALL.iter().filter(|code| **code != Code::NotFound) {
+    for code in ProblemCode::ALL.iter().filter(|code| **code != ProblemCode::NotFound) {
         let word = format!("`{}`", code.word());
         let status = code.status().as_u16().to_string();
         let told = DOCUMENT["paths"].as_object().expect("paths").values().any(|operations| {

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use tidegate_server::http::{LARGEST_BODY, Readiness, State};
-use tidegate_server::reload::Reloader;
-use tidegate_server::rules::Rules;
+use tidegate_server::http::{MAX_BODY_BYTES, Readiness, ReadinessState};
+use tidegate_server::live_settings::LiveSettings;
+use tidegate_server::settings_reloader::SettingsReloader;
 
 use crate::api::stage::Stage;
 
@@ -64,24 +64,24 @@ fn bodies_have_an_end() {
     let stage = Stage::with(&[r#"{"id": "l", "items": [{"policy": "total", "limit": 9}]}"#]);
     let ask = r#"{"limit_id": "l"}"#;
     let padded = |bytes: usize| format!("{ask}{}", " ".repeat(bytes - ask.len()));
-    assert!(stage.ask("POST /v1/acquire", &padded(LARGEST_BODY)).allowed());
+    assert!(stage.ask("POST /v1/acquire", &padded(MAX_BODY_BYTES)).allowed());
     for line in
         ["POST /v1/acquire", "POST /v1/limits", "PUT /v1/limits/l", "POST /v1/release", "GET /v1/gate/l/k"]
     {
-        stage.ask(line, &padded(LARGEST_BODY + 1)).problem(413, "too_large");
+        stage.ask(line, &padded(MAX_BODY_BYTES + 1)).problem(413, "too_large");
     }
 }
 
 #[test]
 fn the_server_says_how_it_is() {
-    let readiness = Arc::new(Readiness::new(State::Starting));
+    let readiness = Arc::new(Readiness::new(ReadinessState::Starting));
     let mut stage = Stage::empty();
     stage.api = stage.api.readiness(Arc::clone(&readiness));
     stage.get("/healthz").is(200).says(r#"{"status": "ok"}"#);
     assert!(stage.get("/readyz").problem(503, "not_ready").contains("starting"));
-    readiness.set(State::Ready);
+    readiness.set(ReadinessState::Ready);
     stage.get("/readyz").is(200).says(r#"{"status": "ready", "config": {"status": "none"}}"#);
-    readiness.set(State::Draining);
+    readiness.set(ReadinessState::Draining);
     assert!(stage.get("/readyz").problem(503, "not_ready").contains("end"));
     stage.ask("HEAD /healthz", "").is(200);
 }
@@ -91,9 +91,9 @@ fn a_server_whose_file_was_spoiled_is_ready_and_says_so() {
     let path =
         PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("readiness-{}.yaml", std::process::id()));
     let mut stage = Stage::empty();
-    let rules = Arc::new(Rules::new(Arc::clone(&stage.store)));
-    let reloader = Arc::new(Reloader::new(&path, Arc::clone(&rules), Arc::clone(&stage.clock)));
-    let readiness = Readiness::new(State::Ready).with_settings(Arc::clone(&reloader));
+    let rules = Arc::new(LiveSettings::new(Arc::clone(&stage.store)));
+    let reloader = Arc::new(SettingsReloader::new(&path, Arc::clone(&rules), Arc::clone(&stage.clock)));
+    let readiness = Readiness::new(ReadinessState::Ready).with_settings(Arc::clone(&reloader));
     stage.api = stage.api.readiness(Arc::new(readiness)).from_file(move |id| rules.is_from_file(id));
 
     std::fs::write(&path, "limits: [{id: l, items: [{policy: total, limit: 1}]}]").expect("a file");
@@ -110,7 +110,7 @@ fn a_server_whose_file_was_spoiled_is_ready_and_says_so() {
     assert!(!told.text().contains("secret"), "everybody may see this: {}", told.text());
     told.says(
         r#"{"status": "ready", "config": {"status": "failed", "loaded_at": "2026-01-20T00:00:00Z",
-            "error": "1 error in the settings file, the first on line 1; the log says all of it"}}"#,
+            "error": "1 error in the settings file, the first on line 1; see the log"}}"#,
     );
     stage.get("/v1/limits/l").is(200);
 

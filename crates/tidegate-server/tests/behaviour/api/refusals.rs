@@ -1,9 +1,9 @@
-//! Refusals are told to whoever samples them.
+//! RefusalLog are told to whoever samples them.
 
 use std::sync::Arc;
 
 use tidegate::Tick;
-use tidegate_server::refusals::Refusals;
+use tidegate_server::refusal_log::RefusalLog;
 
 use crate::api::stage::Stage;
 use crate::paper::Paper;
@@ -16,8 +16,8 @@ fn acquire_and_the_gate_tell_whom_they_refuse() {
         r#"{"id": "b", "items": [{"policy": "total", "limit": 0}]}"#,
         r#"{"id": "c", "items": [{"policy": "total", "limit": 0, "name": "none"}]}"#,
     ]);
-    let refusals = Arc::new(Refusals::to(paper.clone(), Tick::NANOSECOND));
-    let stage = Stage { api: stage.api.refusals(refusals), ..stage };
+    let refusals = Arc::new(RefusalLog::with_sink(paper.clone(), Tick::NANOSECOND));
+    let stage = Stage { api: stage.api.refusal_log(refusals), ..stage };
     for _ in 0..3 {
         stage.ask("GET /v1/gate/a/ada", "");
     }

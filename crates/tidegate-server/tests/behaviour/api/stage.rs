@@ -12,9 +12,9 @@ use http::{Request, Response};
 use serde_json::Value;
 use tidegate::limiter::ManualHolderClock;
 use tidegate::{LimitStore, Limiter, ManualClock, Memory, MemoryStore, Timestamp};
-use tidegate_server::http::Api;
-use tidegate_server::metrics::Metrics;
-use tidegate_server::tokens::{Pass, Role, Who};
+use tidegate_server::http::HttpApi;
+use tidegate_server::metrics::ServerMetrics;
+use tidegate_server::tokens::{Caller, Permissions, Role};
 
 use crate::api::openapi;
 
@@ -22,12 +22,12 @@ use crate::api::openapi;
 pub(crate) const START: Duration = Duration::from_secs(1_768_867_200);
 
 pub(crate) struct Stage {
-    pub(crate) api: Api<dyn LimitStore>,
+    pub(crate) api: HttpApi<dyn LimitStore>,
     pub(crate) clock: Arc<ManualClock>,
     pub(crate) pulse: ManualHolderClock,
     pub(crate) limiter: Limiter,
     pub(crate) store: Arc<dyn LimitStore>,
-    pub(crate) metrics: Arc<Metrics>,
+    pub(crate) metrics: Arc<ServerMetrics>,
 }
 
 impl Stage {
@@ -43,8 +43,8 @@ impl Stage {
         let pulse = ManualHolderClock::new();
         let store = store(Arc::clone(&clock));
         let limiter = Limiter::builder(Arc::clone(&store)).pulse(pulse.clone()).build();
-        let metrics = Arc::new(Metrics::new(1));
-        let api = Api::new(Arc::clone(&store), limiter.clone()).metrics(Arc::clone(&metrics));
+        let metrics = Arc::new(ServerMetrics::new(1));
+        let api = HttpApi::new(Arc::clone(&store), limiter.clone()).metrics(Arc::clone(&metrics));
         Stage { api, clock, pulse, limiter, store, metrics }
     }
 
@@ -60,7 +60,7 @@ impl Stage {
     /// Somebody who may do everything sends this and gets an answer at once.
     #[track_caller]
     pub(crate) fn ask(&self, line: &str, body: &str) -> Told {
-        self.ask_as(&Who::Known(Pass::everything()), line, &[], body)
+        self.ask_as(&Caller::Authenticated(Permissions::all()), line, &[], body)
     }
 
     #[track_caller]
@@ -70,7 +70,7 @@ impl Stage {
 
     /// Somebody sends this with these header fields and gets an answer at once.
     #[track_caller]
-    pub(crate) fn ask_as(&self, who: &Who, line: &str, fields: &[(&str, &str)], body: &str) -> Told {
+    pub(crate) fn ask_as(&self, who: &Caller, line: &str, fields: &[(&str, &str)], body: &str) -> Told {
         let mut call = pin!(self.send(who, line, fields, body));
         match call.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(told) => told,
@@ -81,7 +81,7 @@ impl Stage {
     /// Sends this; the answer may take its time.
     pub(crate) fn send(
         &self,
-        who: &Who,
+        who: &Caller,
         line: &str,
         fields: &[(&str, &str)],
         body: &str,
@@ -104,8 +104,8 @@ impl Stage {
 }
 
 /// Somebody with a token of this role, for limits that begin like this.
-pub(crate) fn holder(role: Role, prefix: &str) -> Who {
-    Who::Known(Pass { role, prefix: prefix.to_owned() })
+pub(crate) fn holder(role: Role, prefix: &str) -> Caller {
+    Caller::Authenticated(Permissions { role, prefix: prefix.to_owned() })
 }
 
 /// What was answered.

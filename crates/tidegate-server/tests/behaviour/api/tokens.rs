@@ -1,6 +1,6 @@
-//! Who may do what.
+//! Caller may do what.
 
-use tidegate_server::tokens::{Role, Who};
+use tidegate_server::tokens::{Caller, Role};
 
 use crate::api::stage::{Stage, holder};
 
@@ -32,12 +32,12 @@ fn stage() -> Stage {
 fn strangers_see_only_how_the_server_is() {
     let stage = stage();
     for (line, body, _) in CALLS {
-        let told = stage.ask_as(&Who::Stranger, line, &[], body);
+        let told = stage.ask_as(&Caller::Anonymous, line, &[], body);
         assert_eq!(told.header("www-authenticate"), Some("Bearer"), "{line}");
         told.problem(401, "unauthorized");
     }
     for path in ["/", "/healthz", "/readyz", "/openapi.json"] {
-        stage.ask_as(&Who::Stranger, &format!("GET {path}"), &[], "").is(200);
+        stage.ask_as(&Caller::Anonymous, &format!("GET {path}"), &[], "").is(200);
     }
 }
 

@@ -1,10 +1,10 @@
-//! Who may come in, and what they may do.
+//! Caller may come in, and what they may do.
 
 use tidegate_server::tokens::Role;
 
-use crate::resp::stage::{Kind, Manner, Stage, Tokens, play, say, words};
+use crate::resp::stage::{Kind, Manner, Stage, TokenTable, play, say, words};
 
-const TOKENS: Tokens = Tokens(&[
+const TOKENS: TokenTable = TokenTable(&[
     ("r", Role::Read, None),
     ("d", Role::Decide, None),
     ("a", Role::Admin, None),
@@ -90,7 +90,7 @@ fn an_open_door_needs_no_token() {
 fn who_is_not_let_in_is_counted() {
     let stage = Stage::new(Kind::Map, Manner::Now, TOKENS);
     let mut session = stage.session();
-    let mut failed = |line: &str| session.feed(&words(line), &mut Vec::new()).tally.failed_auths;
+    let mut failed = |line: &str| session.feed(&words(line), &mut Vec::new()).counts.failed_auths;
     let lines = ["PING", "AUTH x", "HELLO 3 AUTH me x", "HELLO 3", "AUTH r", "PING", "TG.ACQUIRE login ada"];
     assert_eq!(lines.map(&mut failed), [1, 1, 1, 1, 0, 0, 0]);
 }

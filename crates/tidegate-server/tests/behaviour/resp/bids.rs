@@ -12,10 +12,10 @@ use tidegate::store::LimitStats;
 use tidegate::{
     Catalog, ExpectedVersion, LimitSpec, LimitStore, Limiter, ManualClock, Memory, MemoryStore, Store, file,
 };
-use tidegate_server::resp::{Door, Fed, Session, Tally, Then};
+use tidegate_server::resp::{FeedNext, FeedOutcome, RespService, RespSession, SessionCounts};
 use tidegate_testkit::test_scale::cases;
 
-use crate::resp::stage::{Manner, OPEN, Recording, START, Tokens, encode, read_aloud, words};
+use crate::resp::stage::{Manner, OPEN, Recording, START, TokenTable, encode, read_aloud, words};
 use tidegate_server::tokens::Role;
 
 const LIMITS: &str = "limits:
@@ -62,26 +62,26 @@ fn specs(text: &str) -> Vec<LimitSpec> {
 struct Side {
     clock: Arc<ManualClock>,
     store: Arc<MemoryStore>,
-    session: Session,
-    tally: Tally,
+    session: RespSession,
+    counts: SessionCounts,
     said: Vec<u8>,
     kept: Vec<u8>,
 }
 
 impl Side {
-    fn new(wrap: impl FnOnce(Arc<MemoryStore>) -> Arc<dyn LimitStore>, tokens: Tokens) -> Side {
+    fn new(wrap: impl FnOnce(Arc<MemoryStore>) -> Arc<dyn LimitStore>, tokens: TokenTable) -> Side {
         let clock = Arc::new(ManualClock::at(START));
         let memory = Memory { secret: [7, 11], ..Memory::default() };
         let store = Arc::new(MemoryStore::new(Arc::clone(&clock), memory));
         for limit in specs(LIMITS) {
             store.put(limit, ExpectedVersion::Absent).expect("there is none yet");
         }
-        let door = Door::new(wrap(Arc::clone(&store)), Arc::new(tokens));
-        let session = Session::new(Arc::new(door));
-        Side { clock, store, session, tally: Tally::default(), said: Vec::new(), kept: Vec::new() }
+        let door = RespService::new(wrap(Arc::clone(&store)), Arc::new(tokens));
+        let session = RespSession::new(Arc::new(door));
+        Side { clock, store, session, counts: SessionCounts::default(), said: Vec::new(), kept: Vec::new() }
     }
 
-    fn pair(tokens: Tokens) -> [Side; 2] {
+    fn pair(tokens: TokenTable) -> [Side; 2] {
         let in_short = Side::new(|store| store, tokens);
         let as_orders = Side::new(|store| Arc::new(Recording::new(store, Manner::Now)), tokens);
         [in_short, as_orders]
@@ -91,13 +91,13 @@ impl Side {
     fn hear(&mut self, bytes: &[u8]) {
         self.kept.extend_from_slice(bytes);
         loop {
-            let Fed { consumed, then, tally, .. } = self.session.feed(&self.kept, &mut self.said);
+            let FeedOutcome { consumed, then, counts, .. } = self.session.feed(&self.kept, &mut self.said);
             self.kept.drain(..consumed);
-            self.tally += tally;
+            self.counts += counts;
             match then {
-                Then::Feed => {}
-                Then::Read | Then::Close => return,
-                Then::Wait(_) => panic!("it speaks at once"),
+                FeedNext::Feed => {}
+                FeedNext::Read | FeedNext::Close => return,
+                FeedNext::Wait(_) => panic!("it speaks at once"),
             }
         }
     }
@@ -208,7 +208,7 @@ proptest! {
             in_short.said.clear();
             as_orders.said.clear();
         }
-        prop_assert_eq!(in_short.tally, as_orders.tally);
+        prop_assert_eq!(in_short.counts, as_orders.counts);
         prop_assert_eq!(in_short.observed(), as_orders.observed());
         prop_assert_eq!(in_short.used(), as_orders.used());
     }
@@ -223,8 +223,8 @@ fn plain_pipelines_are_put_in_short() {
         store.put(limit, ExpectedVersion::Absent).expect("there is none yet");
     }
     let counting = Arc::new(Recording::new(store, Manner::Now).bidding());
-    let door = Door::new(Arc::clone(&counting) as Arc<dyn LimitStore>, Arc::new(OPEN));
-    let mut session = Session::new(Arc::new(door));
+    let door = RespService::new(Arc::clone(&counting) as Arc<dyn LimitStore>, Arc::new(OPEN));
+    let mut session = RespSession::new(Arc::new(door));
     let mut said = Vec::new();
     for (line, batches) in [
         ("TG.ACQUIRE bucket a", 0),
@@ -246,7 +246,7 @@ fn plain_pipelines_are_put_in_short() {
 /// A token that is taken away or exchanged takes what its frames meant along.
 #[test]
 fn what_a_frame_means_depends_on_who_says_it() {
-    const TOKENS: Tokens = Tokens(&[
+    const TOKENS: TokenTable = TokenTable(&[
         ("all", Role::Decide, None),
         ("days", Role::Decide, Some("day")),
         ("reader", Role::Read, None),
@@ -295,8 +295,8 @@ fn bids_overtake_nobody() {
         store.put(limit, ExpectedVersion::Absent).expect("there is none yet");
     }
     let limiter = Limiter::new(Arc::clone(&store));
-    let door = Door::new(Arc::clone(&store), Arc::new(OPEN)).beside(limiter.clone());
-    let mut session = Session::new(Arc::new(door));
+    let door = RespService::new(Arc::clone(&store), Arc::new(OPEN)).with_limiter(limiter.clone());
+    let mut session = RespSession::new(Arc::new(door));
     let mut said = Vec::new();
     let take = |count: u32| words(&format!("TG.ACQUIRE bucket a {count}"));
     session.feed(&take(3), &mut said);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tidegate::limiter::ManualHolderClock;
 use tidegate::store::Usage;
 use tidegate::{Catalog, Limiter, Store};
-use tidegate_server::resp::{Door, Session};
+use tidegate_server::resp::{RespService, RespSession};
 
 use crate::resp::stage::{Kind, Manner, OPEN, Stage, check, say};
 
@@ -155,8 +155,9 @@ fn what_is_given_back_calls_those_who_wait_in_line() {
     for manner in [Manner::Now, Manner::Durable, Manner::Later] {
         let stage = Stage::new(Kind::Map, manner, OPEN);
         let limiter = Limiter::builder(Arc::clone(&stage.store) as _).pulse(ManualHolderClock::new()).build();
-        let door = Door::new(Arc::clone(&stage.store) as _, Arc::new(OPEN)).beside(limiter.clone());
-        let mut session = Session::new(Arc::new(door));
+        let door =
+            RespService::new(Arc::clone(&stage.store) as _, Arc::new(OPEN)).with_limiter(limiter.clone());
+        let mut session = RespSession::new(Arc::new(door));
         let lease = lease(&say(&mut session, "TG.ACQUIRE builds ada"));
         let mut waiter = pin!(limiter.ask("builds", "bob").acquire_within(Duration::from_secs(10)));
         let mut context = Context::from_waker(Waker::noop());

@@ -3,39 +3,41 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use tidegate_server::resp::frame::{
-    Fault, Frame, Framing, LARGEST_FRAME, LONGEST_LINE, MOST_ARGUMENTS, Reader,
+    FrameError, FrameReader, Framing, MAX_ARGUMENTS, MAX_FRAME_BYTES, MAX_INLINE_BYTES, RespFrame,
 };
 use tidegate_testkit::test_scale::cases;
 
 use crate::resp::stage::encode;
 
 /// Everything that is in these bytes if they come in pieces of these sizes, and what is wrong with them.
-fn read(bytes: &[u8], mut sizes: impl Iterator<Item = usize>) -> (Vec<Vec<Vec<u8>>>, Option<Fault>) {
-    let mut reader = Reader::default();
+fn read(bytes: &[u8], mut sizes: impl Iterator<Item = usize>) -> (Vec<Vec<Vec<u8>>>, Option<FrameError>) {
+    let mut reader = FrameReader::default();
     let (mut start, mut end, mut commands) = (0, 0, Vec::new());
     loop {
         match reader.read(&bytes[start..end]) {
-            Ok(Frame::Whole { length, .. }) => {
+            Ok(RespFrame::Whole { length, .. }) => {
                 let arguments = reader.arguments(&bytes[start..end]);
                 assert_eq!(arguments.len(), arguments.iter().count());
                 assert!(!arguments.is_empty());
                 commands.push(arguments.iter().map(<[u8]>::to_vec).collect());
                 start += length;
             }
-            Ok(Frame::Blank { length }) => start += length,
-            Ok(Frame::Half) if end == bytes.len() => return (commands, None),
-            Ok(Frame::Half) => end = end.saturating_add(sizes.next().unwrap_or(usize::MAX)).min(bytes.len()),
+            Ok(RespFrame::Blank { length }) => start += length,
+            Ok(RespFrame::Partial) if end == bytes.len() => return (commands, None),
+            Ok(RespFrame::Partial) => {
+                end = end.saturating_add(sizes.next().unwrap_or(usize::MAX)).min(bytes.len())
+            }
             Err(fault) => return (commands, Some(fault)),
         }
     }
 }
 
-fn whole(bytes: &[u8]) -> (Vec<Vec<Vec<u8>>>, Option<Fault>) {
+fn whole(bytes: &[u8]) -> (Vec<Vec<Vec<u8>>>, Option<FrameError>) {
     read(bytes, std::iter::empty())
 }
 
 #[track_caller]
-fn check(bytes: impl AsRef<[u8]>, commands: &[&[&str]], fault: Option<Fault>) {
+fn check(bytes: impl AsRef<[u8]>, commands: &[&[&str]], fault: Option<FrameError>) {
     let expected: Vec<Vec<Vec<u8>>> = commands
         .iter()
         .map(|command| command.iter().map(|word| word.as_bytes().to_vec()).collect())
@@ -55,9 +57,12 @@ fn arrays_and_lines_are_commands() {
 
 #[test]
 fn how_it_was_written_is_told() {
-    let mut reader = Reader::default();
-    assert_eq!(reader.read(b"PING\r\n"), Ok(Frame::Whole { length: 6, framing: Framing::Line }));
-    assert_eq!(reader.read(b"*1\r\n$1\r\nx\r\n*"), Ok(Frame::Whole { length: 11, framing: Framing::Array }));
+    let mut reader = FrameReader::default();
+    assert_eq!(reader.read(b"PING\r\n"), Ok(RespFrame::Whole { length: 6, framing: Framing::Inline }));
+    assert_eq!(
+        reader.read(b"*1\r\n$1\r\nx\r\n*"),
+        Ok(RespFrame::Whole { length: 11, framing: Framing::Array })
+    );
 }
 
 #[test]
@@ -76,77 +81,77 @@ fn half_a_frame_asks_for_more() {
 fn numbers_are_written_in_one_way() {
     let numbers = ["", "+1", "01", "00", " 1", "1 ", "1x", "x", "0x1", "-0", "-", "--1", "1\0", "1\n"];
     for number in numbers {
-        check(format!("*{number}\r\n"), &[], Some(Fault::ArrayLength));
-        check(format!("*1\r\n${number}\r\n"), &[], Some(Fault::BulkLength));
+        check(format!("*{number}\r\n"), &[], Some(FrameError::ArrayLength));
+        check(format!("*1\r\n${number}\r\n"), &[], Some(FrameError::BulkLength));
     }
-    check("*1\r\n$-1\r\n", &[], Some(Fault::BulkLength));
-    check("*-01\r\n", &[], Some(Fault::ArrayLength));
-    check("*1\rx", &[], Some(Fault::ArrayLength));
-    check("*1\r\n$1\rx", &[], Some(Fault::BulkLength));
+    check("*1\r\n$-1\r\n", &[], Some(FrameError::BulkLength));
+    check("*-01\r\n", &[], Some(FrameError::ArrayLength));
+    check("*1\rx", &[], Some(FrameError::ArrayLength));
+    check("*1\r\n$1\rx", &[], Some(FrameError::BulkLength));
 }
 
 #[test]
 fn bombs_are_refused_before_they_come() {
     for number in ["1025", "1048576", "2147483648", "9223372036854775807", "18446744073709551615"] {
-        check(format!("*{number}\r\n"), &[], Some(Fault::ArrayLength));
+        check(format!("*{number}\r\n"), &[], Some(FrameError::ArrayLength));
     }
-    check("*18446744073709551616\r\n", &[], Some(Fault::ArrayLength));
-    check("*-99999999999999999999\r\n", &[], Some(Fault::ArrayLengthTooLong));
+    check("*18446744073709551616\r\n", &[], Some(FrameError::ArrayLength));
+    check("*-99999999999999999999\r\n", &[], Some(FrameError::ArrayLengthTooLong));
     check("*-9999999999999999999\r\n", &[], None);
     for number in ["65536", "536870912", "9223372036854775807", "18446744073709551615"] {
-        check(format!("*1\r\n${number}\r\n"), &[], Some(Fault::FrameTooLarge));
+        check(format!("*1\r\n${number}\r\n"), &[], Some(FrameError::FrameTooLarge));
     }
-    check("*1\r\n$18446744073709551616\r\n", &[], Some(Fault::BulkLength));
-    check("*".to_owned() + &"1".repeat(100), &[], Some(Fault::ArrayLengthTooLong));
-    check("*1\r\n$".to_owned() + &"1".repeat(100), &[], Some(Fault::BulkLengthTooLong));
+    check("*1\r\n$18446744073709551616\r\n", &[], Some(FrameError::BulkLength));
+    check("*".to_owned() + &"1".repeat(100), &[], Some(FrameError::ArrayLengthTooLong));
+    check("*1\r\n$".to_owned() + &"1".repeat(100), &[], Some(FrameError::BulkLengthTooLong));
 }
 
 #[test]
 fn what_is_no_bulk_string_is_a_fault() {
     for other in *b"*+-:_%~,(#!=>|\0a" {
         let frame = [b"*1\r\n".as_slice(), &[other], b"1\r\nx\r\n"].concat();
-        check(frame, &[], Some(Fault::NotBulk(other)));
+        check(frame, &[], Some(FrameError::NotBulk(other)));
     }
-    check("*1\r\n$1\r\nxy\r\n", &[], Some(Fault::BulkEnd));
-    check("*1\r\n$3\r\nab\r\n\r\n", &[], Some(Fault::BulkEnd));
-    check("*1\r\n$1\r\nx\n\n", &[], Some(Fault::BulkEnd));
+    check("*1\r\n$1\r\nxy\r\n", &[], Some(FrameError::BulkEnd));
+    check("*1\r\n$3\r\nab\r\n\r\n", &[], Some(FrameError::BulkEnd));
+    check("*1\r\n$1\r\nx\n\n", &[], Some(FrameError::BulkEnd));
 }
 
 #[test]
 fn the_bounds_are_inside() {
-    let most = vec!["x"; MOST_ARGUMENTS];
+    let most = vec!["x"; MAX_ARGUMENTS];
     check(encode(&most), &[&most], None);
-    check(vec!["x"; MOST_ARGUMENTS].join(" ") + "\n", &[&most], None);
-    check(vec!["x"; MOST_ARGUMENTS + 1].join(" ") + "\n", &[], Some(Fault::ArrayLength));
+    check(vec!["x"; MAX_ARGUMENTS].join(" ") + "\n", &[&most], None);
+    check(vec!["x"; MAX_ARGUMENTS + 1].join(" ") + "\n", &[], Some(FrameError::ArrayLength));
 
     let head = "*1\r\n$65522\r\n".len();
-    let largest = "x".repeat(LARGEST_FRAME - head - 2);
+    let largest = "x".repeat(MAX_FRAME_BYTES - head - 2);
     let frame = encode(&[&largest]);
-    assert_eq!(frame.len(), LARGEST_FRAME);
+    assert_eq!(frame.len(), MAX_FRAME_BYTES);
     assert_eq!(whole(&frame).0.len(), 1);
-    assert_eq!(whole(&encode(&[largest + "x"])).1, Some(Fault::FrameTooLarge));
-    let halves = ["x".repeat(LARGEST_FRAME / 2), "x".repeat(LARGEST_FRAME / 2)];
-    assert_eq!(whole(&encode(&halves)).1, Some(Fault::FrameTooLarge), "all of it together");
+    assert_eq!(whole(&encode(&[largest + "x"])).1, Some(FrameError::FrameTooLarge));
+    let halves = ["x".repeat(MAX_FRAME_BYTES / 2), "x".repeat(MAX_FRAME_BYTES / 2)];
+    assert_eq!(whole(&encode(&halves)).1, Some(FrameError::FrameTooLarge), "all of it together");
 
-    let longest = "x".repeat(LONGEST_LINE - 1) + "\n";
+    let longest = "x".repeat(MAX_INLINE_BYTES - 1) + "\n";
     assert_eq!(whole(longest.as_bytes()).0.len(), 1);
-    check("x".to_owned() + &longest, &[], Some(Fault::LineTooLong));
-    check("x".repeat(LONGEST_LINE), &[], Some(Fault::LineTooLong));
+    check("x".to_owned() + &longest, &[], Some(FrameError::InlineTooLong));
+    check("x".repeat(MAX_INLINE_BYTES), &[], Some(FrameError::InlineTooLong));
 }
 
 #[test]
 fn quotes_close_at_the_end_of_a_word() {
     for line in ["\"", "'a", "\"a\"b", "'a''b'", "\"a\\\"\"", "\"\\n\""] {
-        check(line.to_owned() + "\r\n", &[], Some(Fault::Quotes));
+        check(line.to_owned() + "\r\n", &[], Some(FrameError::Quotes));
     }
 }
 
 #[test]
 fn an_input_that_shrinks_is_half_a_frame() {
-    let mut reader = Reader::default();
-    assert_eq!(reader.read(b"*2\r\n$4\r\nPING\r\n"), Ok(Frame::Half));
-    assert_eq!(reader.read(b"*2"), Ok(Frame::Half));
-    assert_eq!(reader.read(b""), Ok(Frame::Half));
+    let mut reader = FrameReader::default();
+    assert_eq!(reader.read(b"*2\r\n$4\r\nPING\r\n"), Ok(RespFrame::Partial));
+    assert_eq!(reader.read(b"*2"), Ok(RespFrame::Partial));
+    assert_eq!(reader.read(b""), Ok(RespFrame::Partial));
 }
 
 /// Bytes that look like a protocol more often than noise does.

@@ -3,9 +3,9 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 use tidegate::store::{Lsn, Unavailable};
-use tidegate_server::resp::frame::LARGEST_FRAME;
-use tidegate_server::resp::session::LARGEST_OUTPUT;
-use tidegate_server::resp::{Fed, Tally, Then};
+use tidegate_server::resp::frame::MAX_FRAME_BYTES;
+use tidegate_server::resp::session::MAX_OUTPUT_BYTES;
+use tidegate_server::resp::{FeedNext, FeedOutcome, SessionCounts};
 use tidegate_testkit::test_scale::cases;
 
 use crate::resp::stage::{End, Kind, Manner, OPEN, Stage, converse, encode, read_aloud, ready, words};
@@ -105,14 +105,14 @@ fn what_waits_for_the_log_says_how_long() {
     let bytes =
         [words("TG.ACQUIRE login a"), words("PING"), words("TG.ACQUIRE login b"), words("PING")].concat();
     let mut said = b"+OK\r\n".to_vec();
-    let Fed { durable, pledges, .. } = session.feed(&bytes, &mut said);
+    let FeedOutcome { durable, deferred, .. } = session.feed(&bytes, &mut said);
     assert_eq!(durable, Some(Lsn(2)), "the later of the two");
     let told: Vec<_> =
-        pledges.iter().map(|it| (read_aloud(&said[it.span.clone()]), it.replies, it.lsn)).collect();
+        deferred.iter().map(|it| (read_aloud(&said[it.span.clone()]), it.replies, it.lsn)).collect();
     let granted = "[1, 5, 4, -1, 15001, '', '']".to_owned();
     assert_eq!(told, [(granted.clone(), 1, Lsn(1)), (granted, 1, Lsn(2))]);
-    let Fed { durable, pledges, .. } = session.feed(&words("PING"), &mut Vec::new());
-    assert_eq!((durable, pledges), (None, vec![]));
+    let FeedOutcome { durable, deferred, .. } = session.feed(&words("PING"), &mut Vec::new());
+    assert_eq!((durable, deferred), (None, vec![]));
 }
 
 #[test]
@@ -122,11 +122,11 @@ fn replies_that_stand_together_wait_together_and_fail_one_by_one() {
     let line =
         ["TG.ACQUIRE login a", "TG.ACQUIRE login b", "TG.RELEASE 0123456789abcdef0123456789abcdef", "PING"];
     let mut said = Vec::new();
-    let Fed { pledges, .. } = session.feed(&line.map(words).concat(), &mut said);
-    let [pledge] = &pledges[..] else { panic!("one run of replies: {pledges:?}") };
+    let FeedOutcome { deferred, .. } = session.feed(&line.map(words).concat(), &mut said);
+    let [pledge] = &deferred[..] else { panic!("one run of replies: {deferred:?}") };
     assert_eq!((pledge.span.clone(), pledge.replies), (0..said.len() - b"+PONG\r\n".len(), 3));
     let mut errors = Vec::new();
-    pledge.broken(&Unavailable { reason: "no\r\nroom".to_owned() }, session.protocol(), &mut errors);
+    pledge.write_errors(&Unavailable { reason: "no\r\nroom".to_owned() }, session.protocol(), &mut errors);
     let error = "-UNAVAILABLE the store cannot answer: no  room";
     assert_eq!(read_aloud(&errors), [error; 3].join(" "));
 }
@@ -140,22 +140,22 @@ fn nothing_is_overtaken_while_somebody_else_decides() {
     let mut output = Vec::new();
     let fed = session.feed(&bytes, &mut output);
     assert_eq!((fed.consumed, output.len()), (first.len(), 0));
-    assert!(matches!(fed.then, Then::Wait(_)));
+    assert!(matches!(fed.then, FeedNext::Wait(_)));
     let again = session.feed(&bytes[first.len()..], &mut output);
     assert_eq!((again.consumed, output.len()), (0, 0), "nothing is looked at meanwhile");
-    assert!(matches!(again.then, Then::Read));
+    assert!(matches!(again.then, FeedNext::Read));
 }
 
-/// Who asks much in few words and reads nothing must not fill the memory.
+/// Caller asks much in few words and reads nothing must not fill the memory.
 #[test]
 fn much_output_is_written_before_more_is_said() {
     let stage = Stage::plain();
     let mut session = stage.session();
-    let bytes = b"COMMAND\r\n".repeat(LARGEST_FRAME / 9);
+    let bytes = b"COMMAND\r\n".repeat(MAX_FRAME_BYTES / 9);
     let mut output = Vec::new();
     let fed = session.feed(&bytes, &mut output);
-    assert!(matches!(fed.then, Then::Feed) && fed.consumed < bytes.len());
-    assert!((LARGEST_OUTPUT..LARGEST_OUTPUT + LARGEST_FRAME).contains(&output.len()));
+    assert!(matches!(fed.then, FeedNext::Feed) && fed.consumed < bytes.len());
+    assert!((MAX_OUTPUT_BYTES..MAX_OUTPUT_BYTES + MAX_FRAME_BYTES).contains(&output.len()));
     let (all, end) = converse(&mut stage.session(), [&bytes[..]]);
     assert_eq!(end, End::Open);
     assert_eq!(all.windows(5).filter(|five| five == b"+fast").count(), bytes.len() / 9 * 15);
@@ -288,21 +288,21 @@ fn what_was_done_is_told_to_whoever_counts() {
         .iter()
         .flat_map(|line| words(line))
         .collect();
-        let mut sum = Tally::default();
+        let mut sum = SessionCounts::default();
         loop {
             let mut output = Vec::new();
-            let Fed { consumed, then, tally, .. } = session.feed(&input, &mut output);
+            let FeedOutcome { consumed, then, counts, .. } = session.feed(&input, &mut output);
             input.drain(..consumed);
-            sum.commands += tally.commands;
-            sum.granted += tally.granted;
-            sum.refused += tally.refused;
-            sum.failed_auths += tally.failed_auths;
+            sum.commands += counts.commands;
+            sum.granted += counts.granted;
+            sum.refused += counts.refused;
+            sum.failed_auths += counts.failed_auths;
             match then {
-                Then::Wait(awaited) => session.resume(ready(awaited.answered()), &mut output),
-                Then::Close => break,
-                Then::Read | Then::Feed => {}
+                FeedNext::Wait(awaited) => session.resume(ready(awaited.resolve()), &mut output),
+                FeedNext::Close => break,
+                FeedNext::Read | FeedNext::Feed => {}
             }
         }
-        assert_eq!(sum, Tally { commands: 9, granted: 2, refused: 1, failed_auths: 0 }, "{manner:?}");
+        assert_eq!(sum, SessionCounts { commands: 9, granted: 2, refused: 1, failed_auths: 0 }, "{manner:?}");
     }
 }

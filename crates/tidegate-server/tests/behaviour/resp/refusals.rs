@@ -1,10 +1,10 @@
-//! Refusals are told to whoever samples them.
+//! RefusalLog are told to whoever samples them.
 
 use std::sync::Arc;
 
 use tidegate::{LimitStore, Tick};
-use tidegate_server::refusals::Refusals;
-use tidegate_server::resp::{Door, Session};
+use tidegate_server::refusal_log::RefusalLog;
+use tidegate_server::resp::{RespService, RespSession};
 
 use crate::paper::Paper;
 use crate::resp::stage::{Kind, Manner, OPEN, Stage, converse, words};
@@ -14,10 +14,10 @@ fn a_session_tells_whom_it_refuses() {
     for manner in [Manner::Now, Manner::Durable, Manner::Later] {
         let paper = Paper::default();
         let stage = Stage::new(Kind::Memory, manner, OPEN);
-        let refusals = Arc::new(Refusals::to(paper.clone(), Tick::NANOSECOND));
-        let door =
-            Door::new(Arc::clone(&stage.store) as Arc<dyn LimitStore>, Arc::new(OPEN)).refusals(refusals);
-        let mut session = Session::new(Arc::new(door));
+        let refusals = Arc::new(RefusalLog::with_sink(paper.clone(), Tick::NANOSECOND));
+        let door = RespService::new(Arc::clone(&stage.store) as Arc<dyn LimitStore>, Arc::new(OPEN))
+            .refusal_log(refusals);
+        let mut session = RespSession::new(Arc::new(door));
         let lines = [
             "TG.ACQUIRE login ada 3",
             "TG.PEEK login ada 3",

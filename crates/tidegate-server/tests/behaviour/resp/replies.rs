@@ -1,13 +1,13 @@
 //! Replies, byte for byte.
 
-use tidegate_server::resp::reply::{LONGEST_ERROR, Protocol, Writer};
+use tidegate_server::resp::reply::{MAX_ERROR_BYTES, RespVersion, RespWriter};
 
 /// What is written in RESP2 and in RESP3.
 #[track_caller]
-fn check(write: impl Fn(&mut Writer<'_>), resp2: &str, resp3: &str) {
-    for (protocol, expected) in [(Protocol::Resp2, resp2), (Protocol::Resp3, resp3)] {
+fn check(write: impl Fn(&mut RespWriter<'_>), resp2: &str, resp3: &str) {
+    for (protocol, expected) in [(RespVersion::Resp2, resp2), (RespVersion::Resp3, resp3)] {
         let mut output = b"before".to_vec();
-        write(&mut Writer::new(&mut output, protocol));
+        write(&mut RespWriter::new(&mut output, protocol));
         assert_eq!(String::from_utf8_lossy(&output), format!("before{expected}"), "{protocol:?}");
     }
 }
@@ -28,7 +28,7 @@ fn most_is_the_same_in_both_protocols() {
 
 #[test]
 fn resp3_has_words_of_its_own() {
-    check(|writer: &mut Writer<'_>| writer.nothing(), "$-1\r\n", "_\r\n");
+    check(|writer: &mut RespWriter<'_>| writer.null(), "$-1\r\n", "_\r\n");
     check(|writer| writer.map(2), "*4\r\n", "%2\r\n");
     check(|writer| writer.text("hello"), "$5\r\nhello\r\n", "=9\r\ntxt:hello\r\n");
 }
@@ -37,6 +37,6 @@ fn resp3_has_words_of_its_own() {
 fn an_error_is_one_line_and_ends() {
     let error = "-ERR a  b   c\r\n";
     check(|writer| writer.error("ERR", "a\r\nb\0\u{85}\u{7f}c"), error, error);
-    let cut = format!("-ERR {}\r\n", "ä".repeat(LONGEST_ERROR / 2));
-    check(|writer| writer.error("ERR", "ä".repeat(LONGEST_ERROR)), &cut, &cut);
+    let cut = format!("-ERR {}\r\n", "ä".repeat(MAX_ERROR_BYTES / 2));
+    check(|writer| writer.error("ERR", "ä".repeat(MAX_ERROR_BYTES)), &cut, &cut);
 }

@@ -18,8 +18,8 @@ use tidegate::{
     MapStore, Memory, MemoryStore, Order, OrderError, RemovalMode, Replies, Settlement, Store, StoreReply,
     Tick, Timestamp, file,
 };
-use tidegate_server::resp::{Door, Doorman, Fed, Session, Then};
-use tidegate_server::tokens::{Pass, Role};
+use tidegate_server::resp::{Authenticator, FeedNext, FeedOutcome, RespService, RespSession};
+use tidegate_server::tokens::{Permissions, Role};
 
 /// Where the clocks begin: at a whole second long after the epoch.
 pub(crate) const START: Timestamp = Timestamp::from_ticks(1_700_000_000_000_000_000);
@@ -36,26 +36,29 @@ pub(crate) const LIMITS: &str = "limits:
 
 /// Lets everybody in, or those with a token.
 #[derive(Clone, Copy)]
-pub(crate) struct Tokens(pub(crate) &'static [(&'static str, Role, Option<&'static str>)]);
+pub(crate) struct TokenTable(pub(crate) &'static [(&'static str, Role, Option<&'static str>)]);
 
-impl Doorman for Tokens {
-    fn admit(&self, token: &[u8]) -> Option<Pass> {
+impl Authenticator for TokenTable {
+    fn authenticate(&self, token: &[u8]) -> Option<Permissions> {
         let known = self.0.iter().find(|(known, ..)| known.as_bytes() == token);
-        known.map(|(_, role, prefix)| Pass { role: *role, prefix: prefix.unwrap_or_default().to_owned() })
+        known.map(|(_, role, prefix)| Permissions {
+            role: *role,
+            prefix: prefix.unwrap_or_default().to_owned(),
+        })
     }
 
-    fn is_open(&self) -> bool {
+    fn allows_anonymous(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-pub(crate) const OPEN: Tokens = Tokens(&[]);
+pub(crate) const OPEN: TokenTable = TokenTable(&[]);
 
 /// A door with a store behind it, and the hands of its clock.
 pub(crate) struct Stage {
     pub(crate) clock: Arc<ManualClock>,
     pub(crate) store: Arc<Recording>,
-    pub(crate) door: Arc<Door>,
+    pub(crate) door: Arc<RespService>,
 }
 
 /// Which store is behind the door.
@@ -66,7 +69,7 @@ pub(crate) enum Kind {
 }
 
 impl Stage {
-    pub(crate) fn new(kind: Kind, manner: Manner, doorman: Tokens) -> Stage {
+    pub(crate) fn new(kind: Kind, manner: Manner, authenticator: TokenTable) -> Stage {
         let clock = Arc::new(ManualClock::at(START));
         let store: Arc<dyn LimitStore> = match kind {
             Kind::Map => Arc::new(MapStore::new(Arc::clone(&clock), 7)),
@@ -76,7 +79,8 @@ impl Stage {
             store.put(limit, ExpectedVersion::Absent).expect("there is none yet");
         }
         let store = Arc::new(Recording::new(store, manner));
-        let door = Arc::new(Door::new(Arc::clone(&store) as Arc<dyn LimitStore>, Arc::new(doorman)));
+        let door =
+            Arc::new(RespService::new(Arc::clone(&store) as Arc<dyn LimitStore>, Arc::new(authenticator)));
         Stage { clock, store, door }
     }
 
@@ -84,8 +88,8 @@ impl Stage {
         Stage::new(Kind::Map, Manner::Now, OPEN)
     }
 
-    pub(crate) fn session(&self) -> Session {
-        Session::new(Arc::clone(&self.door))
+    pub(crate) fn session(&self) -> RespSession {
+        RespSession::new(Arc::clone(&self.door))
     }
 }
 
@@ -227,7 +231,7 @@ pub(crate) enum End {
 
 /// Feeds a session like somebody with a socket would, in these pieces.
 pub(crate) fn converse<'a>(
-    session: &mut Session,
+    session: &mut RespSession,
     pieces: impl IntoIterator<Item = &'a [u8]>,
 ) -> (Vec<u8>, End) {
     let (mut buffer, mut said) = (Vec::new(), Vec::new());
@@ -235,14 +239,14 @@ pub(crate) fn converse<'a>(
         buffer.extend_from_slice(piece);
         loop {
             let mut output = Vec::new();
-            let Fed { consumed, then, .. } = session.feed(&buffer, &mut output);
+            let FeedOutcome { consumed, then, .. } = session.feed(&buffer, &mut output);
             buffer.drain(..consumed);
             said.append(&mut output);
             match then {
-                Then::Read => break,
-                Then::Feed => {}
-                Then::Wait(awaited) => session.resume(ready(awaited.answered()), &mut said),
-                Then::Close => return (said, End::Closed),
+                FeedNext::Read => break,
+                FeedNext::Feed => {}
+                FeedNext::Wait(awaited) => session.resume(ready(awaited.resolve()), &mut said),
+                FeedNext::Close => return (said, End::Closed),
             }
         }
     }
@@ -259,7 +263,7 @@ pub(crate) fn ready<T>(future: impl Future<Output = T>) -> T {
 }
 
 /// Says one command and reads what is answered.
-pub(crate) fn say(session: &mut Session, line: &str) -> String {
+pub(crate) fn say(session: &mut RespSession, line: &str) -> String {
     read_aloud(&converse(session, [&words(line)[..]]).0)
 }
 
@@ -314,7 +318,7 @@ pub(crate) fn check(story: &str) {
 
 /// Plays a story on this stage.
 #[track_caller]
-pub(crate) fn play(stage: &Stage, session: &mut Session, story: &str) {
+pub(crate) fn play(stage: &Stage, session: &mut RespSession, story: &str) {
     for line in story.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let (when, rest) = line.split_once(' ').expect("a time and a command");
         let (command, expected) = rest.split_once("->").expect("a command and its answer");

@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::{Catalog, LimitStore, RemovalMode, Store};
-use tidegate_server::resp::throttle::{Bucket, Indescribable, MOST_BUCKETS, Throttles, is_reserved};
+use tidegate_server::resp::described_buckets::{
+    BucketDescription, DescribeError, DescribedBuckets, MAX_DESCRIBED_BUCKETS, is_reserved,
+};
 
 use crate::resp::stage::{Stage, check, say};
 
@@ -116,7 +118,7 @@ fn what_cannot_be_is_said() {
     );
     let stage = Stage::plain();
     say(&mut stage.session(), "CL.THROTTLE ada 10 1 3155760000");
-    assert!(stage.door.throttles().is_empty(), "and nothing is kept of it");
+    assert!(stage.door.described_buckets().is_empty(), "and nothing is kept of it");
 }
 
 #[test]
@@ -147,17 +149,17 @@ fn a_description_that_somebody_removed_is_made_anew() {
     assert_eq!(say(&mut session, "CL.THROTTLE ada 2 30 60"), "[0, 3, 2, -1, 2]");
 }
 
-fn bucket(capacity: u64) -> Bucket {
-    Bucket { capacity, count: 1, period: 1 }
+fn bucket(capacity: u64) -> BucketDescription {
+    BucketDescription { capacity, count: 1, period: 1 }
 }
 
 /// A bound of three, and somebody was answered now by each of them.
-fn three_of_three(stage: &Stage) -> Throttles {
-    let throttles = Throttles::with_most(Arc::clone(&stage.store) as Arc<dyn LimitStore>, 3);
+fn three_of_three(stage: &Stage) -> DescribedBuckets {
+    let throttles = DescribedBuckets::with_capacity(Arc::clone(&stage.store) as Arc<dyn LimitStore>, 3);
     for capacity in [5, 2, 9] {
-        let described = throttles.described(bucket(capacity)).expect("there is room");
+        let described = throttles.get_or_create(bucket(capacity)).expect("there is room");
         use_now(stage, described.id());
-        described.used_at(crate::resp::stage::START);
+        described.record_use(crate::resp::stage::START);
     }
     throttles
 }
@@ -172,10 +174,10 @@ fn nobody_is_forgotten_who_could_be_refused() {
     let stage = Stage::plain();
     let throttles = three_of_three(&stage);
     stage.clock.advance(Duration::from_millis(1999));
-    assert_eq!(throttles.described(bucket(1)).err(), Some(Indescribable::TooMany));
-    assert!(throttles.described(bucket(2)).is_ok(), "who is known is served");
+    assert_eq!(throttles.get_or_create(bucket(1)).err(), Some(DescribeError::TooMany));
+    assert!(throttles.get_or_create(bucket(2)).is_ok(), "who is known is served");
     stage.clock.advance(Duration::from_millis(1));
-    assert!(throttles.described(bucket(1)).is_ok(), "a burst of two is back after two seconds");
+    assert!(throttles.get_or_create(bucket(1)).is_ok(), "a burst of two is back after two seconds");
     assert!(stage.store.get("cl.throttle/2/1/1").is_none());
     assert!(stage.store.get("cl.throttle/5/1/1").is_some() && stage.store.get("cl.throttle/9/1/1").is_some());
     assert_eq!(throttles.len(), 3);
@@ -186,15 +188,15 @@ fn the_one_that_is_unused_for_longest_is_forgotten_first() {
     let stage = Stage::plain();
     let throttles = three_of_three(&stage);
     throttles
-        .described(bucket(2))
+        .get_or_create(bucket(2))
         .expect("it is known")
-        .used_at(crate::resp::stage::START.plus(tidegate::Span::ONE_TICK));
+        .record_use(crate::resp::stage::START.plus(tidegate::Span::ONE_TICK));
     throttles
-        .described(bucket(5))
+        .get_or_create(bucket(5))
         .expect("it is known")
-        .used_at(crate::resp::stage::START.plus(tidegate::Span::from_ticks(2)));
+        .record_use(crate::resp::stage::START.plus(tidegate::Span::from_ticks(2)));
     stage.clock.advance(Duration::from_secs(100));
-    throttles.described(bucket(1)).expect("all are fresh");
+    throttles.get_or_create(bucket(1)).expect("all are fresh");
     assert!(stage.store.get("cl.throttle/9/1/1").is_none());
     assert_eq!(throttles.len(), 3);
 }
@@ -204,11 +206,12 @@ fn nobody_is_forgotten_who_is_being_asked() {
     let stage = Stage::plain();
     let throttles = three_of_three(&stage);
     stage.clock.advance(Duration::from_secs(100));
-    let held: Vec<_> = [5, 2, 9].map(|capacity| throttles.described(bucket(capacity))).into_iter().collect();
-    assert_eq!(throttles.described(bucket(1)).err(), Some(Indescribable::TooMany));
+    let held: Vec<_> =
+        [5, 2, 9].map(|capacity| throttles.get_or_create(bucket(capacity))).into_iter().collect();
+    assert_eq!(throttles.get_or_create(bucket(1)).err(), Some(DescribeError::TooMany));
     drop(held);
     stage.clock.advance(Duration::from_nanos(1));
-    assert!(throttles.described(bucket(1)).is_ok());
+    assert!(throttles.get_or_create(bucket(1)).is_ok());
 }
 
 #[test]
@@ -216,12 +219,12 @@ fn descriptions_of_an_earlier_life_are_known_and_used_until_now() {
     let stage = Stage::plain();
     drop(three_of_three(&stage));
     stage.clock.advance(Duration::from_secs(1));
-    let throttles = Throttles::with_most(Arc::clone(&stage.store) as Arc<dyn LimitStore>, 3);
+    let throttles = DescribedBuckets::with_capacity(Arc::clone(&stage.store) as Arc<dyn LimitStore>, 3);
     assert_eq!(throttles.len(), 3);
     stage.clock.advance(Duration::from_millis(1999));
-    assert_eq!(throttles.described(bucket(1)).err(), Some(Indescribable::TooMany));
+    assert_eq!(throttles.get_or_create(bucket(1)).err(), Some(DescribeError::TooMany));
     stage.clock.advance(Duration::from_millis(1));
-    assert!(throttles.described(bucket(1)).is_ok());
+    assert!(throttles.get_or_create(bucket(1)).is_ok());
 }
 
 /// What a session was answered counts as use: otherwise a flood of new rates would push out one that refuses.
@@ -229,10 +232,11 @@ fn descriptions_of_an_earlier_life_are_known_and_used_until_now() {
 fn a_flood_of_rates_pushes_nobody_out() {
     let stage = Stage::plain();
     let mut session = stage.session();
-    for count in 1..=MOST_BUCKETS {
+    for count in 1..=MAX_DESCRIBED_BUCKETS {
         assert!(say(&mut session, &format!("CL.THROTTLE ada 0 {count} 10000")).starts_with("[0, 1, 0, -1, "));
     }
-    let full = format!("-ERR {MOST_BUCKETS} different rates are in use, and none can be forgotten yet");
+    let full =
+        format!("-ERR {MAX_DESCRIBED_BUCKETS} different rates are in use, and none can be evicted yet");
     assert_eq!(say(&mut session, "CL.THROTTLE ada 0 1 20000"), full);
     assert_eq!(say(&mut session, "CL.THROTTLE ada 0 1 10000"), "[1, 1, 0, 10000, 10000]");
     stage.clock.advance(Duration::from_secs(3));

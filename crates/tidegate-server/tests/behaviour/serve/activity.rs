@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tidegate::{LeaseId, ManualClock};
-use tidegate_server::serve::Bounds;
+use tidegate_server::serve::ConnectionBounds;
 
 use crate::resp::stage::START;
 use crate::serve::stage::{Client, Stage, first_answer, post, wide};
@@ -63,7 +63,7 @@ fn whoever_watches_is_told_of_the_end_wherever_it_comes_from() {
     let mut ada = [watch(&stage, "ada", &ids[0]), watch(&stage, "ada", &ids[0])];
     let mut bob = watch(&stage, "bob", &ids[1]);
     let mut eve = watch(&stage, "eve", &ids[2]);
-    // Over HTTP.
+    // ConnectionEnd HTTP.
     assert_eq!(stage.http().ask(&call("DELETE", "/v1/activity/ada")).json()["removed"], 1);
     for each in &mut ada {
         hears_the_end(each, "released");
@@ -98,7 +98,7 @@ fn a_head_is_answered_without_events() {
 
 #[test]
 fn whoever_watches_is_not_idle() {
-    let stage = Stage::new(Bounds { idle: Duration::from_millis(20), ..wide() });
+    let stage = Stage::new(ConnectionBounds { idle: Duration::from_millis(20), ..wide() });
     let id = begin(&stage, "ada");
     let mut watching = watch(&stage, "ada", &id);
     for _ in 0..5 {

@@ -1,6 +1,6 @@
 //! Too many connections, and too many wrong tokens.
 
-use tidegate_server::serve::Bounds;
+use tidegate_server::serve::ConnectionBounds;
 
 use crate::resp::stage::{encode, words};
 use crate::serve::stage::{Stage, acquire, wide};
@@ -10,7 +10,7 @@ const FORGIVEN: usize = 20;
 
 #[test]
 fn there_is_room_for_so_many_and_again_when_somebody_leaves() {
-    let stage = Stage::new(Bounds { connections: 2, ..wide() });
+    let stage = Stage::new(ConnectionBounds { connections: 2, ..wide() });
     let (mut http, mut resp) = (stage.http(), stage.resp());
     assert_eq!(http.ask(&acquire("free", "ada")).status, 200);
     assert_eq!(resp.tell("PING"), "+PONG");
@@ -47,7 +47,7 @@ fn there_is_room_for_so_many_and_again_when_somebody_leaves() {
 
 #[test]
 fn a_crowd_at_the_door_does_not_harm_those_inside() {
-    let stage = Stage::new(Bounds { connections: 4, ..wide() });
+    let stage = Stage::new(ConnectionBounds { connections: 4, ..wide() });
     let (mut http, mut resp) = (stage.http(), stage.resp());
     assert_eq!(resp.tell("PING"), "+PONG");
     assert_eq!(http.ask(&acquire("free", "ada")).status, 200);
@@ -120,7 +120,7 @@ fn a_stranger_is_sent_away_before_their_body_is_read() {
     stage.end();
 }
 
-/// Who says that too much will come hears that it is too much, and need not send it first.
+/// Caller says that too much will come hears that it is too much, and need not send it first.
 #[test]
 fn a_body_that_is_announced_too_large_is_not_waited_for() {
     let (stage, token) = Stage::locked(wide());

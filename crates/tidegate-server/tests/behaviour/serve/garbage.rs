@@ -1,8 +1,8 @@
 //! Bombs and garbage: whatever comes, it is answered or cut off, and nobody else notices.
 
-use tidegate_server::http::LARGEST_BODY;
-use tidegate_server::resp::frame::{LARGEST_FRAME, LONGEST_LINE};
-use tidegate_server::serve::bounds::{LARGEST_HEAD, MOST_FIELDS};
+use tidegate_server::http::MAX_BODY_BYTES;
+use tidegate_server::resp::frame::{MAX_FRAME_BYTES, MAX_INLINE_BYTES};
+use tidegate_server::serve::bounds::{MAX_HEAD_BYTES, MAX_HEADER_FIELDS};
 use tidegate_testkit::test_scale::scaled;
 
 use crate::resp::stage::{encode, words};
@@ -35,7 +35,7 @@ fn to_http(stage: &Stage, bytes: &[u8]) -> String {
 #[test]
 fn bombs_at_the_resp_door_are_refused_with_a_reason() {
     let stage = Stage::new(wide());
-    let huge = vec![b'x'; LARGEST_FRAME];
+    let huge = vec![b'x'; MAX_FRAME_BYTES];
     let million = vec![b'x'; 1 << 20];
     for (bomb, reason) in [
         (b"*1000000000\r\n".to_vec(), "-ERR Protocol error: invalid multibulk length\r\n"),
@@ -50,7 +50,7 @@ fn bombs_at_the_resp_door_are_refused_with_a_reason() {
         (b"*1\r\n:5\r\n".to_vec(), "-ERR Protocol error: expected '$', got ':'\r\n"),
         (encode(&[&b"ECHO"[..], &huge]), "-ERR Protocol error: a frame has at most 65536 bytes\r\n"),
         (encode(&[&b"ECHO"[..], &million]), "-ERR Protocol error: a frame has at most 65536 bytes\r\n"),
-        (vec![b'x'; LONGEST_LINE + 1], "-ERR Protocol error: too big inline request\r\n"),
+        (vec![b'x'; MAX_INLINE_BYTES + 1], "-ERR Protocol error: too big inline request\r\n"),
         (million.clone(), "-ERR Protocol error: too big inline request\r\n"),
         (b"\"\\x00\\\"\r\n".to_vec(), "-ERR Protocol error: unbalanced quotes in request\r\n"),
     ] {
@@ -125,10 +125,10 @@ fn numbers_that_break_others_are_only_numbers() {
 #[test]
 fn bombs_at_the_http_door_are_refused_with_a_status() {
     let stage = Stage::new(wide());
-    let long = "x".repeat(LARGEST_HEAD);
-    let fields = "a: b\r\n".repeat(MOST_FIELDS + 1);
+    let long = "x".repeat(MAX_HEAD_BYTES);
+    let fields = "a: b\r\n".repeat(MAX_HEADER_FIELDS + 1);
     let many = "a: b\r\n".repeat(700);
-    let body = "x".repeat(LARGEST_BODY + 1);
+    let body = "x".repeat(MAX_BODY_BYTES + 1);
     let chunk = format!("{:x}\r\n{body}\r\n0\r\n\r\n", body.len());
     for (bomb, statuses) in [
         (format!("GET /{long} HTTP/1.1\r\n\r\n"), &["414", "431"][..]),
@@ -171,9 +171,9 @@ fn whoever_is_refused_for_their_size_hears_it_while_they_still_talk() {
     // Closing a connection on which something is unread makes the kernel throw away the answer as well.
     let stage = Stage::new(wide());
     let mut client = stage.http();
-    let head = format!("POST /v1/acquire HTTP/1.1\r\nContent-Length: {}\r\n\r\n", 8 * LARGEST_BODY);
+    let head = format!("POST /v1/acquire HTTP/1.1\r\nContent-Length: {}\r\n\r\n", 8 * MAX_BODY_BYTES);
     client.shout(head.as_bytes());
-    client.shout(&vec![b'x'; 4 * LARGEST_BODY]);
+    client.shout(&vec![b'x'; 4 * MAX_BODY_BYTES]);
     client.answer().expect("an answer").is_problem(413, "too_large");
     drop(client);
     stage.is_well();

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use tidegate::ManualClock;
-use tidegate_server::reload::Reloader;
-use tidegate_server::rules::Rules;
+use tidegate_server::live_settings::LiveSettings;
+use tidegate_server::settings_reloader::SettingsReloader;
 
 use super::stage::{Client, Stage, acquire, post, wide};
 use crate::resp::stage::START;
@@ -37,15 +37,15 @@ fn written(edit: u64) -> String {
 /// The file that is edited, always by renaming another over it, and whoever reads it.
 struct Author {
     path: PathBuf,
-    reloader: Reloader,
+    reloader: SettingsReloader,
 }
 
 impl Author {
     fn of(stage: &Stage) -> Author {
         let path =
             PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("storm-{}.yaml", std::process::id()));
-        let rules = Arc::new(Rules::new(Arc::clone(&stage.store)));
-        let reloader = Reloader::new(&path, rules, ManualClock::at(START));
+        let rules = Arc::new(LiveSettings::new(Arc::clone(&stage.store)));
+        let reloader = SettingsReloader::new(&path, rules, ManualClock::at(START));
         Author { path, reloader }
     }
 
@@ -94,7 +94,7 @@ fn takes_by_http(mut client: Client, name: &str, is_enough: &AtomicBool) -> u64 
 
 #[test]
 fn a_storm_of_edits_loses_nothing_and_stops_nobody() {
-    let stage = Stage::with("limits: []", wide(), tidegate_server::tokens::Tokens::not_needed());
+    let stage = Stage::with("limits: []", wide(), tidegate_server::tokens::TokenTable::allow_all());
     let author = Author::of(&stage);
     author.edit(0);
     let (is_enough, granted) = (AtomicBool::new(false), AtomicU64::new(0));

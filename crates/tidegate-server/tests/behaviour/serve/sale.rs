@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::resp::stage::words;
 use crate::serve::stage::{Client, FAR_TOO_LONG, Stage, acquire, wide};
-use tidegate_server::tokens::Tokens;
+use tidegate_server::tokens::TokenTable;
 
 const GOODS: usize = 10_000;
 const EACH: u32 = 2;
@@ -66,7 +66,7 @@ impl Line {
     }
 }
 
-/// Who tries next: always somebody, in no order.
+/// Caller tries next: always somebody, in no order.
 struct Buyers(u64);
 
 impl Iterator for Buyers {
@@ -109,7 +109,7 @@ fn a_flash_sale_sells_exactly_what_there_is() {
     let limits = format!(
         "limits: [{{id: sale, items: [{{policy: total, limit: {GOODS}}}, {{policy: day, limit: {EACH}, per: key}}]}}]"
     );
-    let stage = Stage::with(&limits, wide(), Tokens::not_needed());
+    let stage = Stage::with(&limits, wide(), TokenTable::allow_all());
     let mut crews: Vec<Vec<Line>> = (0..THREADS).map(|_| Vec::new()).collect();
     for number in 0..CONNECTIONS {
         let line = Line::new(&stage, number);

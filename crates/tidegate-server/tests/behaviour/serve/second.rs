@@ -5,8 +5,8 @@ use http::{Request, Version};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http2::{SendRequest, handshake};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tidegate_server::serve::Bounds;
-use tidegate_server::serve::bounds::MOST_STREAMS;
+use tidegate_server::serve::ConnectionBounds;
+use tidegate_server::serve::bounds::MAX_HTTP2_STREAMS;
 
 use crate::serve::stage::{Stage, wide};
 
@@ -66,7 +66,7 @@ fn calls_are_answered_over_http_2() {
     stage.end();
 }
 
-/// Over HTTP/1 hyper leaves the body out by itself. Over HTTP/2 it did not, and curl took the answer for a broken stream.
+/// ConnectionEnd HTTP/1 hyper leaves the body out by itself. ConnectionEnd HTTP/2 it did not, and curl took the answer for a broken stream.
 #[test]
 fn head_is_answered_without_a_body() {
     let stage = Stage::new(wide());
@@ -161,7 +161,7 @@ fn the_preface_may_come_in_pieces() {
 
 #[test]
 fn calls_that_are_given_up_at_once_end_the_connection() {
-    // Opening calls and giving them up costs the client nothing; it must not cost the server much.
+    // FramePrefix calls and giving them up costs the client nothing; it must not cost the server much.
     let stage = Stage::new(wide());
     let mut client = stage.http();
     client.say(PREFACE);
@@ -182,17 +182,17 @@ fn calls_that_are_given_up_at_once_end_the_connection() {
 #[test]
 fn who_takes_no_answers_has_few_of_them_waiting() {
     // With a window of nothing no answer can be sent, so calls stay open; there may only be so many.
-    let stage = Stage::new(Bounds { idle: std::time::Duration::from_millis(500), ..wide() });
+    let stage = Stage::new(ConnectionBounds { idle: std::time::Duration::from_millis(500), ..wide() });
     let mut client = stage.http();
     client.say(PREFACE);
     client.say(&frame(4, 0, 0, &[0, 4, 0, 0, 0, 0]));
-    for call in 0..4 * MOST_STREAMS {
+    for call in 0..4 * MAX_HTTP2_STREAMS {
         client.shout(&get(call * 2 + 1));
     }
     // Heads are not held back by the window; what is beyond the bound is refused with a reset.
     let said = client.rest();
     let resets = frames(&said).filter(|(kind, _)| *kind == RESET).count();
-    assert!(resets >= MOST_STREAMS as usize, "{resets}");
+    assert!(resets >= MAX_HTTP2_STREAMS as usize, "{resets}");
     stage.is_well();
     stage.end();
 }

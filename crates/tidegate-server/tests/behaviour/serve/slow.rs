@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
-use tidegate_server::serve::Bounds;
+use tidegate_server::serve::ConnectionBounds;
 
 use crate::resp::stage::words;
 use crate::serve::stage::{Client, FAR_TOO_LONG, Stage, acquire, wide};
@@ -30,7 +30,7 @@ fn is_cut_off_while_it_drips(mut client: Client, beginning: &[u8], drop: &[u8]) 
 
 #[test]
 fn who_drips_a_request_is_cut_off() {
-    let stage = Stage::new(Bounds { request: SHORT, ..wide() });
+    let stage = Stage::new(ConnectionBounds { request: SHORT, ..wide() });
     // A head without an end, for the lane and for hyper; a body without an end, of known and unknown length.
     let plain_body = b"POST /v1/acquire HTTP/1.1\r\nContent-Length: 1000\r\n\r\n";
     let after_chunks =
@@ -55,7 +55,7 @@ fn who_drips_a_request_is_cut_off() {
 
 #[test]
 fn who_drips_a_body_is_told_and_cut_off() {
-    let stage = Stage::new(Bounds { request: SHORT, ..wide() });
+    let stage = Stage::new(ConnectionBounds { request: SHORT, ..wide() });
     for head in [
         "POST /v1/acquire HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhe",
         "POST /v1/acquire HTTP/1.1\r\nContent-Length: 500000\r\n\r\nhello",
@@ -91,7 +91,7 @@ fn who_is_slow_but_in_time_is_answered() {
 
 #[test]
 fn who_says_nothing_is_cut_off() {
-    let stage = Stage::new(Bounds { idle: SHORT, ..wide() });
+    let stage = Stage::new(ConnectionBounds { idle: SHORT, ..wide() });
     stage.http().is_cut_off();
     stage.resp().is_cut_off();
     let (mut http, mut resp, mut chunks) = (stage.http(), stage.resp(), stage.http());
@@ -109,7 +109,7 @@ fn who_says_nothing_is_cut_off() {
 
 #[test]
 fn a_second_of_http_2_without_a_call_is_idle_too() {
-    let stage = Stage::new(Bounds { idle: SHORT, ..wide() });
+    let stage = Stage::new(ConnectionBounds { idle: SHORT, ..wide() });
     let mut client = stage.http();
     client.say(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0");
     let said = client.rest();
@@ -152,7 +152,7 @@ fn talks_until_cut(mut stream: TcpStream, asks: &[u8]) -> usize {
 
 #[test]
 fn who_asks_much_and_reads_nothing_is_cut_off() {
-    let stage = Stage::new(Bounds { write: SHORT, ..wide() });
+    let stage = Stage::new(ConnectionBounds { write: SHORT, ..wide() });
     let before = resident();
     for (address, asks) in [
         (stage.resp_address(), words("COMMAND").repeat(500)),
@@ -184,7 +184,7 @@ pub(crate) fn resident() -> usize {
 fn who_took_long_to_read_may_be_idle_afterwards() {
     // The bound for half a frame must not be left behind when the answers to what was read with it took their time.
     const ASKS: usize = 12_000;
-    let stage = Stage::new(Bounds { head: SHORT, ..wide() });
+    let stage = Stage::new(ConnectionBounds { head: SHORT, ..wide() });
     let mut client = Client::over(deaf(stage.resp_address()));
     client.say(&b"COMMAND\n".repeat(ASKS));
     let mut length = 0;

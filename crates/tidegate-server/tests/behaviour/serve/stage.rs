@@ -7,11 +7,11 @@ use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use tidegate::{ExpectedVersion, LimitStore, Limiter, ManualClock, Memory, MemoryStore, file};
-use tidegate_server::http::Api;
-use tidegate_server::metrics::Metrics;
-use tidegate_server::resp::Door;
-use tidegate_server::serve::{Bounds, Places, Server, Service};
-use tidegate_server::tokens::{Role, TokenSpec, Tokens};
+use tidegate_server::http::HttpApi;
+use tidegate_server::metrics::ServerMetrics;
+use tidegate_server::resp::RespService;
+use tidegate_server::serve::{ConnectionBounds, ListenConfig, Server, ServerHandlers};
+use tidegate_server::tokens::{Role, TokenSpec, TokenTable};
 use tidegate_testkit::logged_store::{LoggedStore, ManualLog};
 
 use crate::resp::stage::{START, read_aloud, words};
@@ -28,14 +28,14 @@ pub(crate) const LIMITS: &str = "limits:
   - {id: builds, items: [{policy: concurrency, limit: 1, ttl: 60s}]}
 ";
 
-/// Bounds that are never reached by a client that does nothing strange.
-pub(crate) fn wide() -> Bounds {
-    Bounds {
+/// ConnectionBounds that are never reached by a client that does nothing strange.
+pub(crate) fn wide() -> ConnectionBounds {
+    ConnectionBounds {
         head: FAR_TOO_LONG,
         request: FAR_TOO_LONG,
         write: FAR_TOO_LONG,
         drain: FAR_TOO_LONG,
-        ..Bounds::default()
+        ..ConnectionBounds::default()
     }
 }
 
@@ -48,36 +48,36 @@ pub(crate) struct Stage {
 }
 
 impl Stage {
-    pub(crate) fn new(bounds: Bounds) -> Stage {
-        Stage::with(LIMITS, bounds, Tokens::not_needed())
+    pub(crate) fn new(bounds: ConnectionBounds) -> Stage {
+        Stage::with(LIMITS, bounds, TokenTable::allow_all())
     }
 
     /// A server with one token, and the token.
-    pub(crate) fn locked(bounds: Bounds) -> (Stage, String) {
-        let new = tidegate_server::tokens::NewToken::make().expect("there is randomness");
+    pub(crate) fn locked(bounds: ConnectionBounds) -> (Stage, String) {
+        let new = tidegate_server::tokens::NewToken::generate().expect("there is randomness");
         let spec = TokenSpec {
             name: "shop".to_owned(),
             sha256: new.sha256,
             role: Role::Decide,
             prefix: String::new(),
         };
-        let tokens = Tokens::new(vec![spec]).expect("it makes sense");
+        let tokens = TokenTable::new(vec![spec]).expect("it makes sense");
         (Stage::with(LIMITS, bounds, tokens), new.secret)
     }
 
-    pub(crate) fn with(limits: &str, bounds: Bounds, tokens: Tokens) -> Stage {
+    pub(crate) fn with(limits: &str, bounds: ConnectionBounds, tokens: TokenTable) -> Stage {
         Stage::of(WORKERS, limits, bounds, tokens)
     }
 
     /// A server whose only worker does everything, one thing after the other.
-    pub(crate) fn single(bounds: Bounds) -> Stage {
-        Stage::of(1, LIMITS, bounds, Tokens::not_needed())
+    pub(crate) fn single(bounds: ConnectionBounds) -> Stage {
+        Stage::of(1, LIMITS, bounds, TokenTable::allow_all())
     }
 
     /// A server whose only worker answers for a store with this log. Its limits are durable.
     pub(crate) fn logged(log: &ManualLog) -> Stage {
         let store = LoggedStore::new(Arc::new(memory_store()), log.clone());
-        let stage = Stage::over(Arc::new(store), 1, LIMITS, wide(), Tokens::not_needed());
+        let stage = Stage::over(Arc::new(store), 1, LIMITS, wide(), TokenTable::allow_all());
         log.sync_all();
         stage
     }
@@ -85,10 +85,10 @@ impl Stage {
     /// A server whose store's time is moved by hand, with bounds that are never reached.
     pub(crate) fn timed(clock: &Arc<ManualClock>) -> Stage {
         let store = MemoryStore::new(Arc::clone(clock), Memory::default());
-        Stage::over(Arc::new(store), WORKERS, LIMITS, wide(), Tokens::not_needed())
+        Stage::over(Arc::new(store), WORKERS, LIMITS, wide(), TokenTable::allow_all())
     }
 
-    fn of(workers: usize, limits: &str, bounds: Bounds, tokens: Tokens) -> Stage {
+    fn of(workers: usize, limits: &str, bounds: ConnectionBounds, tokens: TokenTable) -> Stage {
         Stage::over(Arc::new(memory_store()), workers, limits, bounds, tokens)
     }
 
@@ -96,21 +96,22 @@ impl Stage {
         store: Arc<dyn LimitStore>,
         workers: usize,
         limits: &str,
-        bounds: Bounds,
-        tokens: Tokens,
+        bounds: ConnectionBounds,
+        tokens: TokenTable,
     ) -> Stage {
         count_panics();
         for limit in file::read("limits.yaml", limits.as_bytes()).expect("they are sound").settings.limits {
             store.put(limit, ExpectedVersion::Absent).expect("there is none yet");
         }
         let limiter = Limiter::new(Arc::clone(&store));
-        let doorman = Arc::new(tokens);
-        let metrics = Arc::new(Metrics::new(workers));
-        let api = Api::new(Arc::clone(&store), limiter.clone()).metrics(Arc::clone(&metrics));
-        let door = Door::new(Arc::clone(&store), Arc::clone(&doorman) as _).beside(limiter.clone());
+        let authenticator = Arc::new(tokens);
+        let metrics = Arc::new(ServerMetrics::new(workers));
+        let api = HttpApi::new(Arc::clone(&store), limiter.clone()).metrics(Arc::clone(&metrics));
+        let resp = RespService::new(Arc::clone(&store), Arc::clone(&authenticator) as _)
+            .with_limiter(limiter.clone());
         let anywhere = Some(SocketAddr::from(([127, 0, 0, 1], 0)));
-        let places = Places { http: anywhere, resp: anywhere, workers };
-        let server = Server::start(Service { api, door, doorman, metrics }, &places, bounds)
+        let places = ListenConfig { http: anywhere, resp: anywhere, workers };
+        let server = Server::start(ServerHandlers { api, resp, authenticator, metrics }, &places, bounds)
             .expect("there are free ports");
         Stage { server, limiter, store, panics_before: PANICS.load(Ordering::SeqCst) }
     }
@@ -123,12 +124,12 @@ impl Stage {
         self.server.resp().expect("it listens")
     }
 
-    /// A client at the HTTP door.
+    /// A client at the HTTP resp.
     pub(crate) fn http(&self) -> Client {
         Client::to(self.http_address())
     }
 
-    /// A client at the RESP door.
+    /// A client at the RESP resp.
     pub(crate) fn resp(&self) -> Client {
         Client::to(self.resp_address())
     }
@@ -230,7 +231,7 @@ pub(crate) fn patient(limit_id: &str, key: &str, max_wait_ms: u64) -> Vec<u8> {
     post("/v1/acquire", &body)
 }
 
-/// A client at either door, and what it has read and not yet looked at.
+/// A client at either resp, and what it has read and not yet looked at.
 pub(crate) struct Client {
     pub(crate) stream: TcpStream,
     heard: Vec<u8>,

@@ -18,14 +18,14 @@ use std::time::Duration;
 
 use tidegate_core::{LeaseId, LeaseTerm, Limit, Order, Row, Tick, Timestamp};
 
-use super::tenant::Tenant;
+use super::map_limit::Tenant;
 use super::{Inner, check_key, check_ttl};
 use crate::answer::{OrderError, Replies};
 use crate::store::leases::Lease;
 use crate::store::requests::Remembered;
 use crate::store::{Actual, Settlement, Usage};
 
-pub use super::table::Elsewhere;
+pub use super::key_table::Elsewhere;
 
 /// A part of a store, to be decided on.
 pub struct Excerpt {

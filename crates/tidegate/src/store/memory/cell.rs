@@ -6,7 +6,7 @@
 //! ```
 //!
 //! What does not fit (a count too large, a time before the base, credits that somebody may still settle against) is not squeezed: the
-//! row is then kept at full width, see [`super::shelf`]. So the width of the fields is a question of room, never of meaning.
+//! row is then kept at full width, see [`super::overflow`]. So the width of the fields is a question of room, never of meaning.
 
 #![expect(clippy::inline_always, reason = "these are parts of the quick way, which is one piece of code")]
 
@@ -16,7 +16,7 @@ use tidegate_core::law::sliding_window::SlidingLog;
 use tidegate_core::law::{FixedWindow, token_bucket::BucketState};
 use tidegate_core::{Amount, Capacity, Law, Per, Rule, Span, State, Timestamp};
 
-use super::line::{PAYLOAD, PAYLOAD_BITS};
+use super::cache_line::{PAYLOAD, PAYLOAD_BITS};
 
 /// The fewest bits for a count.
 const FEWEST_COUNT_BITS: u32 = 4;

@@ -6,17 +6,17 @@ use arrayvec::ArrayVec;
 use tidegate_core::order::MAX_ASKS;
 use tidegate_core::{Amount, Ask, Intent, Order, Timestamp, Verdict};
 
-use super::brief::{AskKind, CellLaw, Drop, Head, Sheet};
-use super::counts;
-use super::deciding::quickly;
+use super::cache_line::Tag;
+use super::counters;
 use super::leaf::Elsewhere;
-use super::line::Tag;
-use super::quick::{self, Bundle, MOST_ROWS, Plea, Several, Single, Sought, Together};
-use super::tenant::Tenant;
+use super::limit_table::Tenant;
+use super::lockfree::{self, Bundle, MOST_ROWS, Plea, Several, Single, Sought, Together};
+use super::order_path::quickly;
+use super::rule_snapshot::{AskKind, CellLaw, Drop, Head, Sheet};
 use super::{LOOK_AHEAD, Shared};
 use crate::answer::{Detail, OrderError, Outcome, Replies};
 use crate::store::Actual;
-use crate::store::deciding::check_key;
+use crate::store::order_path::check_key;
 
 /// A handle on one limit: decides without looking the limit up, and says no more than whether and when.
 ///
@@ -112,7 +112,7 @@ impl Gate {
         let near = tenant.near_of(tag.low)?;
         near.fetch();
         let now = self.shared.now();
-        if !quick::is_judged_by::<L>(near.leaf, sheet, head, now) {
+        if !lockfree::is_judged_by::<L>(near.leaf, sheet, head, now) {
             return None;
         }
         let mine = tenant.counts.mine();
@@ -122,7 +122,7 @@ impl Gate {
             Err(Elsewhere::Unsure | Elsewhere::Nowhere) => return None,
         };
         let sought = Sought { mine, sheet, head, leaf: near.leaf, count: L::count(count), now };
-        let verdict = quick::charge_spot::<L>(sought, spot, &mut ()).ok()?;
+        let verdict = lockfree::charge_spot::<L>(sought, spot, &mut ()).ok()?;
         if verdict == Verdict::Granted {
             mine.granted();
         }
@@ -178,9 +178,9 @@ impl Gate {
         let tenant = &*self.tenant;
         let tag = tenant.printer.print(key);
         let quick = if tenant.board.head().is_of_key() {
-            quick::decide_near_again(tenant, count, tag, now, &mut ())
+            lockfree::decide_near_again(tenant, count, tag, now, &mut ())
         } else {
-            quick::decide_all(&Single { tenant, count }, now, &mut ())
+            lockfree::decide_all(&Single { tenant, count }, now, &mut ())
         };
         match quick {
             Some(verdict) => {
@@ -200,12 +200,12 @@ fn acquire_further<L: CellLaw>(tenant: &Tenant, count: Amount, tag: Tag, now: Ti
     let leaf = tenant.leaf(tag)?;
     let sheet = tenant.board.sheet();
     let head = sheet.head();
-    if !quick::is_judged_by::<L>(leaf, sheet, head, now) {
+    if !lockfree::is_judged_by::<L>(leaf, sheet, head, now) {
         return None;
     }
     let mine = tenant.counts.mine();
     let sought = Sought { mine, sheet, head, leaf, count, now };
-    let verdict = quick::charge_spot::<L>(sought, leaf.find_further(tag)?, &mut ()).ok()?;
+    let verdict = lockfree::charge_spot::<L>(sought, leaf.find_further(tag)?, &mut ()).ok()?;
     if verdict == Verdict::Granted {
         mine.granted();
     }
@@ -229,8 +229,8 @@ impl AskKind for SomeOfKeys<'_> {
         let SomeOfKeys { gate, keys, count, now, verdicts } = self;
         let several = Several { tenant: &gate.tenant, keys, count, now };
         let mut otherwise = |index: usize| gate.decide_alone(keys[index], count, now);
-        let (granted, end) = quick::decide_several::<L, _>(&several, verdicts, &mut otherwise);
-        gate.tenant.counts.granted_on(counts::own(), granted);
+        let (granted, end) = lockfree::decide_several::<L, _>(&several, verdicts, &mut otherwise);
+        gate.tenant.counts.granted_on(counters::own(), granted);
         end
     }
 }
@@ -267,7 +267,7 @@ pub struct Gates {
 impl Gates {
     pub(super) fn new(shared: Arc<Shared>, tenants: Vec<Arc<Tenant>>) -> Option<Gates> {
         let tenants: Box<[Arc<Tenant>]> = tenants.into();
-        let are_apart = quick::are_apart(&tenants, |tenant| tenant);
+        let are_apart = lockfree::are_apart(&tenants, |tenant| tenant);
         let bundle = Bundle::of(&tenants).filter(|_| are_apart).map(Arc::new);
         (1..=MAX_ASKS).contains(&tenants.len()).then_some(Gates { shared, tenants, are_apart, bundle })
     }
@@ -292,7 +292,7 @@ impl Gates {
     fn acquire_otherwise(&self, keys: &[Option<&[u8]>]) -> Result<Verdict, OrderError> {
         let now = self.shared.now();
         if self.are_apart
-            && let Some(verdict) = quick::decide_together(Together { tenants: &self.tenants, keys }, now)
+            && let Some(verdict) = lockfree::decide_together(Together { tenants: &self.tenants, keys }, now)
         {
             return Ok(verdict);
         }
@@ -332,7 +332,7 @@ impl Shared {
                 return Err(OrderError::UnknownLimit { limit_id: tenant.id.to_string() });
             }
         }
-        if pleas.iter().any(|plea| super::tenant::holds(&plea.tenant.edition().limit)) {
+        if pleas.iter().any(|plea| super::limit_table::holds(&plea.tenant.edition().limit)) {
             return Err(OrderError::NeedsLease);
         }
         let asks: Vec<Ask<'_>> = pleas

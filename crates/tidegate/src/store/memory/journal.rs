@@ -16,7 +16,7 @@ use crate::catalog::RemovalMode;
 pub use crate::store::leases::{HeldAsk, Holding, Lease};
 pub use crate::store::requests::{HeldQuestion, Remembered};
 
-pub use super::line::Tag;
+pub use super::cache_line::Tag;
 
 /// What a batch changed.
 #[derive(Debug, Default)]

@@ -11,27 +11,27 @@
 
 #![expect(clippy::inline_always, reason = "these are parts of the quick way, which is one piece of code")]
 
-mod forgetting;
-mod near;
-mod placing;
-mod readying;
-mod rebuilding;
+mod eviction;
+mod home_line;
+mod placement;
+mod preallocate;
+mod rebuild;
 mod shortcut;
 
 use std::sync::{Arc, PoisonError};
 
 use tidegate_core::{Per, Row, Timestamp};
 
-use super::budget::Budget;
-use super::edition::{Edition, RESERVED};
-use super::line::{self, EMPTY, HELD, Line, Look, SLOTS, Tag, WIDE};
-use super::shelf::{BOARD_BYTES, Shelf};
-use super::stamp::Stamp;
+use super::cache_line::{self, EMPTY, HELD, Line, Look, SLOTS, Tag, WIDE};
+use super::leaf_header::Stamp;
+use super::memory_budget::Budget;
+use super::overflow::{BOARD_BYTES, Shelf};
+use super::row_epoch::{Edition, RESERVED};
 use super::sync::{AtomicU64, Mutex, MutexGuard, OnceLock, Ordering, fence};
-use crate::store::deciding::Room as NoRoom;
+use crate::store::order_path::Room as NoRoom;
 
-pub(super) use near::{Elsewhere, Near};
-pub use readying::Spread;
+pub(super) use home_line::{Elsewhere, Near};
+pub use preallocate::Spread;
 pub(super) use shortcut::Shortcut;
 
 /// Lines in a page. In a model a leaf grows at its fourth row and splits at its sixth.
@@ -377,7 +377,7 @@ impl<'a> Owned<'a> {
     /// Finds a row and waits until nobody else holds it, then holds it.
     pub(super) fn hold(&self, tag: Tag) -> Option<Spot<'a>> {
         let mut spot = self.leaf.find(tag)?;
-        spot.word = line::take_any(spot.cell);
+        spot.word = cache_line::take_any(spot.cell);
         // Rows only go away under the lock, and we have it.
         debug_assert!(spot.word != EMPTY);
         Some(spot)
@@ -404,7 +404,7 @@ impl<'a> Owned<'a> {
                 if cell.load(Ordering::Relaxed) == EMPTY {
                     continue;
                 }
-                let word = line::take_any(cell);
+                let word = cache_line::take_any(cell);
                 let tag = line.tag(slot);
                 let mut row = first.unpack(Per::Key, word, &mut self.inner.shelf);
                 for pair in editions.windows(2) {
@@ -416,7 +416,7 @@ impl<'a> Owned<'a> {
         self.inner.shelf.forget_rings();
         for (cell, tag, row) in taken {
             let word = last.pack(Per::Key, tag, row, &mut self.inner.shelf);
-            line::give_back(cell, word);
+            cache_line::give_back(cell, word);
         }
         self.inner.may_be_fresh_from(Timestamp::EPOCH);
         leaf.stamp.set(last.number);
@@ -496,7 +496,7 @@ impl<'a> Owned<'a> {
         {
             let row = means.edition.newcomer();
             let word = means.edition.pack(Per::Key, tag, row, &mut self.inner.shelf);
-            line::give_back(spot.cell, word);
+            cache_line::give_back(spot.cell, word);
             self.inner.may_be_fresh_from(means.now);
         }
     }
@@ -506,13 +506,13 @@ impl<'a> Owned<'a> {
         if let Some(spot) = self.leaf.find(tag) {
             let freshens = means.edition.freshens(tag, word, &self.inner.shelf, means.now);
             self.inner.may_be_fresh_from(freshens.unwrap_or(NEVER));
-            line::give_back(spot.cell, word);
+            cache_line::give_back(spot.cell, word);
         }
     }
 
     /// Forgets a row that is held and has nothing on the shelf.
     pub(super) fn vacate(&mut self, spot: &Spot<'_>, budget: &Budget) {
-        line::give_back(spot.cell, EMPTY);
+        cache_line::give_back(spot.cell, EMPTY);
         self.inner.rows -= 1;
         budget.give_row();
     }
@@ -522,13 +522,13 @@ impl<'a> Owned<'a> {
         let word = means.edition.repack(Per::Key, tag, spot.word, row, &mut self.inner.shelf);
         let freshens = means.edition.freshens(tag, word, &self.inner.shelf, means.now);
         self.inner.may_be_fresh_from(freshens.unwrap_or(NEVER));
-        line::give_back(spot.cell, word);
+        cache_line::give_back(spot.cell, word);
     }
 
     /// Puts a held row back that was borrowed and has not changed.
     pub(super) fn leave(&mut self, spot: &Spot<'_>, row: Row) {
         Edition::restore(spot.word, row, &mut self.inner.shelf);
-        line::give_back(spot.cell, spot.word);
+        cache_line::give_back(spot.cell, spot.word);
     }
 
     /// Writes a held row down.
@@ -536,7 +536,7 @@ impl<'a> Owned<'a> {
         let word = means.edition.pack(Per::Key, tag, row, &mut self.inner.shelf);
         let freshens = means.edition.freshens(tag, word, &self.inner.shelf, means.now);
         self.inner.may_be_fresh_from(freshens.unwrap_or(NEVER));
-        line::give_back(spot.cell, word);
+        cache_line::give_back(spot.cell, word);
     }
 
     fn is_fresh(&self, tag: Tag, word: u64, means: Means<'_>) -> bool {

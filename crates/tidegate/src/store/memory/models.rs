@@ -6,7 +6,7 @@
 //!
 //! `cargo xtask models` runs them.
 
-mod lines;
+mod cache_lines;
 mod rows;
 mod sets;
 mod sliding;
@@ -18,15 +18,15 @@ use loom::model::Builder;
 use loom::thread::JoinHandle;
 use tidegate_core::{Amount, ItemSpec, Limit, LimitSpec, Policy, Tick, Timestamp, Verdict};
 
-use super::brief::Brief;
-use super::budget::Budget;
-use super::gallery::{Gallery, Place};
-use super::line::{PAYLOAD, Tag, WIDE};
-use super::print::Secret;
-use super::quick::{self, Single};
-use super::rows::admit;
-use super::sync::modelled;
-use super::tenant::Tenant;
+use super::cache_line::{PAYLOAD, Tag, WIDE};
+use super::fingerprint::Secret;
+use super::insert::admit;
+use super::limit_table::Tenant;
+use super::lockfree::{self, Single};
+use super::memory_budget::Budget;
+use super::rule_snapshot::Brief;
+use super::shared_rows::{Gallery, Place};
+use super::sync::loom_sync;
 
 /// When everything begins. Half of it is odd, so a cell that is read with another shape than it was written with says something else.
 const START: Timestamp = at(1_000_014);
@@ -92,7 +92,7 @@ fn seed(tenant: &Tenant, tag: Tag, count: Amount) {
 
 /// Decides on a key's row without a lock; `None` if that cannot be.
 fn decide(tenant: &Tenant, tag: Tag, count: Amount, now: Timestamp) -> Option<Verdict> {
-    quick::decide_near(&Single { tenant, count }, tag, tenant.near(tag), now, &mut ())
+    lockfree::decide_near(&Single { tenant, count }, tag, tenant.near(tag), now, &mut ())
 }
 
 /// The same, and how much was charged.
@@ -112,5 +112,5 @@ fn used(tenant: &Tenant, tag: Tag) -> Option<Amount> {
 /// The other thread of a model, with a hand on the table.
 fn beside<T: 'static>(tenant: &Arc<Tenant>, work: impl FnOnce(&Tenant) -> T + 'static) -> JoinHandle<T> {
     let tenant = Arc::clone(tenant);
-    modelled::beside(move || work(&tenant))
+    loom_sync::beside(move || work(&tenant))
 }

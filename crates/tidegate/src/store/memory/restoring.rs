@@ -16,14 +16,14 @@ use tidegate_core::{
     UsageRecord,
 };
 
-use super::edition::Because;
-use super::edits::void_holdings;
+use super::catalog_edits::void_holdings;
+use super::fingerprint;
+use super::insert::own_leaf;
 use super::journal::{Journal, Lease, LeaseNote, Origin, Tag, What};
 pub use super::leaf::Spread;
 use super::leaf::{Means, Reserved};
-use super::print;
-use super::rows::own_leaf;
-use super::tenant::{Brief, NO_TAG, Tenant};
+use super::limit_table::{Brief, NO_TAG, Tenant};
+use super::row_epoch::Because;
 use super::{Memory, MemoryStore, Shared};
 use crate::catalog::RemovalMode;
 use crate::clock::Clock;
@@ -151,7 +151,7 @@ impl std::error::Error for RestoreError {}
 impl Restore {
     /// Whether this program makes the fingerprints of keys that rows were written down with. If not, no row would be found again.
     pub fn knows_fingerprints() -> bool {
-        print::are_as_ever()
+        fingerprint::are_as_ever()
     }
 
     /// A store without anything yet.

@@ -9,7 +9,7 @@ pub(super) use std::sync::{
 };
 
 #[cfg(tidegate_loom)]
-pub(super) use self::modelled::{
+pub(super) use self::loom_sync::{
     AtomicU32, AtomicU64, Mutex, MutexGuard, OnceLock, Ordering, RwLock, fence, pause,
 };
 
@@ -33,4 +33,4 @@ pub(super) fn pause(turn: &mut u32) {
 const LONGEST_PAUSE: u32 = 7;
 
 #[cfg(tidegate_loom)]
-pub(super) mod modelled;
+pub(super) mod loom_sync;

@@ -9,13 +9,13 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use tidegate_core::{Item, LeaseId, Limit, Per, Row, Timestamp, UsageRecord};
 
 use super::MemoryStore;
-use super::edition::{Edition, RESERVED};
+use super::cache_line::{self, EMPTY, HELD, WIDE};
 use super::journal::{LeaseNote, Tag, Text, What};
 use super::leaf::{Leaf, Spread};
-use super::line::{self, EMPTY, HELD, WIDE};
+use super::limit_table::Tenant;
+use super::overflow::Shelf;
 use super::restoring::Counters;
-use super::shelf::Shelf;
-use super::tenant::Tenant;
+use super::row_epoch::{Edition, RESERVED};
 
 /// How many leases or request ids are copied at a time.
 const DEEDS_AT_A_TIME: usize = 256;
@@ -264,10 +264,10 @@ fn copy_leaf(tenant: &Tenant, leaf: &Leaf) -> Option<Copied> {
             words.push((tag, word & !HELD));
             return;
         }
-        let word = line::take_any(cell);
+        let word = cache_line::take_any(cell);
         let row = edition.unpack(Per::Key, word, &mut owned.inner.shelf);
         rows.push((tag, row.clone()));
-        line::give_back(cell, edition.pack(Per::Key, tag, row, &mut owned.inner.shelf));
+        cache_line::give_back(cell, edition.pack(Per::Key, tag, row, &mut owned.inner.shelf));
     });
     drop(owned);
     let mut empty = Shelf::default();

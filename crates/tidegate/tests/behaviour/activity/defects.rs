@@ -28,13 +28,13 @@ async fn admitted(scene: &Scene) -> usize {
 }
 
 #[tokio::test]
-async fn f1_short_requests_are_not_forgotten() {
+async fn f1_short_requests_are_counted() {
     assert_eq!(admitted(&Scene::new(STRICT)).await, 5);
     assert_eq!(admitted(&Scene::new(LETTER)).await, 151, "as in the original, to the letter");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn f2_racers_get_thirty_places_and_not_one_more() {
+async fn f2_concurrent_requests_get_exactly_thirty_tasks() {
     for rules in BOTH {
         let scene = Arc::new(Scene::new(rules));
         for _round in 0..8 {
@@ -63,7 +63,7 @@ async fn f2_racers_get_thirty_places_and_not_one_more() {
 }
 
 #[tokio::test]
-async fn f3_a_task_whose_process_died_gives_its_place_back() {
+async fn f3_task_of_dead_process_expires() {
     for rules in BOTH {
         let scene = Scene::new(rules);
         for leak in 0..30 {
@@ -78,7 +78,7 @@ async fn f3_a_task_whose_process_died_gives_its_place_back() {
 }
 
 #[tokio::test]
-async fn f4_a_task_that_ends_leaves_its_siblings_alone() {
+async fn f4_ended_task_leaves_other_tasks_active() {
     for rules in BOTH {
         let scene = Scene::new(rules);
         let (one, other) = (scene.begins("u").await, scene.begins("u").await);
@@ -95,7 +95,7 @@ async fn f4_a_task_that_ends_leaves_its_siblings_alone() {
 }
 
 #[tokio::test]
-async fn f5_who_was_refused_has_nothing_to_release() {
+async fn f5_refused_request_releases_nothing() {
     let scene = Scene::new(STRICT);
     let mut tasks = Vec::new();
     for _ in 0..5 {
@@ -111,7 +111,7 @@ async fn f5_who_was_refused_has_nothing_to_release() {
 }
 
 #[tokio::test]
-async fn f7_one_user_need_not_own_everything() {
+async fn f7_user_bound_leaves_room_for_others() {
     let scene = Scene::new(Rules { max_concurrent_per_user: Capacity::AtMost(2), ..STRICT });
     let tasks = [scene.begins("u").await, scene.begins("u").await];
     let refusal = scene.refuses("u").await;
@@ -124,7 +124,7 @@ async fn f7_one_user_need_not_own_everything() {
 }
 
 #[tokio::test]
-async fn f8_when_to_come_back_is_true() {
+async fn f8_reported_wait_is_exact() {
     let scene = Scene::new(STRICT);
     for second in 0..5 {
         scene.until(second * 1000);
@@ -142,7 +142,7 @@ async fn f8_when_to_come_back_is_true() {
 }
 
 #[tokio::test]
-async fn f11_what_lapsed_is_not_released_again_in_anothers_place() {
+async fn f11_expired_task_is_not_released_twice() {
     for rules in BOTH {
         let scene = Scene::new(Rules { max_concurrent_tasks: Capacity::AtMost(1), ..rules });
         let late = scene.begins("u").await;

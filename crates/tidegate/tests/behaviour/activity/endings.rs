@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 
 use super::super::{Stage, Store};
 use super::{BOTH, STRICT, Scene, breath};
-use crate::counting::Counting;
+use crate::counting_store::CountingStore;
 use crate::stage::{Staged, at, decided, seconds};
 
 /// Whoever runs a task must know of its end within this.
@@ -25,7 +25,7 @@ async fn told(waiting: &mut JoinHandle<Ended>) -> Option<Ended> {
 }
 
 #[tokio::test]
-async fn what_this_process_ends_is_told_at_once() {
+async fn task_ended_locally_is_reported_at_once() {
     for rules in BOTH {
         let scene = Scene::new(rules);
         let (a, b, c, d) = (
@@ -50,7 +50,7 @@ async fn what_this_process_ends_is_told_at_once() {
 }
 
 #[tokio::test]
-async fn what_ends_elsewhere_is_told_with_the_next_look() {
+async fn task_ended_remotely_is_reported_at_next_poll() {
     let scene = Scene::new(STRICT);
     let (stopped, lapsing) = (scene.begins("u").await, scene.begins("v").await);
     let mut of_stopped = tokio::spawn(stopped.ended());
@@ -69,7 +69,7 @@ async fn what_ends_elsewhere_is_told_with_the_next_look() {
 }
 
 #[tokio::test]
-async fn a_holder_whose_own_time_is_over_does_not_wait_for_the_store() {
+async fn expired_task_is_reported_without_store() {
     let scene = Scene::new(STRICT);
     let task = scene.begins("u").await;
     let mut end = tokio::spawn(task.ended());
@@ -81,7 +81,7 @@ async fn a_holder_whose_own_time_is_over_does_not_wait_for_the_store() {
 }
 
 #[tokio::test]
-async fn a_task_that_is_kept_alive_goes_on_until_it_is_stopped() {
+async fn renewed_task_stays_active_until_stopped() {
     let scene = Scene::new(STRICT);
     let task = scene.begins("u").await;
     task.keep_alive();
@@ -96,7 +96,7 @@ async fn a_task_that_is_kept_alive_goes_on_until_it_is_stopped() {
 }
 
 #[tokio::test]
-async fn a_task_that_was_handed_over_is_watched_all_the_same() {
+async fn task_taken_over_by_id_is_watched() {
     let scene = Scene::new(STRICT);
     let task = scene.begins("u").await;
     let mut end = tokio::spawn(task.ended());
@@ -123,10 +123,10 @@ async fn a_task_that_was_handed_over_is_watched_all_the_same() {
 }
 
 #[tokio::test]
-async fn the_store_is_asked_once_for_everybody_and_not_at_all_for_nobody() {
+async fn watched_tasks_share_one_store_query() {
     let stage = Stage::new();
     let pulse = ManualHolderClock::new();
-    let store = Arc::new(Counting::over(Arc::new(Store::keeping(Arc::clone(&stage.clock)))));
+    let store = Arc::new(CountingStore::over(Arc::new(Store::keeping(Arc::clone(&stage.clock)))));
     let limiter = Limiter::builder(Arc::clone(&store) as _).pulse(pulse.clone()).build();
     let activity = Activity::new(limiter, STRICT).unwrap();
     let mut tasks = Vec::new();
@@ -163,7 +163,7 @@ async fn the_store_is_asked_once_for_everybody_and_not_at_all_for_nobody() {
 }
 
 #[test]
-fn another_runtime_looks_on_when_the_first_one_ends() {
+fn watching_continues_on_second_runtime() {
     let scene = Scene::new(STRICT);
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let (first, second) = (runtime(), runtime());

@@ -9,16 +9,16 @@ use tidegate_core::limit::Item;
 
 use super::super::{Stage, Store};
 use super::{BOTH, LETTER, STRICT, Scene};
-use crate::counting::Counting;
+use crate::counting_store::CountingStore;
 use crate::stage::{Staged, at, seconds};
 
 #[test]
-fn the_numbers_are_the_documents() {
+fn default_rules_match_specification() {
     assert_eq!(Rules::default(), STRICT);
 }
 
 #[tokio::test]
-async fn v1_five_requests_limit_a_user_until_the_first_leaves_the_closed_window() {
+async fn v1_sixth_request_is_refused_until_window_moves() {
     for rules in BOTH {
         let scene = Scene::new(rules);
         let mut tasks = Vec::new();
@@ -38,7 +38,7 @@ async fn v1_five_requests_limit_a_user_until_the_first_leaves_the_closed_window(
 }
 
 #[tokio::test]
-async fn v2_thirty_tasks_are_enough() {
+async fn v2_thirty_first_task_is_refused() {
     for rules in BOTH {
         let scene = Scene::new(rules);
         let mut tasks = Vec::new();
@@ -57,7 +57,7 @@ async fn v2_thirty_tasks_are_enough() {
 }
 
 #[tokio::test]
-async fn v3_all_tasks_of_a_user_are_removed_and_nobody_elses() {
+async fn v3_remove_all_tasks_affects_one_user() {
     for rules in BOTH {
         let scene = Scene::new(rules);
         let (a, b, c) = (scene.begins("u").await, scene.begins("u").await, scene.begins("u").await);
@@ -74,10 +74,10 @@ async fn v3_all_tasks_of_a_user_are_removed_and_nobody_elses() {
 }
 
 #[tokio::test]
-async fn v4_one_question_says_it_all_and_the_window_is_named_if_both_are_full() {
+async fn v4_refusal_names_window_if_both_are_full() {
     for rules in BOTH {
         let stage = Stage::new();
-        let store = Arc::new(Counting::over(Arc::new(Store::keeping(Arc::clone(&stage.clock)))));
+        let store = Arc::new(CountingStore::over(Arc::new(Store::keeping(Arc::clone(&stage.clock)))));
         let activity = Activity::new(Limiter::new(Arc::clone(&store) as _), rules).unwrap();
         let mut tasks = Vec::new();
         for task in 0..30 {
@@ -102,7 +102,7 @@ async fn v4_one_question_says_it_all_and_the_window_is_named_if_both_are_full() 
 }
 
 #[tokio::test]
-async fn v5_a_user_whose_requests_are_old_may_go_on_and_take_everything() {
+async fn v5_user_with_old_requests_may_take_all_tasks() {
     for rules in BOTH {
         let scene = Scene::new(rules);
         let mut tasks = Vec::new();
@@ -124,7 +124,7 @@ async fn v5_a_user_whose_requests_are_old_may_go_on_and_take_everything() {
 }
 
 #[tokio::test]
-async fn to_the_letter_the_window_refuses_nobody_who_does_not_ask_first() {
+async fn literal_rules_refuse_only_after_is_active() {
     let scene = Scene::new(LETTER);
     let mut tasks = Vec::new();
     for _ in 0..12 {
@@ -146,7 +146,7 @@ async fn to_the_letter_the_window_refuses_nobody_who_does_not_ask_first() {
 }
 
 #[tokio::test]
-async fn a_task_knows_when_it_began_and_when_it_ends() {
+async fn task_reports_start_and_expiry() {
     let scene = Scene::new(STRICT);
     scene.until(2000);
     let task = scene.begins("u").await;
@@ -164,7 +164,7 @@ async fn a_task_knows_when_it_began_and_when_it_ends() {
 }
 
 #[tokio::test]
-async fn the_limit_is_one_like_any_other_and_there_when_it_is_needed() {
+async fn activity_limit_is_created_on_first_use() {
     let scene = Scene::new(STRICT);
     assert!(scene.stage.store.get("activity").is_none(), "nobody has asked");
     let task = scene.begins("u").await;
@@ -192,7 +192,7 @@ async fn the_limit_is_one_like_any_other_and_there_when_it_is_needed() {
 }
 
 #[tokio::test]
-async fn a_limit_that_somebody_else_keeps_is_left_alone() {
+async fn existing_activity_limit_is_kept() {
     let scene = Scene::new(STRICT);
     scene.activity.set_rules(STRICT, tidegate::activity::TaskOwner::SomebodyElse).unwrap();
     assert!(scene.activity.is_active("u").await.is_err(), "it is not there");
@@ -203,7 +203,7 @@ async fn a_limit_that_somebody_else_keeps_is_left_alone() {
 }
 
 #[tokio::test]
-async fn whoever_cannot_be_called_that_is_told_why() {
+async fn invalid_user_name_is_error() {
     let scene = Scene::new(STRICT);
     let long = "x".repeat(1025);
     let longest = "x".repeat(1024);
@@ -231,7 +231,7 @@ async fn whoever_cannot_be_called_that_is_told_why() {
 }
 
 #[test]
-fn rules_that_cannot_be_meant_are_refused_all_at_once() {
+fn invalid_rules_report_every_error() {
     let wrong = Rules {
         window: seconds(0),
         lease_ttl: seconds(0),
@@ -260,7 +260,7 @@ fn rules_that_cannot_be_meant_are_refused_all_at_once() {
 }
 
 #[tokio::test]
-async fn to_the_letter_nothing_lapses_that_is_in_the_window() {
+async fn literal_rules_keep_entries_inside_window() {
     let scene = Scene::new(LETTER);
     let short = scene.activity.set_active_for("u", Some(seconds(15))).await.unwrap_err();
     assert!(short.to_string().contains("longer than the window of 15s"), "{short}");

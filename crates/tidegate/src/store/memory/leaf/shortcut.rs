@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use super::super::line::Tag;
+use super::super::cache_line::Tag;
 use super::{Branch, FAN_BITS, Leaf, first_bits};
 
 /// How many levels are stepped over.
@@ -64,10 +64,10 @@ mod tests {
 
     use super::super::Spread;
     use super::*;
-    use crate::store::memory::budget::Budget;
+    use crate::store::memory::memory_budget::Budget;
 
     #[test]
-    fn it_is_there_when_all_leaves_are_and_leads_where_the_levels_do() {
+    fn shortcut_leads_to_same_leaf_as_levels() {
         let (root, budget) = (Leaf::new(0, 1), Budget::new(1 << 30));
         let bits = LEVELS * FAN_BITS;
         let mut branches = HashSet::new();

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use tidegate_core::{Intent, Limit, Verdict};
 
-use super::super::edition::Because;
+use super::super::cache_line::Tag;
+use super::super::insert::admit;
 use super::super::leaf::Means;
-use super::super::line::Tag;
-use super::super::quick::{self, Plea, Quick};
-use super::super::rows::admit;
-use super::super::tenant::Tenant;
+use super::super::limit_table::Tenant;
+use super::super::lockfree::{self, Plea, Quick};
+use super::super::row_epoch::Because;
 use super::{
     START, at, beside, charged, decide, explore, interval_per_key, seed, table, tag, total_per_key, used,
 };
@@ -147,7 +147,7 @@ fn what_was_forgotten_is_not_spent_again() {
             assert!(admit(table, key, late));
         });
         let plea = Plea { tenant: &table, key: None, tag: Some(key), count: 1 };
-        let quick = quick::decide(&[plea], Intent::Acquire, early, &mut None);
+        let quick = lockfree::decide(&[plea], Intent::Acquire, early, &mut None);
         other.join().expect("it ends");
         if let Quick::Granted(at) = quick {
             assert!(at >= late, "the window was not over");

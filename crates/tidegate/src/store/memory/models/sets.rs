@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use tidegate_core::{Intent, ItemSpec, Limit, Policy, Verdict};
 
-use super::super::edition::Because;
-use super::super::gallery::Gallery;
-use super::super::line::PAYLOAD;
-use super::super::quick::{self, Bundle, Plea, Quick, Together};
-use super::super::rows::{Missing, admit, with_row};
+use super::super::cache_line::PAYLOAD;
+use super::super::insert::{Missing, admit, with_row};
+use super::super::limit_table::Tenant;
+use super::super::lockfree::{self, Bundle, Plea, Quick, Together};
+use super::super::row_epoch::Because;
+use super::super::shared_rows::Gallery;
 use super::super::sync::Ordering;
-use super::super::sync::modelled::beside;
-use super::super::tenant::Tenant;
+use super::super::sync::loom_sync::beside;
 use super::{LAST, START, brief, explore, limit_of, tenant_at};
 
 fn used(tenant: &Tenant) -> u64 {
@@ -39,7 +39,7 @@ fn plea(tenant: &Tenant) -> Plea<'_> {
 }
 
 fn ask(pleas: &[Plea<'_>]) -> u64 {
-    match quick::decide(pleas, Intent::Acquire, START, &mut None) {
+    match lockfree::decide(pleas, Intent::Acquire, START, &mut None) {
         Quick::Granted(_) => 1,
         _ => 0,
     }
@@ -69,7 +69,7 @@ fn a_set_of_a_handle_is_charged_whole() {
         let [first, second] = both.clone();
         let other = beside(move || order(&second, &first));
         let together = Together { tenants: &both, keys: &[None, None] };
-        let ours = quick::decide_together(together, START) == Some(Verdict::Granted);
+        let ours = lockfree::decide_together(together, START) == Some(Verdict::Granted);
         let granted = u64::from(ours) + other.join().expect("it ends");
         assert!(granted <= 1);
         assert_eq!((used(&both[0]), used(&both[1])), (granted, granted));
@@ -86,7 +86,7 @@ fn handles_over_rows_that_lie_apart_charge_them_whole() {
         both.sort_by_key(|tenant| std::ptr::from_ref(tenant.all.place.guard()).addr());
         let turned = [Arc::clone(&both[1]), Arc::clone(&both[0])];
         let ask = |tenants: &[Arc<Tenant>]| {
-            let verdict = quick::decide_together(Together { tenants, keys: &[None, None] }, START);
+            let verdict = lockfree::decide_together(Together { tenants, keys: &[None, None] }, START);
             u64::from(verdict == Some(Verdict::Granted))
         };
         let other = beside(move || ask(&turned));

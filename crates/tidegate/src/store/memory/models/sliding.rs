@@ -6,14 +6,14 @@ use std::time::Duration;
 use tidegate_core::spec::Precision;
 use tidegate_core::{Amount, Ask, ItemSpec, Limit, Order, Per, Policy, Timestamp};
 
-use super::super::edition::Because;
-use super::super::gallery::Gallery;
-use super::super::lean;
-use super::super::line::Tag;
-use super::super::quick::Plea;
-use super::super::rows::{Missing, own_leaf, with_row};
-use super::super::sync::modelled;
-use super::super::tenant::Tenant;
+use super::super::cache_line::Tag;
+use super::super::insert::{Missing, own_leaf, with_row};
+use super::super::limit_table::Tenant;
+use super::super::lockfree::Plea;
+use super::super::row_epoch::Because;
+use super::super::shared_rows::Gallery;
+use super::super::sliding_path;
+use super::super::sync::loom_sync;
 use super::{START, at, beside, charged, explore, interval_per_key, limit_of, seed, table, tag, tenant_at};
 use crate::answer::{Detail, Replies};
 
@@ -43,13 +43,13 @@ fn plea(tenant: &Tenant, tag: Option<Tag>) -> Plea<'_> {
 fn ask(pleas: &[Plea<'_>], now: Timestamp) -> Amount {
     let asks = [Ask::one("model", None)];
     let mut answers = Replies::new(Detail::Verdicts);
-    let answer = lean::decide(&Order::acquire(&asks), pleas, now, &mut answers);
+    let answer = sliding_path::decide(&Order::acquire(&asks), pleas, now, &mut answers);
     Amount::from(answer.is_some_and(|answer| answer.is_granted()))
 }
 
 /// How much is in a row that was charged twice before.
 fn used(tenant: &Tenant) -> Amount {
-    let total = |row: &tidegate_core::Row| row.runs().map_or(0, |runs| runs.total());
+    let total = |row: &tidegate_core::Row| row.sliding_log().map_or(0, |runs| runs.total());
     with_row(tenant, None, LATER, Missing::Ignored, |_, _, row, _| total(row)).map_or(0, |total| total - 2)
 }
 
@@ -60,7 +60,7 @@ fn a_set_is_charged_whole() {
     explore(2, move || {
         let both = side_by_side(&few, &many);
         let shared = Arc::clone(&both);
-        let other = modelled::beside(move || ask(&[plea(&shared[1], None), plea(&shared[0], None)], LATER));
+        let other = loom_sync::beside(move || ask(&[plea(&shared[1], None), plea(&shared[0], None)], LATER));
         let granted = ask(&[plea(&both[0], None), plea(&both[1], None)], LATER);
         let granted = granted + other.join().expect("it ends");
         assert_eq!(granted, 1);
@@ -75,7 +75,7 @@ fn a_reset_is_before_an_order_or_after() {
     explore(2, move || {
         let both = side_by_side(&limit, &limit);
         let shared = Arc::clone(&both);
-        let other = modelled::beside(move || {
+        let other = loom_sync::beside(move || {
             let limit = Arc::clone(&shared[0].edition().limit);
             shared[0].publish(limit, Because::Reset, || LATER);
             shared[0].all.own().adopt(&shared[0], &shared[0].edition());
@@ -83,7 +83,7 @@ fn a_reset_is_before_an_order_or_after() {
         let granted = ask(&[plea(&both[0], None), plea(&both[1], None)], LATER);
         other.join().expect("it ends");
         let first = with_row(&both[0], None, LATER, Missing::Ignored, |_, _, row, _| {
-            row.runs().map_or(0, |runs| runs.total())
+            row.sliding_log().map_or(0, |runs| runs.total())
         });
         assert!(first.is_some_and(|first| first <= granted), "{first:?} of {granted}");
         assert_eq!(used(&both[1]), granted);
@@ -111,7 +111,7 @@ fn who_comes_late_takes_nothing_back() {
         let (mut owned, edition) = own_leaf(&tenant, key);
         let found = owned.hold(key).map(|spot| {
             let row = edition.borrow(Per::Key, spot.word, &mut owned.inner.shelf);
-            let total = row.runs().map_or(0, |runs| runs.total());
+            let total = row.sliding_log().map_or(0, |runs| runs.total());
             owned.leave(&spot, row);
             total
         });

@@ -1,0 +1,233 @@
+//! The subject: what is measured, what is limited, and by what means.
+
+use std::path::Path;
+use std::time::Duration;
+
+use tidegate::budget::Rate;
+use tidegate_cpu::Settings;
+use tidegate_cpu::cgroups::{CgroupError, Roots};
+use tidegate_cpu::enforcer::{Advice, Burst, Enclosure, EnforceError, Enforcer, Machine, Quota, Signals};
+use tidegate_cpu::guardian::Guardian;
+use tidegate_cpu::meter::{CgroupMeter, HostMeter, Meter, MeterError, TreeMeter};
+
+use super::command::GovernedCommand;
+use crate::args::{CpuRunArgs, CpuTarget, EnforceMethod};
+use crate::{Failure, print_message};
+
+/// What is governed.
+pub(super) struct GovernedTarget {
+    /// In words.
+    pub(super) description: String,
+    pub(super) meter: Box<dyn Meter>,
+    /// What is limited, if that is not all that is measured.
+    pub(super) part: Option<Box<dyn Meter>>,
+    pub(super) enforcer: Box<dyn Enforcer>,
+}
+
+/// Something that was found, or why not.
+type EnforceResult<T> = Result<T, EnforceError>;
+
+/// Something that is measured and limited, and how.
+type MeterAndEnforcer = (Box<dyn Meter>, Box<dyn Enforcer>, &'static str);
+
+/// Where and under whose eyes something is limited.
+struct TargetContext<'a> {
+    roots: &'a Roots,
+    guardian: &'a Guardian,
+    burst: Burst,
+    /// What is in force at first.
+    first: Rate,
+    /// What the average is kept over.
+    window: Duration,
+}
+
+impl GovernedTarget {
+    /// Finds what was named. Whatever is wrong with it is told before anything is limited.
+    pub(super) fn find(
+        args: &CpuRunArgs,
+        settings: &Settings,
+        roots: &Roots,
+        guardian: &Guardian,
+        command: Option<&GovernedCommand>,
+    ) -> Result<GovernedTarget, Failure> {
+        let burst = Burst::of_percent(args.burst);
+        let window = settings.tiling.nominal_length();
+        let context = TargetContext { roots, guardian, burst, first: settings.terms.floor, window };
+        if !args.limit_cgroups.is_empty()
+            && (command.is_some() || args.target.as_ref().is_some_and(|target| *target != CpuTarget::Host))
+        {
+            return Err(bad_input("--limit-cgroup is for --target host without a command"));
+        }
+        match (&args.target, command) {
+            (None, Some(command)) => {
+                let (meter, enforcer, method) = context.command(args.enforce, command)?;
+                Ok(GovernedTarget {
+                    description: format!("the command, {method}"),
+                    meter,
+                    part: None,
+                    enforcer,
+                })
+            }
+            (Some(CpuTarget::Host), Some(command)) => {
+                let (part, enforcer, method) = context.command(args.enforce, command)?;
+                let meter = Box::new(HostMeter::new(roots).map_err(|error| failure_of(&error.into()))?);
+                Ok(GovernedTarget {
+                    description: format!("the machine by the command, {method}"),
+                    meter,
+                    part: Some(part),
+                    enforcer,
+                })
+            }
+            (Some(CpuTarget::Cgroup(_) | CpuTarget::Pid(_)), Some(_)) => {
+                Err(bad_input("a command is measured by itself, or with --target host; leave --target out"))
+            }
+            (Some(CpuTarget::Pid(pid)), None) => {
+                let meter = Box::new(TreeMeter::new(roots, *pid).map_err(|error| failure_of(&error.into()))?);
+                let (enforcer, method) = context.processes(args.enforce, *pid)?;
+                Ok(GovernedTarget {
+                    description: format!("process {pid}, {method}"),
+                    meter,
+                    part: None,
+                    enforcer,
+                })
+            }
+            (Some(CpuTarget::Cgroup(path)), None) => context.cgroup(args.enforce, path),
+            (None | Some(CpuTarget::Host), None) => context.host(args),
+        }
+    }
+}
+
+impl TargetContext<'_> {
+    /// A command that waits: in a cgroup of its own, which counts everything it ever starts.
+    fn command(
+        &self,
+        enforce: Option<EnforceMethod>,
+        command: &GovernedCommand,
+    ) -> Result<MeterAndEnforcer, Failure> {
+        let pid = command.pid();
+        if matches!(enforce, None | Some(EnforceMethod::Cgroup)) {
+            match self.enclosed(pid) {
+                Ok((meter, enforcer)) => return Ok((meter, enforcer, "limited by a cgroup")),
+                Err(error) if enforce.is_some() => return Err(failure_of(&error)),
+                Err(error) => print_message(&format!("no cgroup: {error}; signals are used instead")),
+            }
+        }
+        let meter = TreeMeter::kept(self.roots, pid, Some(command.keeper()));
+        let meter = Box::new(meter.map_err(|error| failure_of(&error.into()))?);
+        let enforce = if enforce.is_none() { Some(EnforceMethod::Signal) } else { enforce };
+        let (enforcer, method) = self.processes(enforce, pid)?;
+        Ok((meter, enforcer, method))
+    }
+
+    fn enclosed(&self, pid: u32) -> EnforceResult<(Box<dyn Meter>, Box<dyn Enforcer>)> {
+        let mut enclosure = Enclosure::around(self.roots, pid, self.burst, self.guardian)?;
+        // It is made when the first limit is in force.
+        enclosure.apply(self.first)?;
+        let meter = CgroupMeter::new(self.roots, enclosure.path())?;
+        Ok((Box::new(meter), Box::new(enclosure)))
+    }
+
+    /// Processes that run already.
+    fn processes(
+        &self,
+        enforce: Option<EnforceMethod>,
+        pid: u32,
+    ) -> Result<(Box<dyn Enforcer>, &'static str), Failure> {
+        let cgroup = || -> EnforceResult<Box<dyn Enforcer>> {
+            Ok(Box::new(Enclosure::around(self.roots, pid, self.burst, self.guardian)?))
+        };
+        let signals = || -> EnforceResult<Box<dyn Enforcer>> {
+            let signals = Signals::over(self.roots, pid, self.guardian)?;
+            Ok(Box::new(signals.over_a_window_of(self.window)))
+        };
+        match enforce {
+            Some(EnforceMethod::None) => Ok((Box::new(Advice), "not limited")),
+            Some(EnforceMethod::Cgroup) => {
+                cgroup().map(|found| (found, "limited by a cgroup")).map_err(|error| failure_of(&error))
+            }
+            Some(EnforceMethod::Signal) => {
+                signals().map(|found| (found, "limited by signals")).map_err(|error| failure_of(&error))
+            }
+            None => match cgroup()
+                .map(|found| (found, "limited by a cgroup"))
+                .or_else(|_| signals().map(|found| (found, "limited by signals")))
+            {
+                Ok(found) => Ok(found),
+                Err(error) => Self::monitor(&error),
+            },
+        }
+    }
+
+    fn cgroup(&self, enforce: Option<EnforceMethod>, path: &Path) -> Result<GovernedTarget, Failure> {
+        let meter = Box::new(CgroupMeter::new(self.roots, path).map_err(|error| failure_of(&error.into()))?);
+        let description = format!("cgroup {}", path.display());
+        let (enforcer, method): (Box<dyn Enforcer>, _) = match enforce {
+            Some(EnforceMethod::None) => (Box::new(Advice), "not limited"),
+            Some(EnforceMethod::Signal) => {
+                return Err(bad_input(
+                    "a cgroup is not limited by signals; use --enforce cgroup, or --target pid:N",
+                ));
+            }
+            Some(EnforceMethod::Cgroup) | None => {
+                let quota = Quota::over(self.roots, path, self.burst, self.guardian);
+                (Box::new(quota.map_err(|error| failure_of(&error))?), "limited by the kernel")
+            }
+        };
+        Ok(GovernedTarget { description: format!("{description}, {method}"), meter, part: None, enforcer })
+    }
+
+    fn host(&self, args: &CpuRunArgs) -> Result<GovernedTarget, Failure> {
+        let meter = Box::new(HostMeter::new(self.roots).map_err(|error| failure_of(&error.into()))?);
+        let paths = (!args.limit_cgroups.is_empty()).then_some(args.limit_cgroups.as_slice());
+        let machine = || Machine::new(self.roots, paths, self.burst, self.guardian);
+        let (enforcer, method): (Box<dyn Enforcer>, _) = match args.enforce {
+            Some(EnforceMethod::None) => (Box::new(Advice), "not limited"),
+            Some(EnforceMethod::Signal) => {
+                return Err(bad_input(
+                    "a machine is not limited by signals; use --enforce cgroup, or --target pid:N",
+                ));
+            }
+            Some(EnforceMethod::Cgroup) => {
+                (Box::new(machine().map_err(|error| failure_of(&error))?), "limited by cgroups")
+            }
+            None => match machine() {
+                Ok(machine) if machine.is_powerless() => {
+                    print_message(
+                        "only monitoring: everything here runs beside what people need to log in, and that is not limited; name a cgroup with --limit-cgroup, or give a command",
+                    );
+                    (Box::new(machine), "only monitored")
+                }
+                Ok(machine) => (Box::new(machine), "limited by cgroups"),
+                Err(error) if paths.is_some() => return Err(failure_of(&error)),
+                Err(error) => Self::monitor(&error)?,
+            },
+        };
+        Ok(GovernedTarget { description: format!("the machine, {method}"), meter, part: None, enforcer })
+    }
+
+    /// Nobody may limit it: what is used is told, and what should be.
+    fn monitor(error: &EnforceError) -> Result<(Box<dyn Enforcer>, &'static str), Failure> {
+        if !error.is_for_want_of_rights()
+            && !matches!(error, EnforceError::Cgroup(CgroupError::NoController { .. }))
+        {
+            return Err(failure_of(error));
+        }
+        print_message(&format!("only monitoring: {error}"));
+        Ok((Box::new(Advice), "only monitored"))
+    }
+}
+
+/// What was named cannot be governed: the one who named it can help.
+fn failure_of(error: &EnforceError) -> Failure {
+    match error {
+        EnforceError::Failed { .. } | EnforceError::Guardian(_) | EnforceError::NotRestored { .. } => {
+            Failure::Failed(error.to_string())
+        }
+        EnforceError::Meter(MeterError::Failed { .. }) => Failure::Failed(error.to_string()),
+        _ => bad_input(error),
+    }
+}
+
+fn bad_input(why: impl std::fmt::Display) -> Failure {
+    Failure::BadInput(why.to_string())
+}

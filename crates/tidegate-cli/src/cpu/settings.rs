@@ -1,0 +1,53 @@
+//! What flags and a file say together, and whose fault it is if that makes no sense.
+
+use std::path::Path;
+
+use tidegate::file::{CpuSpec, read_cpu_below};
+use tidegate_cpu::Settings;
+
+use crate::{Failure, color_of_stderr, read_whole};
+
+/// What settings are called in a file, and by a flag.
+const FLAGS: [(&str, &str); 7] = [
+    ("avg_load_limit_percent", "--avg-limit"),
+    ("rolling_window_hours", "--window"),
+    ("window_start_hour", "--start-hour"),
+    ("min_load_percent", "--min-load"),
+    ("max_load_percent", "--max-load"),
+    ("safety_factor", "--safety"),
+    ("reserve_percent", "--reserve"),
+];
+
+/// What a file says below these flags; without one, nothing.
+pub(super) fn read(path: Option<&Path>, flags: &CpuSpec) -> Result<CpuSpec, Failure> {
+    let Some(path) = path else { return Ok(CpuSpec::default()) };
+    let (name, bytes) = read_whole(path)?;
+    read_cpu_below(&name, &bytes, flags).map_err(|wrong| Failure::BadInput(wrong.render(color_of_stderr())))
+}
+
+/// The settings that flags and a file stand for. What makes no sense in the file was told there; the rest is told by the names of flags.
+pub(super) fn settings(flags: CpuSpec, file: CpuSpec) -> Result<Settings, Failure> {
+    let spec = flags.over(file);
+    check_spec(&spec)?;
+    Settings::of(spec).map_err(|flaw| failure_of(flaw.field, &flaw.message))
+}
+
+/// An error with all that does not fit together, by the names of flags.
+pub(super) fn check_spec(spec: &CpuSpec) -> Result<(), Failure> {
+    let flaws: Vec<String> =
+        spec.flaws().iter().map(|flaw| flag_message(flaw.field, &flaw.message)).collect();
+    if flaws.is_empty() { Ok(()) } else { Err(Failure::BadInput(flaws.join("\n"))) }
+}
+
+/// A setting that does not fit the rest.
+fn failure_of(field: &str, message: &str) -> Failure {
+    Failure::BadInput(flag_message(field, message))
+}
+
+fn flag_message(field: &str, message: &str) -> String {
+    let mut text = format!("{field}: {message}");
+    for (name, flag) in FLAGS {
+        text = text.replace(name, flag);
+    }
+    text
+}

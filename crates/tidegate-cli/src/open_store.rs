@@ -1,0 +1,158 @@
+//! The store that a server keeps its counts in, opened by its name.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tidegate::clock::SystemClock;
+use tidegate::store::{LimitStore, Memory, MemoryStore};
+use tidegate::text::StoreUrl;
+use tidegate_disk::wal::PreviousRun;
+use tidegate_disk::{DiskOptions, DiskStore, RecoveryReport};
+use tidegate_postgres::{OpenError, PostgresStore};
+
+use crate::remote::client::environment;
+use crate::store::open_failure;
+use crate::{Failure, print_message};
+
+/// Where counts are kept unless somebody says otherwise.
+pub(crate) const DEFAULT_DIRECTORY: &str = "./tidegate-data";
+
+/// Where a password may be that is not in the URL, as `libpq` has it.
+const PASSWORD: &str = "PGPASSWORD";
+
+/// How long a recovery may take before people are told how far it is.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A store that is open.
+pub(crate) enum OpenStore {
+    Memory(Arc<MemoryStore>),
+    Disk(Arc<DiskStore>),
+    Postgres(Arc<PostgresStore>),
+}
+
+impl OpenStore {
+    /// Opens the store of this name, the usual one if there is none, with this much memory for its rows.
+    pub(crate) fn open(url: Option<&StoreUrl>, bytes: Option<u64>) -> Result<OpenStore, Failure> {
+        let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok());
+        match url {
+            Some(StoreUrl::Memory) => {
+                let memory = Memory::default();
+                let memory = Memory { capacity_bytes: bytes.unwrap_or(memory.capacity_bytes), ..memory };
+                Ok(OpenStore::Memory(Arc::new(MemoryStore::new(SystemClock::new(), memory))))
+            }
+            Some(StoreUrl::Disk(folder)) => open_disk(folder, bytes),
+            Some(StoreUrl::Postgres(url)) => open_postgres(url),
+            None => open_disk(Path::new(DEFAULT_DIRECTORY), bytes),
+        }
+    }
+
+    pub(crate) fn store(&self) -> Arc<dyn LimitStore> {
+        match self {
+            OpenStore::Memory(store) => Arc::<MemoryStore>::clone(store),
+            OpenStore::Disk(store) => Arc::<DiskStore>::clone(store),
+            OpenStore::Postgres(store) => Arc::<PostgresStore>::clone(store),
+        }
+    }
+
+    /// What the ready line calls it.
+    pub(crate) fn kind(&self) -> &'static str {
+        match self {
+            OpenStore::Memory(_) => "memory",
+            OpenStore::Disk(_) => "disk",
+            OpenStore::Postgres(_) => "postgres",
+        }
+    }
+
+    /// Writes down what is to be found next time.
+    pub(crate) fn stop(&self) -> Result<(), Failure> {
+        match self {
+            OpenStore::Memory(_) => Ok(()),
+            OpenStore::Postgres(store) => {
+                store.close();
+                Ok(())
+            }
+            OpenStore::Disk(store) => store.stop().map_err(|error| {
+                Failure::Failed(format!(
+                    "the store was not stopped cleanly: {error}\n\
+                     Nothing that was answered is lost; the next start recovers as after a crash."
+                ))
+            }),
+        }
+    }
+}
+
+fn open_disk(folder: &Path, bytes: Option<usize>) -> Result<OpenStore, Failure> {
+    let usual = DiskOptions::default();
+    let options = DiskOptions { capacity_bytes: bytes.unwrap_or(usual.capacity_bytes), ..usual };
+    let mut progress = RecoveryProgress::new();
+    let opened = DiskStore::open(folder, Arc::new(SystemClock::new()), options, &mut |read, total| {
+        progress.log_recovery(read, total);
+    });
+    let (store, recovery) = opened.map_err(|error| open_failure(&error))?;
+    log_recovery(&recovery);
+    Ok(OpenStore::Disk(Arc::new(store)))
+}
+
+fn open_postgres(url: &str) -> Result<OpenStore, Failure> {
+    let mut options = postgres_options(url)?;
+    if let Some(password) = environment(PASSWORD)? {
+        options = options.or_password(&password);
+    }
+    let store = PostgresStore::open(options).map_err(|error| match error {
+        OpenError::Url(_) => Failure::BadInput(error.to_string()),
+        OpenError::Unreachable { .. } => Failure::Unreachable(error.to_string()),
+        _ => Failure::Failed(error.to_string()),
+    })?;
+    Ok(OpenStore::Postgres(Arc::new(store)))
+}
+
+/// Reads the URL of a database.
+pub(crate) fn postgres_options(url: &str) -> Result<tidegate_postgres::Options, Failure> {
+    let read = tidegate_postgres::Options::parse(url).map_err(OpenError::Url);
+    read.map_err(|error| Failure::BadInput(error.to_string()))
+}
+
+/// What is worth knowing about a start.
+fn log_recovery(recovery: &RecoveryReport) {
+    let RecoveryReport { read_bytes, cut_bytes, records, took, .. } = *recovery;
+    let took = took.as_millis();
+    match recovery.previous_run {
+        PreviousRun::Created => tracing::info!("a new store"),
+        PreviousRun::Stopped => {
+            tracing::info!(read_bytes, records, took_ms = took, "the store was stopped cleanly");
+        }
+        PreviousRun::Crashed => {
+            tracing::warn!(
+                read_bytes,
+                records,
+                cut_bytes,
+                took_ms = took,
+                "the store was not stopped cleanly; recovered"
+            );
+        }
+    }
+}
+
+/// Tells how far a long recovery is.
+struct RecoveryProgress {
+    began: Instant,
+    reported_seconds: u128,
+}
+
+impl RecoveryProgress {
+    #[expect(clippy::disallowed_methods, reason = "people wait by the wall clock")]
+    fn new() -> RecoveryProgress {
+        RecoveryProgress { began: Instant::now(), reported_seconds: 0 }
+    }
+
+    /// Once a second, after the first.
+    fn log_recovery(&mut self, read: u64, total: u64) {
+        let seconds = self.began.elapsed().as_millis() / PROGRESS_INTERVAL.as_millis();
+        if seconds > self.reported_seconds {
+            self.reported_seconds = seconds;
+            let percent = (u128::from(read) * 100).checked_div(u128::from(total)).unwrap_or(100);
+            print_message(&format!("recovering the store: {percent} % of {} MiB", total >> 20));
+        }
+    }
+}

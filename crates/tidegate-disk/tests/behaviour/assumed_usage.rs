@@ -1,0 +1,114 @@
+//! Ghosts: what was not written down before a crash is taken to have been used, until that has passed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate::store::Store;
+use tidegate::{
+    Amount, Ask, Capacity, Catalog, Detail, ExpectedVersion, ItemSpec, LimitSpec, ManualClock, Order,
+    OverrideSpec, Policy, RemovalMode, Replies, Timestamp,
+};
+use tidegate_disk::DiskStore;
+use tidegate_disk::directory::SimulatedDirectory;
+
+use crate::crashes::spoken;
+use crate::store::open;
+
+const START: Timestamp = Timestamp::from_ticks(1_700_000_000_000_000_000);
+const WINDOW: Duration = Duration::from_secs(3_600);
+
+/// A key that was written down in an earlier window has used something in this one that was not.
+#[test]
+fn what_was_not_written_down_is_taken_to_have_been_used() {
+    let (directory, clock) = (Arc::new(SimulatedDirectory::new()), Arc::new(ManualClock::at(START)));
+    let store = open(&directory, &clock);
+    let item = ItemSpec::of(Policy::Interval { window: Duration::from_secs(1) }, 1_024).per_key();
+    store.put(LimitSpec::named("short").with(item), ExpectedVersion::Absent).expect("it makes sense");
+    let take = |store: &DiskStore, key: &str, count| {
+        let asks = [Ask { limit_id: "short", key: Some(key.as_bytes()), count }];
+        let (answers, lsn) = spoken(store.submit(&[Order::acquire(&asks)], Replies::new(Detail::Readings)));
+        let answer = answers.get(0).expect("one").as_ref().expect("it makes sense");
+        assert!(answer.is_granted());
+        (answers.readings(answer)[0].reading.used, lsn)
+    };
+    take(&store, "known", 100);
+    store.wait_durable(store.tip().expect("it has a log")).expect("the disk is well");
+    clock.advance(Duration::from_secs(2));
+    for key in ["known", "new"] {
+        assert_eq!(take(&store, key, 4), (4, None), "this much is not written down");
+    }
+    let image = Arc::new(directory.killed());
+    let store = open(&image, &clock);
+    for key in ["known", "new", "never seen"] {
+        assert_eq!(take(&store, key, 1).0, 5, "{key}");
+    }
+    // And it passes with the window.
+    clock.advance(Duration::from_secs(1));
+    assert_eq!(take(&store, "never seen", 1).0, 1);
+}
+
+/// The same for a row that is known by another of its items.
+#[test]
+fn a_row_that_is_known_by_halves_is_taken_to_have_used_the_other() {
+    let (directory, clock) = (Arc::new(SimulatedDirectory::new()), Arc::new(ManualClock::at(START)));
+    let store = open(&directory, &clock);
+    let window = ItemSpec::of(Policy::Interval { window: WINDOW }, 1_024).per_key();
+    let total = ItemSpec::of(Policy::Total, 700).per_key();
+    store
+        .put(LimitSpec::named("halves").with(window).with(total), ExpectedVersion::Absent)
+        .expect("it makes sense");
+    let asks = [Ask { limit_id: "halves", key: Some(b"known"), count: 4 }];
+    spoken(store.submit(&[Order::acquire(&asks)], Replies::new(Detail::Verdicts)));
+    store.wait_durable(store.tip().expect("it has a log")).expect("the disk is well");
+    let store = open(&Arc::new(directory.killed()), &clock);
+    let answers = store.submit(&[Order::peek(&asks)], Replies::new(Detail::Readings)).decided();
+    let answer = answers.get(0).expect("one").as_ref().expect("it makes sense");
+    let used: Vec<Amount> = answers.readings(answer).iter().map(|each| each.reading.used).collect();
+    assert!(used[0] == 4 && used[1] >= 4, "{used:?}");
+}
+
+/// A limit that is haunted vanishes from a file, and does not come back in time. Nobody misses its ghost.
+#[test]
+fn a_ghost_goes_with_its_limit() {
+    let (directory, clock) = (Arc::new(SimulatedDirectory::new()), Arc::new(ManualClock::at(START)));
+    let store = open(&directory, &clock);
+    let month = Duration::from_secs(30 * 86_400);
+    let item = ItemSpec::of(Policy::Interval { window: month }, 1_000).per_key();
+    store.put(LimitSpec::named("gone").with(item), ExpectedVersion::Absent).expect("it makes sense");
+    store.wait_durable(store.tip().expect("it has a log")).expect("the disk is well");
+    let directory = Arc::new(directory.killed());
+    let store = open(&directory, &clock);
+    assert!(store.remove("gone", RemovalMode::Retire));
+    store.stop().expect("the disk is well");
+    clock.advance(Duration::from_secs(8 * 86_400));
+    assert!(open(&directory, &clock).list().is_empty());
+}
+
+/// A key is allowed a hundred times as much for a while, uses some of it, and the machine dies. When the exception is over, what was used is
+/// used at the usual rate too: the ghost must not make less of it.
+#[test]
+fn a_ghost_takes_nothing_from_an_exception() {
+    let (directory, clock) = (Arc::new(SimulatedDirectory::new()), Arc::new(ManualClock::at(START)));
+    let store = open(&directory, &clock);
+    let day = Duration::from_secs(86_400);
+    let item = ItemSpec::of(Policy::Bucket { window: day, burst: Some(1_000) }, 1).per_key();
+    let until = Duration::from_nanos(START.ticks()) + Duration::from_secs(4);
+    let exception = OverrideSpec {
+        key: b"vip".to_vec(),
+        item: item.effective_name(),
+        limit: Capacity::AtMost(100),
+        until: Some(until),
+    };
+    let spec = LimitSpec { overrides: vec![exception], ..LimitSpec::named("burst").with(item) };
+    store.put(spec, ExpectedVersion::Absent).expect("it makes sense");
+    let asks = [Ask { limit_id: "burst", key: Some(b"vip"), count: 390 }];
+    let answers = store.submit(&[Order::acquire(&asks)], Replies::new(Detail::Verdicts)).decided();
+    assert!(answers.get(0).expect("one").as_ref().expect("it makes sense").is_granted());
+    store.wait_durable(store.tip().expect("it has a log")).expect("the disk is well");
+    let store = open(&Arc::new(directory.killed()), &clock);
+    clock.advance(Duration::from_secs(5));
+    let answers = store.submit(&[Order::peek(&asks)], Replies::new(Detail::Readings)).decided();
+    let answer = answers.get(0).expect("one").as_ref().expect("it makes sense");
+    let used = answers.readings(answer)[0].reading.used;
+    assert!(used >= 385, "{used} are remembered of 390");
+}

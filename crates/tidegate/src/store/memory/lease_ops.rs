@@ -1,0 +1,209 @@
+//! Giving back, renewing and settling what is held.
+//!
+//! Whoever comes to the desk has the list of limits in hand already: who waited for it at the desk could wait for somebody who
+//! changes the list, who waits for those that read it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tidegate_core::decide;
+use tidegate_core::{AskTotals, DecisionRow, Item, LeaseId, LeaseTerm, Row, Timestamp};
+
+use super::insert::{Missing, with_row};
+use super::journal::{Notes, What};
+use super::limit_table::Tenant;
+use super::locked_path::note_row;
+use super::{Desk, Limits, Shared};
+use crate::answer::OrderError;
+use crate::store::leases::{Holding, Lease, SETTLED_MEMORY};
+use crate::store::{Actual, Settlement};
+
+/// How many lapsed leases are cleared away at a time. Rows know by themselves that their leases have lapsed.
+const LAPSES_AT_A_TIME: usize = 64;
+
+impl Shared {
+    /// Clears away leases that have lapsed: their rows need not be remembered for them.
+    pub(super) fn let_lapse(&self, limits: &Limits, desk: &mut Desk, now: Timestamp) {
+        for _ in 0..LAPSES_AT_A_TIME {
+            let Some((_, lease)) = desk.leases.pop_lapsed(now) else { break };
+            for holding in lease.holdings.iter().filter(|holding| holding.pins) {
+                self.with_held(limits, holding, now, |row, _| row.remove_hold());
+            }
+        }
+        self.mind_lapses(desk);
+    }
+
+    /// When the next lease lapses.
+    pub(super) fn next_lapse(&self) -> Option<Timestamp> {
+        let next = Timestamp::from_ticks(self.next_lapse.load(Ordering::Relaxed));
+        (next.ticks() != u64::MAX).then_some(next)
+    }
+
+    /// Remembers when the next lease lapses.
+    pub(super) fn mind_lapses(&self, desk: &Desk) {
+        let next = desk.leases.next_lapse().map_or(u64::MAX, Timestamp::ticks);
+        self.next_lapse.store(next, Ordering::Relaxed);
+    }
+
+    /// The limit that a holding was charged under, if it still is the one, or comes back if its file does.
+    fn holder_of(&self, limits: &Limits, holding: &Holding) -> Option<Arc<Tenant>> {
+        let own = |tenant: &Arc<Tenant>| tenant.generation == holding.generation;
+        let current = limits.get(&holding.limit_id).map(Arc::clone);
+        current.filter(own).or_else(|| self.retired(&holding.limit_id).filter(own))
+    }
+
+    fn with_held<T>(
+        &self,
+        limits: &Limits,
+        holding: &Holding,
+        now: Timestamp,
+        change: impl FnOnce(&mut Row, Timestamp) -> T,
+    ) -> Option<T> {
+        let tenant = self.holder_of(limits, holding)?;
+        with_row(&tenant, holding.key.as_deref(), now, Missing::Ignored, |_, _, row, now| change(row, now))
+    }
+
+    pub(super) fn release(&self, id: LeaseId, notes: Option<&mut Notes>) -> bool {
+        let limits = self.limits();
+        let mut desk = self.desk();
+        // Not before: who had the desk while we waited for it may have found a lease lapsed.
+        let now = self.latest(self.clock.now());
+        self.let_lapse(&limits, &mut desk, now);
+        let released = self.give_back(&limits, &mut desk, id, now).is_some();
+        if let Some(notes) = notes.filter(|_| released) {
+            notes.deeds.push(desk.deed(What::Released { id }));
+        }
+        self.mind_lapses(&desk);
+        released
+    }
+
+    /// Takes a lease out and gives back what it holds.
+    fn give_back(&self, limits: &Limits, desk: &mut Desk, id: LeaseId, now: Timestamp) -> Option<Lease> {
+        let lease = desk.leases.remove(id)?;
+        if lease.expires_at <= now {
+            // It has lapsed, but was not cleared away yet.
+            desk.leases.insert(id, lease);
+            return None;
+        }
+        let tenure = LeaseTerm { lease: id, expires_at: lease.expires_at };
+        for holding in &lease.holdings {
+            self.with_held(limits, holding, now, |row, now| {
+                row.release(&tenure, now);
+                if holding.pins {
+                    row.remove_hold();
+                }
+            });
+        }
+        Some(lease)
+    }
+
+    pub(super) fn renew(
+        &self,
+        id: LeaseId,
+        ttl: Option<Duration>,
+        notes: Option<&mut Notes>,
+    ) -> Option<Timestamp> {
+        let limits = self.limits();
+        let mut desk = self.desk();
+        // Not before: who had the desk while we waited for it may have found a lease lapsed.
+        let now = self.latest(self.clock.now());
+        self.let_lapse(&limits, &mut desk, now);
+        let mut lease = desk.leases.remove(id)?;
+        if lease.expires_at <= now {
+            desk.leases.insert(id, lease);
+            return None;
+        }
+        let ttl = ttl.map_or(lease.ttl, |ttl| self.tick.span(ttl));
+        let tenure = LeaseTerm { lease: id, expires_at: lease.expires_at };
+        let expires_at = now.plus(ttl);
+        for holding in &lease.holdings {
+            self.with_held(&limits, holding, now, |row, now| row.renew(&tenure, expires_at, now));
+        }
+        lease.expires_at = expires_at;
+        desk.leases.insert(id, lease);
+        if let Some(notes) = notes {
+            notes.deeds.push(desk.deed(What::Renewed { id, expires_at }));
+        }
+        self.mind_lapses(&desk);
+        Some(expires_at)
+    }
+
+    pub(super) fn settle(
+        &self,
+        id: LeaseId,
+        actual: Actual<'_>,
+        mut notes: Option<&mut Notes>,
+    ) -> Result<Settlement, OrderError> {
+        let limits = self.limits();
+        let mut desk = self.desk();
+        // Not before: who had the desk while we waited for it may have found a lease lapsed.
+        let now = self.latest(self.clock.now());
+        self.let_lapse(&limits, &mut desk, now);
+        if desk.leases.was_settled(id, now) {
+            return Ok(Settlement::Settled);
+        }
+        let Some(lease) = desk.leases.get(id) else { return Ok(Settlement::Gone) };
+        actual.check(lease.asks.len())?;
+        let loads = lease.loads(|ask| actual.of(ask));
+        let Some(lease) = desk.leases.remove(id).filter(|lease| now < lease.expires_at) else {
+            return Ok(Settlement::Gone);
+        };
+        for (holding, load) in lease.holdings.iter().zip(loads) {
+            let tenure = LeaseTerm { lease: id, expires_at: lease.expires_at };
+            self.correct(&limits, tenure, holding, load, now, notes.as_deref_mut());
+        }
+        let until = now.plus(self.tick.span(SETTLED_MEMORY));
+        desk.leases.remember_settled(id, until);
+        if let Some(notes) = notes {
+            notes.deeds.push(desk.deed(What::Settled { id, until }));
+        }
+        self.mind_lapses(&desk);
+        Ok(Settlement::Settled)
+    }
+
+    /// Gives back what a holding holds, and corrects what it was charged to what this load costs.
+    fn correct(
+        &self,
+        limits: &Limits,
+        tenure: LeaseTerm,
+        holding: &Holding,
+        load: AskTotals,
+        now: Timestamp,
+        notes: Option<&mut Notes>,
+    ) {
+        let current = limits.get(&holding.limit_id).filter(|tenant| tenant.generation == holding.generation);
+        let Some(tenant) = current else {
+            self.with_held(limits, holding, now, |row, now| {
+                row.release(&tenure, now);
+                if holding.pins {
+                    row.remove_hold();
+                }
+            });
+            return;
+        };
+        let key = holding.key.as_deref();
+        with_row(tenant, key, now, Missing::Made, |edition, seat, row, now| {
+            row.release(&tenure, now);
+            if holding.pins {
+                row.remove_hold();
+            }
+            let now = row.last_charge_time().max(now);
+            let limit = &edition.limit;
+            let mut line = DecisionRow { limit, scope: seat, row, totals: load };
+            for (name, charged) in &holding.charges {
+                if let Some((index, item)) =
+                    limit.item_named(name).filter(|(_, item)| item.per() == seat.per())
+                {
+                    line.settle(index, charged, holding.version, decide::cost(item, load), now);
+                }
+            }
+            if let Some(notes) = notes {
+                let tag = key.map(|key| tenant.printer.print(key));
+                let was_charged =
+                    |item: &Item| holding.charges.iter().any(|(name, _)| **name == *item.name());
+                note_row(tenant.generation, tag, (limit, seat, line.row), now, notes, was_charged);
+            }
+        });
+    }
+}

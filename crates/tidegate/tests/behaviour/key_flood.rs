@@ -1,0 +1,228 @@
+//! More keys than there is room for: whoever was there before is counted as ever, and nobody else notices.
+//!
+//! `cargo bench -- flood` does the same to fifty million keys and looks at the clock and at the process's memory.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate::store::memory::LEAST_CAPACITY;
+use tidegate::{
+    Answer, Ask, Catalog, Detail, ExpectedVersion, Gate, Intent, ItemSpec, LimitSpec, ManualClock, Memory,
+    MemoryStore, Order, Outcome, Policy, Replies, Store, Tick, Timestamp, Unit, Verdict, Wait,
+};
+use tidegate_testkit::test_scale;
+
+/// Noon of some day.
+const NOON: Timestamp = Timestamp::from_ticks((19_000 * 86_400 + 43_200) * 1_000_000_000);
+const MIDNIGHT: Timestamp = Timestamp::from_ticks(19_001 * 86_400 * 1_000_000_000);
+
+/// What a store says it takes is looked at once in so many keys.
+const SELDOM: usize = 1_000;
+
+fn keys() -> usize {
+    test_scale::scaled(300_000)
+}
+
+/// A small store, flooded through one limit, with another limit beside it.
+struct Flooded {
+    clock: Arc<ManualClock>,
+    store: MemoryStore,
+    gate: Gate,
+    /// How much of the other limit each of its keys has used.
+    neighbours: Vec<u64>,
+}
+
+impl Flooded {
+    fn new(item: ItemSpec) -> Flooded {
+        let clock = Arc::new(ManualClock::at(NOON));
+        let memory = Memory { capacity_bytes: LEAST_CAPACITY, secret: [5, 6] };
+        let store = MemoryStore::new(Arc::clone(&clock), memory);
+        let other = ItemSpec::of(Policy::Total, 1_000_000);
+        for spec in [LimitSpec::named("flooded").with(item), LimitSpec::named("other").with(other.per_key())]
+        {
+            store.put(spec, ExpectedVersion::Absent).expect("a valid limit");
+        }
+        let gate = store.gate("flooded").expect("it was put");
+        Flooded { clock, store, gate, neighbours: vec![0; 10] }
+    }
+
+    /// Asks by the store's door, which says whether the answer was given by rule.
+    fn submit(&self, limit_id: &str, key: &[u8]) -> Answer {
+        self.put(Intent::Acquire, limit_id, key)
+    }
+
+    /// Only looks.
+    fn peek(&self, limit_id: &str, key: &[u8]) -> Answer {
+        self.put(Intent::Peek, limit_id, key)
+    }
+
+    fn put(&self, intent: Intent, limit_id: &str, key: &[u8]) -> Answer {
+        let asks = [Ask::one(limit_id, Some(key))];
+        let order = Order { intent, ..Order::acquire(&asks) };
+        let answers = self.store.submit(&[order], Replies::new(Detail::Verdicts)).now();
+        answers.get(0).expect("one answer").clone().expect("a sensible order")
+    }
+
+    fn used(&self, limit_id: &str, key: &[u8]) -> u64 {
+        let usage = self.store.usage(limit_id, Some(key)).now().expect("a known limit");
+        usage.items[0].current_count
+    }
+
+    /// Asks for keys of the other limit, an old one and one more; neither notices.
+    fn look_beside(&mut self, turn: usize) {
+        let taken = self.store.bytes();
+        assert!(taken <= LEAST_CAPACITY, "{taken} bytes");
+        let old = turn % self.neighbours.len();
+        self.neighbours.push(0);
+        for number in [old, self.neighbours.len() - 1] {
+            let answer = self.submit("other", &key(number));
+            assert!(answer.is_granted() && !answer.degraded, "key {number}: {answer:?}");
+            self.neighbours[number] += 1;
+        }
+    }
+
+    fn count_neighbours(&self) {
+        for (number, asked) in self.neighbours.iter().enumerate() {
+            assert_eq!(self.used("other", &key(number)), *asked, "key {number}");
+        }
+    }
+}
+
+fn key(number: usize) -> Vec<u8> {
+    format!("u{number:011}").into_bytes()
+}
+
+/// A bucket as its definition says: when the last unit that was spent will have come back.
+#[derive(Debug, Clone, Copy, Default)]
+struct Bucket {
+    back_at: u64,
+}
+
+const STEP: Duration = Duration::from_millis(100);
+const BURST: u64 = 3;
+
+impl Bucket {
+    /// Whether one more is granted, and if not, when it will be.
+    fn take(&mut self, now: Timestamp) -> Verdict {
+        let step = Tick::NANOSECOND.span(STEP).ticks();
+        let back_at = self.back_at.max(now.ticks()) + step;
+        if back_at <= now.ticks() + BURST * step {
+            self.back_at = back_at;
+            Verdict::Granted
+        } else {
+            Verdict::Denied(Wait::Until(Timestamp::from_ticks(back_at - BURST * step)))
+        }
+    }
+}
+
+/// Rows that are fresh again soon make room for each other: nobody is refused for want of it, however many come.
+#[test]
+fn flood_of_bucket_keys_stays_exact_while_rows_become_fresh() {
+    const REMEMBERED: usize = 64;
+    let item = ItemSpec::of(Policy::Bucket { window: STEP, burst: Some(BURST) }, 1).per_key();
+    let mut flooded = Flooded::new(item);
+    let mut last: VecDeque<(usize, Bucket)> = VecDeque::new();
+    let (mut now, mut dice) = (NOON, 1_u64);
+    let mut refused = 0;
+    for number in 0..keys() {
+        // Some five thousand rows are not fresh at any time; there is room for three times as many.
+        now = now.plus(Tick::NANOSECOND.span(Duration::from_micros(20)));
+        flooded.clock.set(now);
+        last.push_back((number, Bucket::default()));
+        // The new key, and one of the last few, which may have asked often enough.
+        dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let again = usize::try_from(dice >> 33).expect("31 bits") % last.len();
+        let mut asked = vec![last.len() - 1, again];
+        if number % 16 == 0 {
+            asked.extend([again; 3]);
+        }
+        for index in asked {
+            let (number, bucket) = &mut last[index];
+            let expected = bucket.take(now);
+            refused += usize::from(expected != Verdict::Granted);
+            if number.is_multiple_of(SELDOM) {
+                let answer = flooded.submit("flooded", &key(*number));
+                assert_eq!((answer.is_granted(), answer.degraded), (expected == Verdict::Granted, false));
+            } else {
+                assert_eq!(flooded.gate.try_acquire(&key(*number), 1), Ok(expected), "key {number}");
+            }
+        }
+        if last.len() > REMEMBERED {
+            last.pop_front();
+        }
+        if number % SELDOM == 0 {
+            flooded.look_beside(number / SELDOM);
+        }
+    }
+    assert!(refused > 0, "nobody asked too often");
+    flooded.count_neighbours();
+}
+
+const A_DAY: u64 = 3;
+
+/// Rows that last until midnight are kept until then. Once there is no room new keys are refused, and told until when.
+#[test]
+fn flood_of_day_keys_refuses_new_keys_until_midnight() {
+    let mut flooded = Flooded::new(ItemSpec::of(Policy::Calendar(Unit::Day), A_DAY).per_key());
+    let mut admitted: HashMap<usize, u64> = HashMap::new();
+    let mut turned_away = 0_usize;
+    for number in 0..keys() {
+        let peeked = (number % 8 == 0).then(|| flooded.peek("flooded", &key(number)));
+        let answer = flooded.submit("flooded", &key(number));
+        if let Some(peeked) = peeked {
+            assert_eq!(
+                (peeked.outcome, peeked.degraded),
+                (answer.outcome.clone(), answer.degraded),
+                "key {number}"
+            );
+        }
+        match &answer.outcome {
+            Outcome::Granted(_) => {
+                assert!(!answer.degraded);
+                admitted.insert(number, 1);
+            }
+            Outcome::Denied(denied) => {
+                assert!(answer.degraded, "nothing else could refuse a new key");
+                assert_eq!(denied.wait, Wait::Until(MIDNIGHT));
+                turned_away += 1;
+                if number % 16 == 0 {
+                    assert_eq!(flooded.gate.try_acquire(&key(number), 1), Ok(Verdict::Denied(denied.wait)));
+                }
+            }
+        }
+        if number % SELDOM == 0 {
+            flooded.look_beside(number / SELDOM);
+        }
+    }
+    // One limit may take half of the store.
+    assert!(admitted.len() * 32 > LEAST_CAPACITY / 2, "only {} keys found room", admitted.len());
+    assert!(turned_away > 0, "there was room for everybody");
+    flooded.clock.set(NOON.plus(Tick::NANOSECOND.span(Duration::from_secs(3_600))));
+    exact_for(&flooded, &admitted);
+    flooded.count_neighbours();
+
+    flooded.clock.set(MIDNIGHT);
+    for number in 0..admitted.len() / 2 {
+        let answer = flooded.submit("flooded", &key(keys() + number));
+        assert!(answer.is_granted() && !answer.degraded, "key {number} of the next day: {answer:?}");
+    }
+    flooded.count_neighbours();
+    let taken = flooded.store.bytes();
+    assert!(taken <= LEAST_CAPACITY, "{taken} bytes");
+}
+
+/// Every key that was admitted is at its true count, gets the rest of its day, and no more.
+fn exact_for(flooded: &Flooded, admitted: &HashMap<usize, u64>) {
+    for (&number, &count) in admitted {
+        let key = key(number);
+        assert_eq!(flooded.used("flooded", &key), count, "key {number}");
+        for asked in count..=A_DAY {
+            let expected =
+                if asked < A_DAY { Verdict::Granted } else { Verdict::Denied(Wait::Until(MIDNIGHT)) };
+            assert_eq!(flooded.gate.try_acquire(&key, 1), Ok(expected), "key {number}");
+        }
+        let answer = flooded.submit("flooded", &key);
+        assert!(!answer.is_granted() && !answer.degraded, "spent, not crowded out: {answer:?}");
+    }
+}

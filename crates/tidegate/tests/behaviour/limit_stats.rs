@@ -1,0 +1,178 @@
+//! What an operator sees of a limit: counts that are exact, read while others decide.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tidegate::{
+    Ask, Catalog, ExpectedVersion, ItemSpec, LimitSpec, Limiter, MapStore, Memory, MemoryStore, Mode, Policy,
+    RemovalMode, Store, SystemClock, Verdict,
+};
+
+use crate::stage::{seconds, slots_of};
+
+type Stage = crate::stage::Stage<MemoryStore>;
+
+/// Five in all, two for each key.
+fn five_and_two() -> LimitSpec {
+    let total = |limit| ItemSpec::of(Policy::Total, limit);
+    LimitSpec::named("l").with(total(5)).with(total(2).per_key())
+}
+
+#[test]
+fn statistics_count_every_decision() {
+    let stage = Stage::new();
+    stage.put(five_and_two());
+    let ask = |key| stage.limiter.ask("l", key).try_acquire().expect("a question").is_granted();
+    let said = ["ada", "ada", "ada", "bob", "bob", "cid", "cid", "dan"].map(ask);
+    assert_eq!(said, [true, true, false, true, true, true, false, false]);
+    assert!(stage.limiter.ask("l", "dan").peek().expect("a question").denied().is_some());
+    let seen = stage.limiter.observe("l").expect("the memory store counts");
+    assert_eq!((seen.granted, seen.refused, seen.shadowed, seen.waiting), (5, 3, 0, 0));
+    assert_eq!(
+        (seen.refused_by("all/total"), seen.refused_by("key/total"), seen.refused_by("no")),
+        (2, 1, 0)
+    );
+    assert_eq!(seen.items.iter().map(|item| item.refused).sum::<u64>(), seen.refused);
+    assert_eq!(seen.rows, Some(3), "who was only refused has no row");
+    let bytes = seen.bytes.expect("its rows are here");
+    assert!(bytes > 0 && bytes < 1 << 20, "{bytes} bytes");
+}
+
+#[test]
+fn repeated_request_is_counted_once() {
+    let stage = Stage::new();
+    stage.put(five_and_two());
+    for _ in 0..3 {
+        let question = stage.limiter.ask("l", "ada").request_id("r");
+        assert!(question.try_acquire().expect("a question").is_granted());
+    }
+    assert_eq!(stage.limiter.observe("l").map(|seen| (seen.granted, seen.refused)), Some((1, 0)));
+}
+
+#[test]
+fn shadow_refusals_are_counted_separately() {
+    let stage = Stage::new();
+    stage.put(LimitSpec { mode: Mode::Shadow, ..five_and_two() });
+    for _ in 0..7 {
+        assert!(stage.limiter.ask("l", "ada").try_acquire().expect("a question").is_granted());
+    }
+    let seen = stage.limiter.observe("l").expect("the memory store counts");
+    assert_eq!((seen.granted, seen.refused, seen.shadowed), (7, 0, 5));
+}
+
+#[test]
+fn refused_order_counts_at_binding_limit() {
+    let stage = Stage::new();
+    for (id, limit) in [("wide", 10), ("narrow", 1)] {
+        stage.put(LimitSpec::named(id).with(ItemSpec::of(Policy::Total, limit)));
+    }
+    for _ in 0..3 {
+        let asks = [Ask::one("wide", None), Ask::one("narrow", None)];
+        let _decision = stage.limiter.asks(&asks).try_acquire().expect("a question");
+    }
+    let seen = |id| stage.limiter.observe(id).map(|seen| (seen.granted, seen.refused));
+    assert_eq!((seen("wide"), seen("narrow")), (Some((1, 0)), Some((1, 2))));
+}
+
+#[test]
+fn waiting_request_is_reported() {
+    let stage = Stage::with_slots(1);
+    stage.put(LimitSpec::named("m").with(slots_of(1)));
+    let held = stage.take(1);
+    let mut first = stage.wait(1, seconds(60)).starts();
+    let second = stage.wait(1, seconds(60)).starts();
+    let waiting = |id| stage.limiter.observe(id).map(|seen| seen.waiting);
+    assert_eq!((waiting("l"), waiting("m")), (Some(2), Some(0)));
+    drop(second);
+    drop(held);
+    drop(first.is_served());
+    let seen = stage.limiter.observe("l").expect("the memory store counts");
+    assert_eq!((seen.waiting, seen.granted), (0, 2));
+    stage.ends_with(0);
+}
+
+#[test]
+fn statistics_follow_item_names_and_end_with_limit() {
+    let stage = Stage::new();
+    stage.put(five_and_two());
+    let ask = |key| stage.limiter.ask("l", key).try_acquire().expect("a question").is_granted();
+    assert_eq!(["ada", "ada", "ada"].map(ask), [true, true, false]);
+    stage.put(LimitSpec::named("l").with(ItemSpec::of(Policy::Total, 2)));
+    assert!(!ask("ada"));
+    stage.put(five_and_two());
+    assert_eq!(["bob", "bob", "bob"].map(ask), [true, true, false]);
+    let seen = stage.limiter.observe("l").expect("the memory store counts");
+    assert_eq!((seen.granted, seen.refused_by("key/total"), seen.refused_by("all/total")), (4, 2, 1));
+    assert!(stage.store.remove("l", RemovalMode::Forget));
+    assert_eq!(stage.limiter.observe("l"), None);
+    stage.put(five_and_two());
+    assert_eq!(
+        stage.limiter.observe("l").map(|seen| (seen.granted, seen.refused, seen.rows)),
+        Some((0, 0, Some(0)))
+    );
+}
+
+#[test]
+fn store_without_statistics_reports_none() {
+    let store = MapStore::new(SystemClock::new(), 7);
+    store.put(five_and_two(), ExpectedVersion::Absent).expect("a valid limit");
+    let limiter = Limiter::new(Arc::new(store));
+    assert!(limiter.ask("l", "ada").try_acquire().expect("a question").is_granted());
+    assert_eq!(limiter.observe("l"), None);
+    assert_eq!(Limiter::in_memory().observe("l"), None, "nor does anybody of a limit that is not there");
+}
+
+/// Whoever looks sees counts that only rise, no more than was asked, and in the end all of it.
+#[test]
+fn statistics_can_be_read_during_decisions() {
+    const THREADS: u64 = 3;
+    const ASKS: u64 = 4_000;
+    let store = MemoryStore::new(SystemClock::new(), Memory::default());
+    let half = ItemSpec::of(Policy::Total, THREADS * ASKS / 2);
+    store.put(LimitSpec::named("l").with(half), ExpectedVersion::Absent).expect("a valid limit");
+    let (gate, limiter) = (store.gate("l").expect("it was put"), Limiter::new(Arc::new(store.clone())));
+    let done = AtomicBool::new(false);
+    let granted = std::thread::scope(|scope| {
+        let watcher = scope.spawn(|| {
+            let (mut before, mut looks) = ((0, 0), 0);
+            while !done.load(Ordering::Relaxed) {
+                let seen = limiter.observe("l").expect("the memory store counts");
+                assert!(before.0 <= seen.granted && before.1 <= seen.refused, "counts rise");
+                assert!(seen.granted + seen.refused <= THREADS * ASKS, "no more than was asked");
+                before = (seen.granted, seen.refused);
+                looks += 1;
+            }
+            looks
+        });
+        let askers: Vec<_> = (0..THREADS)
+            .map(|_| {
+                scope.spawn(|| (0..ASKS).filter(|_| gate.try_acquire(b"", 1) == Ok(Verdict::Granted)).count())
+            })
+            .collect();
+        let granted: usize = askers.into_iter().map(|asker| asker.join().expect("no panic")).sum();
+        done.store(true, Ordering::Relaxed);
+        assert!(watcher.join().expect("no panic") > 0, "nobody looked");
+        granted as u64
+    });
+    let seen = store.observe("l").expect("the memory store counts");
+    assert_eq!((granted, seen.granted, seen.refused), (THREADS * ASKS / 2, granted, THREADS * ASKS / 2));
+    assert_eq!(seen.items[0].refused, seen.refused);
+}
+
+#[test]
+fn store_size_sums_all_limits() {
+    let stage = Stage::new();
+    let before = stage.store.extent().expect("the memory store counts");
+    assert_eq!(before.leases, 0);
+    stage.put(LimitSpec::named("a").with(slots_of(5)));
+    stage.put(five_and_two());
+    let held = stage.limiter.ask("a", "ada").try_acquire().expect("a question");
+    assert!(stage.limiter.ask("l", "ada").try_acquire().expect("a question").is_granted());
+    let after = stage.store.extent().expect("the memory store counts");
+    assert_eq!((after.leases, after.bytes), (1, stage.store.bytes()));
+    assert!(before.bytes < after.bytes && after.bytes <= after.budget_bytes, "{before:?} {after:?}");
+    assert_eq!(after.budget_bytes, before.budget_bytes);
+    drop(held);
+    assert_eq!(stage.store.extent().map(|extent| extent.leases), Some(0));
+    assert_eq!(MapStore::new(SystemClock::new(), 7).extent(), None, "the plain store does not count");
+}
