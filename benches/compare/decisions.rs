@@ -2,7 +2,7 @@
 //!
 //! With two threads the figure is what each of them spends on one of its own decisions: twice the decisions are made in it.
 
-use tidegate::SystemClock;
+use tidegate::clock::SystemClock;
 use tidegate_bench::subjects::submit::{MAP, SUBMIT, Submit};
 use tidegate_bench::subjects::tidegate::{NAME, Tidegate};
 use tidegate_bench::{Figures, Keys, Plan, Reach, Rule, Shape, Subject, measure};

@@ -11,7 +11,7 @@
 //! notice. Handles do not tell what was answered by rule; one question in a thousand goes by the store's door, which does.
 
 use serde_json::{Value, json};
-use tidegate::{Clock, SystemClock};
+use tidegate::clock::{Clock, SystemClock};
 use tidegate_bench::subjects::tidegate::Tidegate;
 use tidegate_bench::{Asker, Reach, Rule, Said, keys, machine};
 

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use serde_json::json;
-use tidegate::SystemClock;
+use tidegate::clock::SystemClock;
 use tidegate_bench::subjects::tidegate::Tidegate;
 use tidegate_bench::{Reach, Rule, Subject, keys, machine};
 

@@ -1,7 +1,7 @@
 //! Bytes for each key that is remembered: how much a process grows that does nothing else.
 
 use serde_json::{Value, json};
-use tidegate::SystemClock;
+use tidegate::clock::SystemClock;
 use tidegate_bench::subjects::submit::{MAP, Submit};
 use tidegate_bench::subjects::tidegate::{NAME, Tidegate};
 use tidegate_bench::{Reach, Rule, Subject, keys, machine};

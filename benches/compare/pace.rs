@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tidegate::{ManualClock, Timestamp};
+use tidegate::clock::ManualClock;
+use tidegate::model::Timestamp;
 use tidegate_bench::subjects::tidegate::Tidegate;
 use tidegate_bench::{Asker, Reach, Rule, Said, keys, machine};
 

@@ -11,7 +11,8 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tidegate::{Clock, Timestamp};
+use tidegate::clock::Clock;
+use tidegate::model::Timestamp;
 use tidegate_bench::subjects::submit::{Submit, Together};
 use tidegate_bench::subjects::tidegate::Tidegate;
 use tidegate_bench::{Asker, Keys, Reach, Rule, Shape, Subject};

@@ -5,7 +5,8 @@ pub mod tidegate;
 
 use std::time::Duration;
 
-use ::tidegate::{Catalog, ExpectedVersion, ItemSpec, LimitSpec, Policy, Precision, Unit};
+use ::tidegate::catalog::{Catalog, ExpectedVersion};
+use ::tidegate::model::{ItemSpec, LimitSpec, Policy, Precision, Unit};
 
 use crate::rule::{Reach, Rule};
 

@@ -13,11 +13,12 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::Request;
 use axum::routing::get;
+use tidegate::Limiter;
+use tidegate::catalog::{Catalog, ExpectedVersion};
+use tidegate::clock::ManualClock;
 use tidegate::layer::{Asking, http};
-use tidegate::{
-    Catalog, ExpectedVersion, ItemSpec, LimitSpec, Limiter, ManualClock, Memory, MemoryStore, Policy,
-    Precision, Timestamp,
-};
+use tidegate::model::{ItemSpec, LimitSpec, Policy, Precision, Timestamp};
+use tidegate::store::{Memory, MemoryStore};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 

@@ -10,8 +10,9 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
+use tidegate::clock::ManualClock;
+use tidegate::model::Timestamp;
 use tidegate::stream::{Gate, LimitExt, Rate, Refusal, RefusedBy, Rules};
-use tidegate::{ManualClock, Timestamp};
 
 struct Message {
     second: u64,

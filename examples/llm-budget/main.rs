@@ -9,7 +9,10 @@ use std::error::Error;
 use std::io::Write;
 use std::time::Duration;
 
-use tidegate::{Actual, Decision, ExpectedVersion, ItemSpec, LimitSpec, Limiter, Policy, Precision};
+use tidegate::catalog::ExpectedVersion;
+use tidegate::model::{ItemSpec, LimitSpec, Policy, Precision};
+use tidegate::store::Actual;
+use tidegate::{AcquireError, Limiter};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -40,22 +43,23 @@ pub(crate) async fn story(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
 /// One call, as a line for people.
 async fn call(limiter: &Limiter, estimate: u64, truth: u64) -> Result<String, Box<dyn Error>> {
     let question = limiter.ask("llm", "acme").count(estimate).hold().readings();
-    let granted = match question.try_acquire()? {
-        Decision::Granted(granted) => granted,
-        Decision::Denied(denial) => {
+    let granted = match question.try_acquire() {
+        Ok(permit) => permit,
+        Err(AcquireError::Refused(denial)) => {
             let left = denial.readings()[0].reading.remaining.unwrap_or_default();
             return Ok(format!("refused, it may cost {estimate} and {left} are left"));
         }
+        Err(error) => return Err(error.into()),
     };
     let held = granted.readings()[0].reading.remaining.unwrap_or_default();
     let lease = granted.into_lease().ok_or("a hold comes with a lease")?;
     lease.keep_alive();
     let cost = ask_the_model(truth).await;
     lease.settle(Actual::Every(cost))?;
-    let left = limiter.ask("llm", "acme").count(0).readings().peek()?;
+    let left = limiter.ask("llm", "acme").count(0).readings().peek();
     let readings = match &left {
-        Decision::Granted(granted) => granted.readings(),
-        Decision::Denied(denial) => denial.readings(),
+        Ok(permit) => permit.readings(),
+        Err(error) => error.readings(),
     };
     let left = readings[0].reading.remaining.unwrap_or_default();
     Ok(format!("held {estimate} with {held} beside it, cost {cost}, {left} left"))

@@ -7,10 +7,11 @@ use std::error::Error;
 use std::io::Write;
 use std::sync::Arc;
 
-use tidegate::{
-    Ask, Catalog, Clock, Decision, ExpectedVersion, Limiter, ManualClock, Memory, MemoryStore, Timestamp,
-    file,
-};
+use tidegate::catalog::{Catalog, ExpectedVersion};
+use tidegate::clock::{Clock, ManualClock};
+use tidegate::model::{Ask, Timestamp};
+use tidegate::store::{Memory, MemoryStore};
+use tidegate::{AcquireError, Limiter, file};
 
 const LIMITS: &str = "
 limits:
@@ -47,13 +48,14 @@ pub(crate) fn story(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
 /// What a login page would say.
 fn try_login(limiter: &Limiter, user: &str, address: &str) -> Result<String, Box<dyn Error>> {
     let asks = [Ask::one("user", Some(user.as_bytes())), Ask::one("address", Some(address.as_bytes()))];
-    Ok(match limiter.asks(&asks).try_acquire()? {
-        Decision::Granted(_) => "heard".to_owned(),
-        Decision::Denied(denial) => {
+    Ok(match limiter.asks(&asks).try_acquire() {
+        Ok(_) => "heard".to_owned(),
+        Err(AcquireError::Refused(denial)) => {
             // A sliding window always has an end; it is told in whole seconds, rounded up.
             let seconds = denial.retry_after().unwrap_or_default().as_nanos().div_ceil(1_000_000_000);
             format!("too many tries for this {}, try again in {seconds} s", denial.limit_id())
         }
+        Err(error) => return Err(error.into()),
     })
 }
 

@@ -8,7 +8,9 @@ use std::error::Error;
 use std::io::Write;
 use std::time::Duration;
 
-use tidegate::{Charge, Decision, ExpectedVersion, ItemSpec, LimitSpec, Limiter, Policy};
+use tidegate::catalog::ExpectedVersion;
+use tidegate::model::{Charge, ItemSpec, LimitSpec, Policy};
+use tidegate::{AcquireError, Limiter};
 use tokio::sync::mpsc;
 
 #[tokio::main(flavor = "current_thread")]
@@ -52,15 +54,15 @@ async fn work(limiter: Limiter, job: (&str, u64, Duration, u32), news: mpsc::Unb
         let _ = news.send(format!("{name} ({weight}) {what}"));
     };
     match limiter.ask_all("workers").count(weight).acquire_within(patience).await {
-        Ok(Decision::Granted(granted)) => {
-            let _slots = granted.into_lease();
+        Ok(permit) => {
+            let _slots = permit.into_lease();
             tell("starts");
             for _ in 0..steps {
                 tokio::task::yield_now().await;
             }
             tell("is done");
         }
-        Ok(Decision::Denied(_)) => tell("does not wait"),
+        Err(AcquireError::Refused(_)) => tell("does not wait"),
         Err(error) => tell(&format!("cannot ask: {error}")),
     }
 }

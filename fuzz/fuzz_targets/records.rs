@@ -11,8 +11,12 @@ use libfuzzer_sys::fuzz_target;
 use tidegate::catalog::RemovalMode;
 use tidegate::store::Store;
 use tidegate::store::memory::Restore;
-use tidegate::store::memory::journal::{Journal, Tag, Text};
-use tidegate::{Replies, Ask, Catalog, Detail, ManualClock, Memory, Order};
+use tidegate::store::journal::{Journal, Tag, Text};
+use tidegate::catalog::Catalog;
+use tidegate::clock::ManualClock;
+use tidegate::model::{Ask, Order};
+use tidegate::reply::{Replies, Detail};
+use tidegate::store::Memory;
 use tidegate_core::Timestamp;
 use tidegate_disk::record::RecordReader;
 

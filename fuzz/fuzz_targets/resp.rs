@@ -8,7 +8,10 @@
 use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
-use tidegate::{ExpectedVersion, LimitStore, ItemSpec, LimitSpec, ManualClock, MapStore, Policy, Timestamp};
+use tidegate::catalog::ExpectedVersion;
+use tidegate::clock::ManualClock;
+use tidegate::model::{ItemSpec, LimitSpec, Policy, Timestamp};
+use tidegate::store::{LimitStore, MapStore};
 use tidegate_server::resp::{RespService, Authenticator, RespSession, FeedNext};
 use tidegate_server::tokens::Permissions;
 

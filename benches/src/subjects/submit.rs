@@ -1,7 +1,10 @@
 //! Tidegate by its door, [`Store::submit`]: what servers, batches of orders and stores without handles go through.
 
 use tidegate::store::memory::DEFAULT_CAPACITY;
-use tidegate::{Answer, Ask, Clock, Detail, MapStore, MemoryStore, Order, OrderError, Replies, Store};
+use tidegate::clock::Clock;
+use tidegate::model::{Ask, Order};
+use tidegate::reply::{OrderReply, Detail, OrderError, Replies};
+use tidegate::store::{MapStore, MemoryStore, Store};
 
 use super::put;
 use super::tidegate::memory;
@@ -129,7 +132,7 @@ impl<S: Store> Asker for Submitter<'_, S> {
     }
 }
 
-fn said(answer: Option<&Result<Answer, OrderError>>) -> Said {
+fn said(answer: Option<&Result<OrderReply, OrderError>>) -> Said {
     match answer {
         Some(Ok(answer)) if answer.degraded && answer.is_granted() => Said::GrantedByRule,
         Some(Ok(answer)) if answer.degraded => Said::RefusedByRule,
@@ -141,7 +144,8 @@ fn said(answer: Option<&Result<Answer, OrderError>>) -> Said {
 
 #[cfg(test)]
 mod tests {
-    use tidegate::{ManualClock, Timestamp};
+    use tidegate::clock::ManualClock;
+    use tidegate::model::Timestamp;
 
     use super::*;
     use crate::keys::Keys;

@@ -1,7 +1,11 @@
 //! Tidegate as a subject: the memory store, asked through its handles.
 
 use tidegate::store::memory::DEFAULT_CAPACITY;
-use tidegate::{Clock, Gate, Gates, Memory, MemoryStore, OrderError, Store, Verdict};
+use tidegate::clock::Clock;
+use tidegate::model::Verdict;
+use tidegate::reply::OrderError;
+use tidegate::store::{Memory, MemoryStore, Store};
+use tidegate::store::memory::{MemoryHandle, MemoryHandleSet};
 
 use super::put;
 use super::submit::Submitter;
@@ -44,7 +48,7 @@ impl Tidegate {
 
     /// An asker for one limit of several, as if it were the only one.
     pub fn asker_of(&self, limit: usize) -> Box<dyn Asker + '_> {
-        Box::new(One(self.store.gate(&self.limits[limit].0).expect("it was put")))
+        Box::new(One(self.store.handle(&self.limits[limit].0).expect("it was put")))
     }
 
     /// The same by the store's door, which also says what was answered by rule.
@@ -81,7 +85,7 @@ impl Subject for Tidegate {
         let ids: Vec<&str> = self.limits.iter().map(|(id, _)| id.as_str()).collect();
         let reaches: Vec<Reach> = self.limits.iter().map(|(_, reach)| *reach).collect();
         assert_eq!(reaches, SET, "the only set that is asked for");
-        Box::new(Set(self.store.gates(&ids).expect("they were put")))
+        Box::new(Set(self.store.handle_set(&ids).expect("they were put")))
     }
 
     fn knows_batches(&self) -> bool {
@@ -94,7 +98,7 @@ impl Subject for Tidegate {
 }
 
 /// Asks one limit.
-struct One(Gate);
+struct One(MemoryHandle);
 
 impl Asker for One {
     #[inline]
@@ -114,7 +118,7 @@ impl Asker for One {
 }
 
 /// Asks several limits together, all or nothing.
-struct Set(Gates);
+struct Set(MemoryHandleSet);
 
 impl Asker for Set {
     #[inline]
@@ -138,7 +142,8 @@ fn nonsense(rejection: &OrderError) -> ! {
 
 #[cfg(test)]
 mod tests {
-    use tidegate::{ManualClock, Timestamp};
+    use tidegate::clock::ManualClock;
+    use tidegate::model::Timestamp;
 
     use super::*;
     use crate::keys::Keys;

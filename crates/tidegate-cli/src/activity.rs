@@ -58,7 +58,7 @@ fn window(value: &str) -> Result<Duration, String> {
 
 #[cfg(test)]
 mod tests {
-    use tidegate::Capacity;
+    use tidegate::model::Capacity;
 
     use super::*;
 

@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 
 use serde::Serialize;
-use tidegate::LimitSpec;
 use tidegate::file::{self, Diagnostic, Diagnostics, FileKind, Severity};
+use tidegate::model::LimitSpec;
 use tidegate::text::StoreUrl;
 
 use crate::args::CheckArgs;

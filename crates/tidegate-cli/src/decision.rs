@@ -3,7 +3,8 @@
 
 use std::time::Duration;
 
-use tidegate::{Answer, Outcome, Replies, Timestamp, Wait};
+use tidegate::model::{Timestamp, Wait};
+use tidegate::reply::{OrderReply, Outcome, Replies};
 use tidegate_server::http::decision_json::{DecisionFields, DecisionVerdict, LeaseFields, write_fields};
 
 use crate::instant;
@@ -16,7 +17,7 @@ pub(crate) struct DecisionWriter {
 
 impl DecisionWriter {
     /// Appends the fields of a decision, from `"allowed"` to `"readings"`, without the braces around them.
-    pub(crate) fn write(&mut self, answer: &Answer, answers: &Replies, out: &mut Vec<u8>) {
+    pub(crate) fn write(&mut self, answer: &OrderReply, answers: &Replies, out: &mut Vec<u8>) {
         let verdict =
             match &answer.outcome {
                 Outcome::Granted(grant) => DecisionVerdict::Granted(grant.as_ref().map(|grant| {

@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use tidegate::{Tick, Timestamp};
+use tidegate::model::{Tick, Timestamp};
 use tidegate_core::time::LAST_SECOND;
 
 use crate::json;

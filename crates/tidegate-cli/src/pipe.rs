@@ -17,12 +17,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use tidegate::catalog::{Catalog, ExpectedVersion};
+use tidegate::clock::{Clock, ManualClock, SystemClock};
+use tidegate::model::{Ask, Order, Tick, Timestamp};
+use tidegate::reply::{Detail, Replies};
 use tidegate::store::map::LOOK_AHEAD;
+use tidegate::store::{MapStore, Store};
 use tidegate::stream::{Fate, Rules};
-use tidegate::{
-    Ask, Catalog, Clock, Detail, ExpectedVersion, ManualClock, MapStore, Order, Replies, Store, SystemClock,
-    Tick, Timestamp,
-};
 use tidegate_core::limit::item_errors;
 
 use crate::args::{OnError, PipeArgs};

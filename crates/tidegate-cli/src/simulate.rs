@@ -27,8 +27,8 @@ use std::path::Path;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 
-use tidegate::LimitSpec;
 use tidegate::file;
+use tidegate::model::LimitSpec;
 
 use crate::args::SimulateArgs;
 use crate::{Failure, color_of_stderr, print_message, read_whole, stoppable_input, unwritable};

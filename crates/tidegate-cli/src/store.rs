@@ -22,7 +22,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use serde::Serialize;
-use tidegate::Timestamp;
+use tidegate::model::Timestamp;
 use tidegate_disk::directory::{Directory, RealDirectory};
 use tidegate_disk::wal::{self, BackupError, OpenError};
 

@@ -16,10 +16,11 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate::catalog::{Catalog, ExpectedVersion};
 use tidegate::clock::SystemClock;
-use tidegate::{
-    Amount, Ask, Catalog, Detail, ExpectedVersion, ItemSpec, LimitSpec, Order, Policy, Replies, Store,
-};
+use tidegate::model::{Amount, Ask, ItemSpec, LimitSpec, Order, Policy};
+use tidegate::reply::{Detail, Replies};
+use tidegate::store::Store;
 use tidegate_disk::{DiskOptions, DiskStore, Maintenance, RecoveryReport};
 
 /// What went wrong, in words for the person who ran it.
@@ -132,8 +133,9 @@ fn charge(store: &DiskStore, keys: usize) -> Result<(), Failure> {
             names.iter().map(|name| [Ask::one(LIMIT, Some(name.as_bytes()))]).collect();
         let orders: Vec<Order<'_>> = asks.iter().map(|asks| Order::acquire(asks)).collect();
         buffer = store.submit(&orders, buffer).decided();
-        let granted =
-            |answer: &Result<tidegate::Answer, _>| answer.as_ref().is_ok_and(tidegate::Answer::is_granted);
+        let granted = |answer: &Result<tidegate::reply::OrderReply, _>| {
+            answer.as_ref().is_ok_and(tidegate::reply::OrderReply::is_granted)
+        };
         if !buffer.iter().all(granted) {
             return Err("a key was refused".into());
         }

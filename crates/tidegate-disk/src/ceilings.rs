@@ -23,7 +23,7 @@ use std::hash::BuildHasher;
 use std::sync::{Mutex, PoisonError};
 
 use hashbrown::{DefaultHashBuilder, HashMap};
-use tidegate::store::memory::journal::{Charge, Tag};
+use tidegate::store::journal::{Charge, Tag};
 use tidegate_core::usage_record::NO_END;
 use tidegate_core::{Amount, Capacity, Law, Limit, Span, Timestamp, UsageRecord};
 

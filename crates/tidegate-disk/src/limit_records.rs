@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use hashbrown::HashMap;
 use tidegate::catalog::RemovalMode;
-use tidegate::store::memory::journal::{Journal, Tag, Text};
+use tidegate::store::journal::{Journal, Tag, Text};
 use tidegate::store::{Lsn, Unavailable};
 use tidegate_core::{Amount, Durability, Limit, Timestamp};
 

@@ -36,7 +36,7 @@
 //! one: a store that does not understand a record does not know how many units were granted.
 
 use tidegate::catalog::RemovalMode;
-use tidegate::store::memory::journal::{LeaseNote, Origin, Tag, Text, What};
+use tidegate::store::journal::{LeaseNote, Origin, Tag, Text, What};
 use tidegate::store::memory::restoring::{Counters, Restore, RestoreError, Spread, StoredLimit};
 use tidegate_core::usage_record::NO_END;
 use tidegate_core::{Amount, ItemLineage, LeaseId, Span, Timestamp, UsageRecord};

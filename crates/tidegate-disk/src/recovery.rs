@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use hashbrown::HashMap;
 use tidegate::clock::Clock;
 use tidegate::store::Lsn;
-use tidegate::store::memory::journal::Journal;
+use tidegate::store::journal::Journal;
 use tidegate::store::memory::restoring::{Restore, RestoreError};
-use tidegate::{Memory, MemoryStore};
+use tidegate::store::{Memory, MemoryStore};
 use tidegate_core::{Amount, Timestamp};
 
 use crate::ceilings;

@@ -24,18 +24,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use tidegate::answer::{OrderError, Replies};
 use tidegate::catalog::{
     ApplyError, Catalog, Edit, EditOutcome, ExpectedVersion, Origin, PutError, RemovalMode, Watcher,
 };
 use tidegate::clock::Clock;
-use tidegate::store::memory::journal::{Charge, Notes};
+use tidegate::reply::{OrderError, Replies};
+use tidegate::store::journal::{Charge, Notes};
 use tidegate::store::memory::walking::Sight;
 use tidegate::store::{
     Actual, Atomicity, Capabilities, CompactBatch, CompactReplies, LimitStats, LogSize, Lsn, Reach,
     Settlement, Store, StoreSize, Survival, Unavailable, Usage,
 };
-use tidegate::{MemoryStore, StoreReply};
+use tidegate::store::{MemoryStore, StoreReply};
 use tidegate_core::{
     Ask, Durability, Hold, Intent, Item, Law, LeaseId, LeaseTerm, Limit, LimitSpec, Order, Timestamp,
     UsageRecord,

@@ -3,8 +3,8 @@
 //! A level with no value, `-1` or `inherit` defers to the next level; `0` and `unlimited` are values. The two per-client
 //! fields cascade independently. `maxQps` and `maxConnections` do not cascade: each applies at its own level.
 
-use tidegate::Capacity;
 use tidegate::file::gateway::Allowance;
+use tidegate::model::Capacity;
 
 /// The level at which a client's rule is configured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -9,10 +9,10 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tidegate::Memory;
 use tidegate::catalog::ApplyError;
 use tidegate::clock::{Clock, SystemClock};
 use tidegate::file::GatewaySpec;
+use tidegate::store::Memory;
 use tidegate_net::{Shutdown, listen};
 use tokio::sync::Notify;
 use tokio::time::Instant;

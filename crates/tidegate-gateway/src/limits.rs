@@ -33,13 +33,13 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use hashbrown::HashMap;
 use tidegate::catalog::ApplyError;
+use tidegate::catalog::{Catalog, Edit, ExpectedVersion, RemovalMode};
 use tidegate::clock::Clock;
 use tidegate::file::GatewaySpec;
 use tidegate::file::gateway::{Allowance, RateLimits, Window};
-use tidegate::{
-    Ask, Capacity, Catalog, Denied, Detail, Edit, ExpectedVersion, LeaseId, LimitSpec, Memory, MemoryStore,
-    Order, OrderError, Outcome, RemovalMode, Replies, Store, Wait,
-};
+use tidegate::model::{Ask, Capacity, LeaseId, LimitSpec, Order, Wait};
+use tidegate::reply::{Detail, OrderError, OrderRefusal, Outcome, Replies};
+use tidegate::store::{Memory, MemoryStore, Store};
 
 pub use connection_permit::ConnectionPermit;
 pub use plan::{LimitLevel, LimitPlan};
@@ -514,7 +514,7 @@ fn plans(rules: &LimitRules) -> Plans {
 fn refusal(
     kind: RefusalKind,
     planned: &[PlannedLimit],
-    denied: &Denied,
+    denied: &OrderRefusal,
     retry_after: Option<Duration>,
     degraded: bool,
 ) -> LimitRefusal {

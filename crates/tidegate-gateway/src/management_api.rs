@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use tidegate::Capacity;
+use tidegate::model::Capacity;
 use tidegate_net::metrics_page;
 
 use crate::endpoints::UpstreamBackend;

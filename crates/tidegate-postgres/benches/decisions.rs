@@ -21,9 +21,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tidegate::{
-    Ask, Catalog, Detail, ExpectedVersion, ItemSpec, LimitSpec, Order, Policy, Replies, Store, StoreReply,
-};
+use tidegate::catalog::{Catalog, ExpectedVersion};
+use tidegate::model::{Ask, ItemSpec, LimitSpec, Order, Policy};
+use tidegate::reply::{Detail, Replies};
+use tidegate::store::{Store, StoreReply};
 use tidegate_postgres::{Options, PostgresStore};
 use tokio::task::JoinHandle;
 use tokio_postgres::NoTls;

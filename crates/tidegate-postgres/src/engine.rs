@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use deadpool_postgres::Object;
-use tidegate::answer::{Outcome, Replies};
 use tidegate::catalog::{ApplyError, Edit, EditOutcome, Origin};
+use tidegate::reply::{Outcome, Replies};
 use tidegate::store::Unavailable;
 use tidegate_core::LeaseId;
 

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use deadpool_postgres::Object;
-use tidegate::answer::{Outcome, Replies};
 use tidegate::catalog::{Change, Watcher};
+use tidegate::reply::{Outcome, Replies};
 use tidegate::store::{ItemCount, LimitStats};
 use tidegate_core::{Intent, Tick};
 

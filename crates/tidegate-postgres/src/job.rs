@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use tidegate::answer::{OrderError, Outcome, Replies};
+use tidegate::reply::{OrderError, Outcome, Replies};
 use tidegate::store::map::excerpt::Excerpt;
 use tidegate::store::{Actual, Settlement, Unavailable, Usage};
 use tidegate_core::{Amount, Ask, Hold, Intent, LeaseId, LeaseTerm, Order, Timestamp};
@@ -232,7 +232,8 @@ fn say<T>(tell: Tell<T>, done: Option<T>) {
 
 /// The leases of grants whose askers have gone and will not come again.
 fn unheard(orders: &[OwnOrder], answers: &Replies) -> Vec<LeaseId> {
-    let lease = |(order, answer): (&OwnOrder, &Result<tidegate::Answer, OrderError>)| match answer {
+    let lease = |(order, answer): (&OwnOrder, &Result<tidegate::reply::OrderReply, OrderError>)| match answer
+    {
         Ok(answer) if order.request_id.is_none() => match &answer.outcome {
             Outcome::Granted(Some(grant)) => Some(grant.lease),
             _ => None,

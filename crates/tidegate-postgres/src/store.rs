@@ -4,10 +4,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tidegate::answer::{OrderError, Replies};
 use tidegate::catalog::{
     ApplyError, Catalog, Edit, EditOutcome, ExpectedVersion, Origin, PutError, RemovalMode, Watcher,
 };
+use tidegate::reply::{OrderError, Replies};
 use tidegate::store::{
     Actual, Atomicity, Capabilities, Later, LimitStats, Reach, Settlement, Store, StoreReply, Survival,
     Unavailable, Usage,

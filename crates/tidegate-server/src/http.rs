@@ -46,9 +46,11 @@ use ::http::request::Parts;
 use ::http::{HeaderValue, Method, Request, Response, StatusCode};
 use bytes::Bytes;
 use serde::Serialize;
+use tidegate::Limiter;
 use tidegate::activity::Activity;
+use tidegate::model::Tick;
 use tidegate::store::{Capabilities, Survival, Unavailable, durable};
-use tidegate::{LimitStore, Limiter, StoreReply, Tick};
+use tidegate::store::{LimitStore, StoreReply};
 use tidegate_net::Shutdown;
 use tokio::sync::Semaphore;
 

@@ -1,6 +1,6 @@
 //! The service `tidegate serve`: an HTTP API and RESP over a store.
 //!
-//! Each protocol turns its wire types into [`Order`](tidegate::Order)s and [`Replies`](tidegate::Replies) into its wire types.
+//! Each protocol turns its wire types into [`Order`](tidegate::model::Order)s and [`Replies`](tidegate::reply::Replies) into its wire types.
 //! [`http`] and [`resp`] have no sockets: requests and bytes go in, responses and bytes come out. [`serve`] has the sockets and the
 //! threads. The store is known by its trait only.
 

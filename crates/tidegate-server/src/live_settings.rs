@@ -1,7 +1,7 @@
 //! The settings in use: limits, tokens and activity rules from the file.
 //!
 //! Startup and reload use the same call. All settings are checked first. Then the limits change in one transaction
-//! ([`Catalog::apply`](tidegate::Catalog::apply)), and the tokens change when that is durable. A failure changes nothing, with one
+//! ([`Catalog::apply`](tidegate::catalog::Catalog::apply)), and the tokens change when that is durable. A failure changes nothing, with one
 //! exception: if the store's log fails during the change, the error says so, and the limits after a restart are unknown.
 //!
 //! The file wins. A limit that was created over the API and later appears in the file is managed by the file from then on, with the
@@ -25,9 +25,11 @@ use std::collections::HashSet;
 
 use tidegate::activity::{self, Activity, TaskOwner};
 use tidegate::catalog::{ApplyError, Origin, PutError};
+use tidegate::catalog::{Edit, EditOutcome, ExpectedVersion, RemovalMode};
 use tidegate::file::{ActivitySpec, ServerSpec, Settings, StoreSpec, is_reserved};
+use tidegate::model::{LimitSpec, SpecError};
+use tidegate::store::LimitStore;
 use tidegate::store::{Unavailable, wait_durable};
-use tidegate::{Edit, EditOutcome, ExpectedVersion, LimitSpec, LimitStore, RemovalMode, SpecError};
 
 use crate::resp::described_buckets::RESERVED_ID_MESSAGE;
 use crate::tokens::{SharedTokens, TokenTable};

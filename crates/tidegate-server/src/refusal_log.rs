@@ -15,7 +15,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tidegate::{Tick, Timestamp};
+use tidegate::model::{Tick, Timestamp};
 
 use crate::metrics::Protocol;
 use crate::resp::described_buckets::{self, RESERVED_PREFIX};

@@ -33,7 +33,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use tidegate::LimitStore;
+use tidegate::store::LimitStore;
 use tidegate_net::{Shutdown, listen};
 use tokio::sync::Notify;
 

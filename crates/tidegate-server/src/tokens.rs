@@ -32,8 +32,8 @@ pub use authenticator::Authenticator;
 use sha2::{Digest, Sha256};
 pub use shared_tokens::SharedTokens;
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
-use tidegate::SpecError;
 pub use tidegate::file::{Role, TokenSpec};
+use tidegate::model::SpecError;
 
 /// Prefix of all tokens, so that people and secret scanners recognize them.
 const TOKEN_PREFIX: &str = "tg_";

@@ -8,16 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::catalog::{ApplyError, Origin, PutError, Watcher};
+use tidegate::catalog::{Catalog, Edit, EditOutcome, ExpectedVersion, RemovalMode};
+use tidegate::model::{Ask, Hold, Intent, LeaseId, LeaseTerm, Limit, LimitSpec, Order, Timestamp, Verdict};
+use tidegate::reply::{Detail, ItemReading, OrderError, OrderRefusal, OrderReply, Outcome, Replies};
 use tidegate::store::bid::MOST_LIMITS;
 use tidegate::store::{
     Actual, Capabilities, CompactBatch, CompactReplies, CompactRequest, LimitStats, Lsn, Settlement,
     Unavailable, Usage,
 };
-use tidegate::{
-    Answer, Ask, Catalog, Denied, Detail, Edit, EditOutcome, ExpectedVersion, Hold, Intent, ItemReading,
-    LeaseId, LeaseTerm, Limit, LimitSpec, LimitStore, Order, OrderError, Outcome, RemovalMode, Replies,
-    Store, StoreReply, Timestamp, Verdict,
-};
+use tidegate::store::{LimitStore, Store, StoreReply};
 
 /// The adapter.
 pub struct CompactAdapter {
@@ -58,7 +57,13 @@ impl CompactAdapter {
                 Verdict::Granted => Outcome::Granted(None),
                 Verdict::Denied(wait) => {
                     let first = (Arc::clone(&limit), item);
-                    Outcome::Denied(Denied { limit: Arc::clone(&limit), item, wait, first, lapses_at: None })
+                    Outcome::Denied(OrderRefusal {
+                        limit: Arc::clone(&limit),
+                        item,
+                        wait,
+                        first,
+                        lapses_at: None,
+                    })
                 }
             };
             let start = answers.mark();
@@ -66,7 +71,7 @@ impl CompactAdapter {
                 answers.read(ItemReading { limit, item, reading: reply.reading });
             }
             let readings = start..answers.mark();
-            answers.push(Ok(Answer {
+            answers.push(Ok(OrderReply {
                 outcome,
                 at: reply.at,
                 degraded: false,
@@ -91,7 +96,7 @@ impl CompactAdapter {
             let start = answers.mark();
             let answer = answer.clone().map(|answer| {
                 one.readings(&answer).iter().for_each(|reading| answers.read(reading.clone()));
-                Answer { readings: start..answers.mark(), ..answer }
+                OrderReply { readings: start..answers.mark(), ..answer }
             });
             answers.push(answer);
         }

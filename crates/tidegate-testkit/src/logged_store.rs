@@ -10,11 +10,11 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tidegate::catalog::{ApplyError, Origin, PutError, Watcher};
+use tidegate::catalog::{Catalog, Edit, EditOutcome, ExpectedVersion, RemovalMode};
+use tidegate::model::{Intent, LeaseId, LeaseTerm, Limit, LimitSpec, Order, Timestamp};
+use tidegate::reply::{OrderError, OrderReply, Replies};
+use tidegate::store::{Actual, LimitStore, Settlement, Store, StoreReply};
 use tidegate::store::{Capabilities, LimitStats, LogSize, Lsn, StoreSize, Survival, Unavailable, Usage};
-use tidegate::{
-    Actual, Answer, Catalog, Edit, EditOutcome, ExpectedVersion, Intent, LeaseId, LeaseTerm, Limit,
-    LimitSpec, LimitStore, Order, OrderError, RemovalMode, Replies, Settlement, Store, StoreReply, Timestamp,
-};
 
 /// Longest time that [`ManualLog::wait_for_waiters`] waits.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -190,7 +190,7 @@ impl<S: LimitStore + ?Sized> Store for LoggedStore<S> {
     fn submit(&self, orders: &[Order<'_>], buffer: Replies) -> StoreReply<Replies> {
         let answers = self.store.submit(orders, buffer).now();
         let charged = orders.iter().zip(answers.iter()).any(|(order, answer)| {
-            order.intent == Intent::Acquire && answer.as_ref().is_ok_and(Answer::is_granted)
+            order.intent == Intent::Acquire && answer.as_ref().is_ok_and(OrderReply::is_granted)
         });
         self.reply(answers, charged)
     }

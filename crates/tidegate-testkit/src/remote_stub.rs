@@ -15,12 +15,11 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tidegate::catalog::{ApplyError, Origin, PutError, Watcher};
+use tidegate::catalog::{Catalog, Edit, EditOutcome, ExpectedVersion, RemovalMode};
+use tidegate::model::{Amount, Ask, Hold, Intent, LeaseId, LeaseTerm, Limit, LimitSpec, Order, Timestamp};
+use tidegate::reply::{OrderError, OrderReply, Outcome, Replies};
+use tidegate::store::{Actual, LimitStore, Settlement, Store, StoreReply};
 use tidegate::store::{Capabilities, LimitStats, Reach, StoreSize, Unavailable, Usage};
-use tidegate::{
-    Actual, Amount, Answer, Ask, Catalog, Edit, EditOutcome, ExpectedVersion, Hold, Intent, LeaseId,
-    LeaseTerm, Limit, LimitSpec, LimitStore, Order, OrderError, Outcome, RemovalMode, Replies, Settlement,
-    Store, StoreReply, Timestamp,
-};
 
 /// Longest time that [`RemoteLink::wait_for_in_flight`] waits.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
@@ -316,7 +315,8 @@ impl OwnedOrder {
 /// Releases leases that no caller received.
 fn release_unclaimed<S: Store + ?Sized>(store: &S, has_request_id: &[bool], answers: &Replies) {
     for (answer, has_request_id) in answers.iter().zip(has_request_id) {
-        if let (false, Ok(Answer { outcome: Outcome::Granted(Some(grant)), .. })) = (*has_request_id, answer)
+        if let (false, Ok(OrderReply { outcome: Outcome::Granted(Some(grant)), .. })) =
+            (*has_request_id, answer)
         {
             store.release(grant.lease);
         }

@@ -27,7 +27,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use tidegate::{Clock, ExpectedVersion, LimitSpec, LimitStore, Timestamp};
+use tidegate::catalog::ExpectedVersion;
+use tidegate::clock::Clock;
+use tidegate::model::{LimitSpec, Timestamp};
+use tidegate::store::LimitStore;
 
 use crate::checker::ProofLevel;
 use crate::test_scale;

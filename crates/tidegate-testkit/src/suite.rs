@@ -19,11 +19,14 @@ mod requests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::store::Usage;
-use tidegate::{
-    Amount, Answer, Ask, Catalog, Denied, Detail, ExpectedVersion, Grant, ItemReading, LimitSpec, LimitStore,
-    ManualClock, Order, OrderError, Outcome, Replies, Store, Tick, Wait,
+use tidegate::catalog::{Catalog, ExpectedVersion};
+use tidegate::clock::ManualClock;
+use tidegate::model::{Amount, Ask, LimitSpec, Order, Tick, Wait};
+use tidegate::reply::{
+    Detail, GrantedLease, ItemReading, OrderError, OrderRefusal, OrderReply, Outcome, Replies,
 };
+use tidegate::store::Usage;
+use tidegate::store::{LimitStore, Store};
 
 pub use decisions::every_policy;
 pub use model_equivalence::{StoreUnderTest, check_equivalence};
@@ -160,7 +163,7 @@ impl StoreFixture {
     }
 
     /// Submits one order.
-    pub fn submit(&self, order: Order<'_>) -> Result<(Answer, Vec<ItemReading>), OrderError> {
+    pub fn submit(&self, order: Order<'_>) -> Result<(OrderReply, Vec<ItemReading>), OrderError> {
         let answers = self.store.submit(&[order], Replies::new(Detail::Readings)).decided();
         let answer = answers.get(0).cloned().expect("one reply per order")?;
         let readings = answers.readings(&answer).to_vec();
@@ -169,7 +172,7 @@ impl StoreFixture {
 
     /// Acquires `count` of a limit for a key.
     #[track_caller]
-    pub fn take(&self, limit_id: &str, key: &str, count: Amount) -> Answer {
+    pub fn take(&self, limit_id: &str, key: &str, count: Amount) -> OrderReply {
         let asks = [Ask { limit_id, key: Some(key.as_bytes()), count }];
         self.submit(Order::acquire(&asks)).expect("a valid order").0
     }
@@ -198,7 +201,7 @@ impl StoreFixture {
 
 /// The lease of a grant.
 #[track_caller]
-fn lease(answer: &Answer) -> &Grant {
+fn lease(answer: &OrderReply) -> &GrantedLease {
     match &answer.outcome {
         Outcome::Granted(Some(grant)) => grant,
         other => panic!("expected a lease, got {other:?}"),
@@ -207,7 +210,7 @@ fn lease(answer: &Answer) -> &Grant {
 
 /// The denial of a reply.
 #[track_caller]
-fn denied(answer: &Answer) -> &Denied {
+fn denied(answer: &OrderReply) -> &OrderRefusal {
     match &answer.outcome {
         Outcome::Denied(denied) => denied,
         other @ Outcome::Granted(_) => panic!("expected a denial, got {other:?}"),
@@ -216,7 +219,7 @@ fn denied(answer: &Answer) -> &Denied {
 
 /// The wait of a denial in milliseconds after the decision.
 #[track_caller]
-fn wait_ms(answer: &Answer) -> u64 {
+fn wait_ms(answer: &OrderReply) -> u64 {
     match denied(answer).wait {
         Wait::Until(until) => until.since(answer.at).ticks().div_ceil(1_000_000),
         other => panic!("expected a time to wait until, got {other:?}"),

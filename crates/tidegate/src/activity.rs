@@ -47,7 +47,7 @@ use std::time::Duration;
 use tidegate_core::{Capacity, LeaseId, LeaseTerm, Per, Timestamp};
 
 use crate::catalog::{ApplyError, Edit, ExpectedVersion, Origin, PutError};
-use crate::limiter::{Decision, Limiter, Renewal};
+use crate::limiter::{AcquireError, Limiter, Permit, Refused, Renewal};
 use crate::store::{Actual, Settlement, Unavailable, durable};
 use status::{Gauge, cause_of, retry_after};
 use vigil::Vigil;
@@ -147,26 +147,30 @@ impl Activity {
             return Ok(Status::of_nobody(&self.rules()));
         };
         self.shaped()?;
-        let decision = self.inner.limiter.ask(ID, user).readings().peek_async().await?;
+        let decision = match self.inner.limiter.ask(ID, user).readings().peek_async().await {
+            Ok(permit) => Ok(permit),
+            Err(AcquireError::Refused(refused)) => Err(refused),
+            Err(error) => return Err(error.into()),
+        };
         let readings = match &decision {
-            Decision::Granted(granted) if granted.degraded => return Err(unknown().into()),
-            Decision::Denied(denial) if denial.degraded => return Err(unknown().into()),
-            Decision::Granted(granted) => granted.readings(),
-            Decision::Denied(denial) => denial.readings(),
+            Ok(permit) if permit.is_degraded() => return Err(unknown().into()),
+            Err(refused) if refused.is_degraded() => return Err(unknown().into()),
+            Ok(permit) => permit.readings(),
+            Err(refused) => refused.readings(),
         };
         let (active, user_active) =
             (Gauge::Tasks(Per::All).used(readings), Gauge::Tasks(Per::Key).used(readings));
         let window = Gauge::Window.of(readings).map(|found| found.reading);
         let (reason, wait) = match (in_force.rules.window_full(window.map(|window| window.used)), &decision) {
             (true, _) => {
-                let (at, tick) = (told_at(&decision), self.inner.limiter.store().capabilities().tick);
+                let (at, tick) = (decided_at(&decision), self.inner.limiter.store().capabilities().tick);
                 let empty_at = window.and_then(|window| window.resets_at);
                 (Some(Reason::UserWindow), empty_at.map(|empty_at| tick.duration(empty_at.since(at))))
             }
-            (false, Decision::Granted(_)) => (None, None),
-            (false, Decision::Denied(denial)) => {
-                let reason = cause_of(denial);
-                (Some(reason), retry_after(denial, reason))
+            (false, Ok(_)) => (None, None),
+            (false, Err(refused)) => {
+                let reason = cause_of(refused);
+                (Some(reason), retry_after(refused, reason))
             }
         };
         Ok(Status { limited: reason.is_some(), reason, retry_after: wait, active, user_active })
@@ -193,13 +197,13 @@ impl Activity {
         if let Some(ttl) = Activity::allowed(&rules, ttl)? {
             question = question.ttl(ttl);
         }
-        match question.try_acquire_async().await? {
-            Decision::Denied(denial) if denial.degraded => Err(unknown().into()),
-            Decision::Denied(denial) => Err(ActivityError::Refused(Box::new(Refusal::of(denial)))),
-            Decision::Granted(granted) => {
-                let at = granted.at;
-                // Who could not be counted must not begin, whatever the limit says about outages.
-                let lease = granted.into_lease().ok_or_else(unknown)?;
+        match question.try_acquire_async().await {
+            Err(AcquireError::Refused(refused)) if refused.is_degraded() => Err(unknown().into()),
+            Err(error) => Err(error.into()),
+            Ok(permit) => {
+                let at = permit.at();
+                // A task that could not be counted must not begin, whatever `on_outage` says.
+                let lease = permit.into_lease().ok_or_else(unknown)?;
                 Ok(Active::new(self, user, lease, at, rules))
             }
         }
@@ -311,7 +315,7 @@ impl Activity {
             return Ok(());
         }
         let refused = |why: String| Unavailable { reason: format!("the limit '{ID}' cannot be put: {why}") };
-        let edited = store.edit(vec![Edit::Put(spec, expect)], Origin::Put).told(store).await?;
+        let edited = store.edit(vec![Edit::Put(spec, expect)], Origin::Put).wait_async(store).await?;
         match edited {
             Err(ApplyError { refused }) if refused.iter().all(|(_, why)| *why == PutError::Exists) => {}
             edited => drop(edited.map_err(|why| refused(why.to_string()))?),
@@ -333,7 +337,7 @@ impl Activity {
 
     async fn holders(&self, user: &str) -> Result<Vec<LeaseTerm>, ActivityError> {
         let store = self.inner.limiter.store();
-        Ok(store.holders(ID, Some(user.as_bytes())).told(store).await??)
+        Ok(store.holders(ID, Some(user.as_bytes())).wait_async(store).await??)
     }
 
     /// Until when this task is held, if it is this user's.
@@ -372,10 +376,10 @@ impl Rules {
 }
 
 /// The instant of a decision.
-fn told_at(decision: &Decision) -> Timestamp {
+fn decided_at(decision: &Result<Permit, Refused>) -> Timestamp {
     match decision {
-        Decision::Granted(granted) => granted.at,
-        Decision::Denied(denial) => denial.at,
+        Ok(permit) => permit.at(),
+        Err(refused) => refused.at(),
     }
 }
 

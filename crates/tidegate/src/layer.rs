@@ -33,8 +33,8 @@ use tower_service::Service;
 
 use tidegate_core::order::MAX_WAIT;
 
-use crate::answer::Detail;
-use crate::limiter::{AcquireError, Decision, Denial, Granted, Limiter};
+use crate::limiter::{AcquireError, Limiter, Permit, Refused};
+use crate::reply::Detail;
 
 pub use asking::Asking;
 
@@ -43,7 +43,9 @@ pub use asking::Asking;
 ///
 /// ```
 /// use tidegate::layer::{Failure, LimitLayer};
-/// use tidegate::{ExpectedVersion, ItemSpec, LimitSpec, Limiter, Policy};
+/// use tidegate::Limiter;
+/// use tidegate::catalog::ExpectedVersion;
+/// use tidegate::model::{ItemSpec, LimitSpec, Policy};
 /// use tower::{ServiceBuilder, ServiceExt, service_fn};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
@@ -54,7 +56,7 @@ pub use asking::Asking;
 /// let layer = LimitLayer::new(
 ///     limiter,
 ///     |name: &String| ("echo", name.clone()),
-///     |denied| format!("no: {}", denied.item_name()),
+///     |refused| format!("no: {}", refused.item()),
 ///     |error| Failure::Refuse(error.to_string()),
 /// );
 /// let echo = ServiceBuilder::new().layer(layer).service(service_fn(|name: String| async move {
@@ -78,8 +80,8 @@ pub struct LimitLayer<Q, I, O = I> {
 }
 
 type Ask<Q> = Arc<dyn Fn(&Q) -> Asking + Send + Sync>;
-type Respond<I, O> = Arc<dyn Fn(I, Option<Granted>) -> O + Send + Sync>;
-type Refuse<O> = Arc<dyn Fn(&Denial) -> O + Send + Sync>;
+type Respond<I, O> = Arc<dyn Fn(I, Option<Permit>) -> O + Send + Sync>;
+type Refuse<O> = Arc<dyn Fn(&Refused) -> O + Send + Sync>;
 type Fail<O> = Arc<dyn Fn(&AcquireError) -> Failure<O> + Send + Sync>;
 
 /// What happens to a call that does not fit now.
@@ -106,7 +108,7 @@ impl<Q, R> LimitLayer<Q, R> {
     pub fn new<A: Into<Asking>>(
         limiter: Limiter,
         ask: impl Fn(&Q) -> A + Send + Sync + 'static,
-        refuse: impl Fn(&Denial) -> R + Send + Sync + 'static,
+        refuse: impl Fn(&Refused) -> R + Send + Sync + 'static,
         fail: impl Fn(&AcquireError) -> Failure<R> + Send + Sync + 'static,
     ) -> LimitLayer<Q, R> {
         LimitLayer {
@@ -114,7 +116,7 @@ impl<Q, R> LimitLayer<Q, R> {
             mode: Mode::Refuse,
             detail: Detail::Verdicts,
             ask: Arc::new(move |request| ask(request).into()),
-            respond: Arc::new(|response, _granted| response),
+            respond: Arc::new(|response, _permit| response),
             refuse: Arc::new(refuse),
             fail: Arc::new(fail),
         }
@@ -128,7 +130,7 @@ impl<Q, I, O> LimitLayer<Q, I, O> {
         self
     }
 
-    async fn decide(&self, asking: &Asking) -> Result<Decision, AcquireError> {
+    async fn decide(&self, asking: &Asking) -> Result<Permit, AcquireError> {
         let asks = asking.asks();
         let mut question = self.limiter.asks(&asks);
         if self.detail == Detail::Readings {
@@ -145,29 +147,29 @@ impl<Q, I, O> LimitLayer<Q, I, O> {
         S: Service<Q, Response = I>,
     {
         let asking = (self.ask)(&request);
-        let granted = if asking.is_nothing() {
+        let permit = if asking.is_nothing() {
             None
         } else {
             match self.decide(&asking).await {
-                Ok(Decision::Granted(granted)) => Some(granted),
-                Ok(Decision::Denied(denial)) => return Ok((self.refuse)(&denial)),
+                Ok(permit) => Some(permit),
+                Err(AcquireError::Refused(refused)) => return Ok((self.refuse)(&refused)),
                 Err(error) => match (self.fail)(&error) {
                     Failure::Refuse(response) => return Ok(response),
                     Failure::Admit => None,
                 },
             }
         };
-        if let Some(granted) = &granted {
-            keep(granted);
+        if let Some(permit) = &permit {
+            keep(permit);
         }
         let response = inner.call(request).await?;
-        Ok((self.respond)(response, granted))
+        Ok((self.respond)(response, permit))
     }
 }
 
 /// Keeps what is held from lapsing while the call goes on, however long that is.
-fn keep(granted: &Granted) {
-    if let Some(lease) = granted.lease()
+fn keep(permit: &Permit) {
+    if let Some(lease) = permit.lease()
         && tokio::runtime::Handle::try_current().is_ok()
     {
         lease.keep_alive();

@@ -6,7 +6,9 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use tidegate::{Decision, ExpectedVersion, ItemSpec, LimitSpec, Limiter, Policy, Precision};
+//! use tidegate::Limiter;
+//! use tidegate::catalog::ExpectedVersion;
+//! use tidegate::model::{ItemSpec, LimitSpec, Policy, Precision};
 //!
 //! // Five logins in any fifteen seconds, for each user.
 //! let sliding = Policy::Sliding { window: Duration::from_secs(15), precision: Precision::Exact };
@@ -16,10 +18,10 @@
 //! limiter.store().put(login, ExpectedVersion::Absent)?;
 //!
 //! for _ in 0..5 {
-//!     assert!(limiter.ask("login", "ada").try_acquire()?.is_granted());
+//!     assert!(limiter.ask("login", "ada").try_acquire().is_ok());
 //! }
-//! let Decision::Denied(denial) = limiter.ask("login", "ada").try_acquire()? else { panic!("five are enough") };
-//! assert!(denial.retry_after().is_some_and(|wait| wait <= Duration::from_secs(15)));
+//! let refused = limiter.ask("login", "ada").try_acquire().expect_err("five are enough");
+//! assert!(refused.retry_after().is_some_and(|wait| wait <= Duration::from_secs(15)));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -27,8 +29,13 @@
 //! plain one that it is compared with.
 //!
 //! ```
-//! use tidegate::{Replies, Ask, Catalog, Detail, ExpectedVersion, ItemSpec, LimitSpec, ManualClock, Memory, MemoryStore};
-//! use tidegate::{Order, Policy, Store, Timestamp};
+//! use tidegate::catalog::{Catalog, ExpectedVersion};
+//! use tidegate::clock::ManualClock;
+//! use tidegate::model::{Ask, ItemSpec, LimitSpec};
+//! use tidegate::reply::{Replies, Detail};
+//! use tidegate::store::{Memory, MemoryStore};
+//! use tidegate::model::{Order, Policy, Timestamp};
+//! use tidegate::store::Store;
 //!
 //! let store = MemoryStore::new(ManualClock::at(Timestamp::EPOCH), Memory::default());
 //! store.put(LimitSpec::named("login").with(ItemSpec::of(Policy::Total, 5).per_key()), ExpectedVersion::Absent)?;
@@ -39,40 +46,23 @@
 //! assert_eq!(granted, 5);
 //! # Ok::<(), tidegate::catalog::PutError>(())
 //! ```
-//!
-//! [`Gate`] and [`Gates`] here are handles on the limits of a memory store; [`stream::Gate`] is another thing, the rules for a stream
-//! of messages with a store of their own.
 
 pub mod activity;
-pub mod answer;
 pub mod catalog;
 pub mod clock;
 pub mod file;
 pub mod layer;
 pub mod limiter;
+pub mod model;
+pub mod reply;
 pub mod store;
 pub mod stream;
 pub mod text;
 
 pub use tidegate_core::budget;
 
-pub use answer::{Answer, Denied, Detail, Grant, ItemReading, OrderError, Outcome, Replies};
-pub use catalog::{Catalog, Edit, EditOutcome, ExpectedVersion, RemovalMode};
-pub use clock::{Clock, ManualClock, SystemClock};
-pub use limiter::{
-    Acquire, AcquireError, Decision, Denial, Granted, Lease, LimitOverview, Limiter, Question, Renewal,
-};
-pub use store::{
-    Actual, Gate, Gates, ItemCount, LimitStats, LimitStore, MapStore, Memory, MemoryStore, Settlement, Store,
-    StoreReply, StoreSize,
-};
-pub use tidegate_core::limit::MAX_KEY_BYTES;
-pub use tidegate_core::order::{MAX_ASKS, MAX_WAIT};
-pub use tidegate_core::{
-    Amount, Ask, Capacity, Charge, Durability, Fleet, Hold, Intent, ItemSpec, LeaseId, LeaseTerm, Limit,
-    LimitSpec, Mode, OnOutage, Order, OverrideSpec, Per, Policy, Precision, Reading, Span, SpecError, Tick,
-    Timestamp, Unit, Verdict, Wait, WeekStart, Zone,
-};
+pub use limiter::{AcquireError, Lease, Limiter, LimiterBuilder, Permit, Refused, Request};
+pub use tidegate_core::{Durability, Mode, OnOutage, Timestamp, WeekStart};
 
 /// The guide's examples, so that they are tests.
 #[cfg(doctest)]

@@ -1,20 +1,22 @@
 //! The limiter: a store with manners.
 //!
 //! A store decides and forgets who asked. Programs want three things more: answers that own what they hold and give it
-//! back when they are dropped ([`Lease`]), a place to wait in line ([`Question::acquire_within`]), and a way to
+//! back when they are dropped ([`Lease`]), a place to wait in line ([`Request::acquire_within`]), and a way to
 //! ask that reads aloud:
 //!
 //! ```
-//! use tidegate::{Decision, ExpectedVersion, ItemSpec, LimitSpec, Limiter, Policy};
+//! use tidegate::Limiter;
+//! use tidegate::catalog::ExpectedVersion;
+//! use tidegate::model::{ItemSpec, LimitSpec, Policy};
 //!
 //! let limiter = Limiter::in_memory();
 //! let slots = ItemSpec::of(Policy::Concurrency { ttl: std::time::Duration::from_secs(60) }, 1);
 //! limiter.store().put(LimitSpec::named("builds").with(slots), ExpectedVersion::Absent)?;
 //!
-//! let Decision::Granted(granted) = limiter.ask_all("builds").try_acquire()? else { panic!("nobody else is here") };
-//! assert!(!limiter.ask_all("builds").try_acquire()?.is_granted(), "one at a time");
-//! drop(granted);
-//! assert!(limiter.ask_all("builds").try_acquire()?.is_granted(), "and then the next");
+//! let permit = limiter.ask_all("builds").try_acquire()?;
+//! assert!(limiter.ask_all("builds").try_acquire().is_err(), "one at a time");
+//! drop(permit);
+//! assert!(limiter.ask_all("builds").try_acquire().is_ok(), "and then the next");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -24,32 +26,33 @@
 //! Decided: a limiter adds no arithmetic. What is granted, when a lease lapses, whether a release counts: the store's
 //! answer decides, always. The limiter only knows who holds something in this process and who waits for it.
 //!
-//! Decided: nobody is told what is not durable. Over a store with a log, calls like [`Question::try_acquire`], [`Limiter::try_release`] and
+//! Decided: nobody is told what is not durable. Over a store with a log, calls like [`Request::try_acquire`], [`Limiter::try_release`] and
 //! [`Lease::renew`] block their thread until the log is written, which takes as long as the disk takes; their siblings that end in
 //! `_async`, and everything that waits in line, are futures that block nobody. A lease that is dropped is given back without waiting: if
 //! that is lost in a crash, it lapses instead. A store without a log never makes anybody wait.
 //!
-//! Decided: where somebody else decides ([`StoreReply::Later`](crate::StoreReply::Later)), the same calls block until they have, and the same
+//! Decided: where somebody else decides ([`StoreReply::Later`](crate::store::StoreReply::Later)), the same calls block until they have, and the same
 //! futures wait for them. An order is on its way from the moment it is put. Whoever leaves before the answer is there is not told, and
 //! the store gives back what they were granted. If such a store is shared with other processes ([`Reach::Fleet`]), those release without
-//! calling anybody here, and whoever is first in line looks again every [`FLEET_LOOK`].
+//! wake_on_drop anybody here, and whoever is first in line looks again every [`FLEET_POLL_INTERVAL`].
 //!
 //! Refused: an order among processes. Who waits here is served in the order in which they came here; of two who wait in two processes the
 //! store serves the one who asks it first.
 
-mod abroad;
-mod asking;
+pub mod acquire;
 mod batch;
-mod calling;
-pub mod decision;
-mod early;
-mod horizon;
+mod detached_leases;
+pub mod error;
+pub mod holder_clock;
 pub mod lease;
 mod overview;
-pub mod pulse;
-pub mod question;
-mod queues;
-pub mod waiting;
+mod pending_reply;
+pub mod permit;
+mod renewal_deadline;
+pub mod request;
+mod submit;
+mod wait_queues;
+mod wakeup;
 
 use std::fmt;
 use std::sync::Arc;
@@ -60,21 +63,22 @@ use tidegate_core::{Ask, LeaseId, Limit, Per, Tick};
 use crate::catalog::Change;
 use crate::clock::SystemClock;
 use crate::store::{Actual, Capabilities, LimitStore, Memory, MemoryStore, Reach, Settlement, Unavailable};
-use abroad::Abroad;
-use queues::{Bounds, Call, Kind, Queues, RowId, Spot};
+use detached_leases::DetachedLeases;
+use wait_queues::{Call, QueuePosition, RowId, RowKind, WaitBounds, WaitQueues};
 
-pub use decision::{AcquireError, Decision, Denial, Granted};
+pub use acquire::{Acquire, FLEET_POLL_INTERVAL};
+pub use error::{AcquireError, Refused};
+pub use holder_clock::{HolderClock, HolderInstant, ManualHolderClock, SystemHolderClock};
 pub use lease::{Lease, Renewal};
 pub use overview::LimitOverview;
-pub use pulse::{HolderClock, HolderInstant, ManualHolderClock, SystemHolderClock};
-pub use question::Question;
-pub use waiting::{Acquire, FLEET_LOOK};
+pub use permit::Permit;
+pub use request::Request;
 
 /// The most who may wait for one row, unless said otherwise.
-pub const MOST_WAITING_PER_ROW: usize = 10_000;
+pub const DEFAULT_MAX_WAITING_PER_ROW: usize = 10_000;
 
 /// The most who may wait at one limiter, unless said otherwise.
-pub const MOST_WAITING: usize = 100_000;
+pub const DEFAULT_MAX_WAITING: usize = 100_000;
 
 /// Asks a store, keeps what is held, and lets askers wait in line. Copies are the same limiter.
 #[derive(Clone)]
@@ -85,42 +89,49 @@ pub struct Limiter {
 /// What a limiter can be told when it is made.
 pub struct LimiterBuilder {
     store: Arc<dyn LimitStore>,
-    pulse: Arc<dyn HolderClock>,
-    most_waiting: usize,
-    most_waiting_per_row: usize,
+    holder_clock: Arc<dyn HolderClock>,
+    max_waiting: usize,
+    max_waiting_per_row: usize,
 }
 
 impl LimiterBuilder {
     /// The holders' own sense of time, and what wakes those who wait.
-    pub fn pulse(mut self, pulse: impl HolderClock + 'static) -> LimiterBuilder {
-        self.pulse = Arc::new(pulse);
+    pub fn holder_clock(mut self, holder_clock: impl HolderClock + 'static) -> LimiterBuilder {
+        self.holder_clock = Arc::new(holder_clock);
         self
     }
 
-    /// The most who may wait at once; [`MOST_WAITING`] unless said.
-    pub fn most_waiting(mut self, most: usize) -> LimiterBuilder {
-        self.most_waiting = most;
+    /// The most who may wait at once; [`DEFAULT_MAX_WAITING`] unless said.
+    pub fn max_waiting(mut self, most: usize) -> LimiterBuilder {
+        self.max_waiting = most;
         self
     }
 
-    /// The most who may wait at once for one row; [`MOST_WAITING_PER_ROW`] unless said.
-    pub fn most_waiting_per_row(mut self, most: usize) -> LimiterBuilder {
-        self.most_waiting_per_row = most;
+    /// The most who may wait at once for one row; [`DEFAULT_MAX_WAITING_PER_ROW`] unless said.
+    pub fn max_waiting_per_row(mut self, most: usize) -> LimiterBuilder {
+        self.max_waiting_per_row = most;
         self
     }
 
     /// The limiter.
     pub fn build(self) -> Limiter {
-        let LimiterBuilder { store, pulse, most_waiting, most_waiting_per_row } = self;
+        let LimiterBuilder { store, holder_clock, max_waiting, max_waiting_per_row } = self;
         let Capabilities { tick, reach, .. } = store.capabilities();
-        let queues = Queues::new(Bounds { in_all: most_waiting, per_row: most_waiting_per_row });
-        let inner = Arc::new(Inner { store, pulse, tick, reach, queues, abroad: Abroad::default() });
+        let queues = WaitQueues::new(WaitBounds { in_all: max_waiting, per_row: max_waiting_per_row });
+        let inner = Arc::new(Inner {
+            store,
+            holder_clock,
+            tick,
+            reach,
+            queues,
+            detached_leases: DetachedLeases::default(),
+        });
         // The store outlives its limiters; it must not keep them.
         let waiting = Arc::downgrade(&inner);
         inner.store.watch(Box::new(move |change| {
             let (Change::Put(limit) | Change::Removed(limit)) = change;
             if let Some(inner) = waiting.upgrade() {
-                inner.queues.stir_limit(limit.id(), Call::EditOutcome);
+                inner.queues.wake_limit(limit.id(), Call::LimitEdited);
             }
         }));
         Limiter { inner }
@@ -130,7 +141,7 @@ impl LimiterBuilder {
 impl Limiter {
     /// A limiter over a [`MemoryStore`] of its own that keeps the system's time: a gibibyte at most, and a secret that nobody
     /// knows. Its limits are put into [`Limiter::store`]. To choose these things, or to keep the store for its
-    /// [`Gate`](crate::Gate)s, make the store and give it to [`Limiter::new`]; copies of a memory store are the same store.
+    /// [`Gate`](crate::store::memory::MemoryHandle)s, make the store and give it to [`Limiter::new`]; copies of a memory store are the same store.
     pub fn in_memory() -> Limiter {
         Limiter::new(Arc::new(MemoryStore::new(SystemClock::new(), Memory::default())))
     }
@@ -144,9 +155,9 @@ impl Limiter {
     pub fn builder(store: Arc<dyn LimitStore>) -> LimiterBuilder {
         LimiterBuilder {
             store,
-            pulse: Arc::new(SystemHolderClock),
-            most_waiting: MOST_WAITING,
-            most_waiting_per_row: MOST_WAITING_PER_ROW,
+            holder_clock: Arc::new(SystemHolderClock),
+            max_waiting: DEFAULT_MAX_WAITING,
+            max_waiting_per_row: DEFAULT_MAX_WAITING_PER_ROW,
         }
     }
 
@@ -157,23 +168,23 @@ impl Limiter {
     }
 
     /// The holders' own sense of time.
-    pub(crate) fn pulse(&self) -> &dyn HolderClock {
-        &*self.inner.pulse
+    pub(crate) fn holder_clock(&self) -> &dyn HolderClock {
+        &*self.inner.holder_clock
     }
 
     /// One unit of this limit for this key.
-    pub fn ask<'a>(&'a self, limit_id: &'a str, key: &'a (impl AsRef<[u8]> + ?Sized)) -> Question<'a> {
-        Question::one(self, Ask::one(limit_id, Some(key.as_ref())))
+    pub fn ask<'a>(&'a self, limit_id: &'a str, key: &'a (impl AsRef<[u8]> + ?Sized)) -> Request<'a> {
+        Request::one(self, Ask::one(limit_id, Some(key.as_ref())))
     }
 
     /// One unit of this limit, which counts all keys together.
-    pub fn ask_all<'a>(&'a self, limit_id: &'a str) -> Question<'a> {
-        Question::one(self, Ask::one(limit_id, None))
+    pub fn ask_all<'a>(&'a self, limit_id: &'a str) -> Request<'a> {
+        Request::one(self, Ask::one(limit_id, None))
     }
 
     /// All of these or nothing.
-    pub fn asks<'a>(&'a self, asks: &'a [Ask<'a>]) -> Question<'a> {
-        Question::many(self, asks)
+    pub fn asks<'a>(&'a self, asks: &'a [Ask<'a>]) -> Request<'a> {
+        Request::many(self, asks)
     }
 
     /// Gives a lease back by its id. `false` if it is gone, or if the store cannot answer.
@@ -188,7 +199,7 @@ impl Limiter {
 
     /// The same, blocking nobody.
     pub async fn release_async(&self, lease: LeaseId) -> Result<bool, Unavailable> {
-        self.inner.release(lease).told(self.store()).await
+        self.inner.release(lease).wait_async(self.store()).await
     }
 
     /// Corrects a held charge to its true cost, then releases it, by the id of its lease.
@@ -198,7 +209,7 @@ impl Limiter {
 
     /// The same, blocking nobody.
     pub async fn settle_async(&self, lease: LeaseId, actual: Actual<'_>) -> Result<Settlement, AcquireError> {
-        Ok(self.inner.settle(lease, actual).told(self.store()).await??)
+        Ok(self.inner.settle(lease, actual).wait_async(self.store()).await??)
     }
 
     /// Moves a lease's end to `ttl` from now (its own time to live if none is given), by its id.
@@ -208,21 +219,21 @@ impl Limiter {
 
     /// The same, blocking nobody.
     pub async fn renew_async(&self, lease: LeaseId, ttl: Option<Duration>) -> Result<Renewal, AcquireError> {
-        Ok(self.inner.renew(lease, ttl).told(self.store()).await??)
+        Ok(self.inner.renew(lease, ttl).wait_async(self.store()).await??)
     }
 
     /// Takes over a lease that somebody handed over as an id, by renewing it. `None` if it is gone. Its fences are not
     /// known here.
     pub fn adopt(&self, lease: LeaseId, ttl: Duration) -> Result<Option<Lease>, AcquireError> {
-        let before = self.inner.pulse.now();
+        let before = self.inner.holder_clock.now();
         let renewed = self.inner.store.renew(lease, Some(ttl)).wait(self.store())??;
         Ok(Lease::adopted(&self.inner, lease, ttl, before, renewed))
     }
 
     /// The same, blocking nobody.
     pub async fn adopt_async(&self, lease: LeaseId, ttl: Duration) -> Result<Option<Lease>, AcquireError> {
-        let before = self.inner.pulse.now();
-        let renewed = self.inner.store.renew(lease, Some(ttl)).told(self.store()).await??;
+        let before = self.inner.holder_clock.now();
+        let renewed = self.inner.store.renew(lease, Some(ttl)).wait_async(self.store()).await??;
         Ok(Lease::adopted(&self.inner, lease, ttl, before, renewed))
     }
 
@@ -233,7 +244,7 @@ impl Limiter {
 
     /// The same, blocking nobody.
     pub async fn reset_async(&self, limit_id: &str, key: Option<&[u8]>) -> Result<(), AcquireError> {
-        Ok(self.inner.reset(limit_id, key).told(self.store()).await??)
+        Ok(self.inner.reset(limit_id, key).wait_async(self.store()).await??)
     }
 
     /// How many wait at this moment.
@@ -263,11 +274,11 @@ impl fmt::Debug for Limiter {
 /// What copies of a limiter share.
 struct Inner {
     store: Arc<dyn LimitStore>,
-    pulse: Arc<dyn HolderClock>,
+    holder_clock: Arc<dyn HolderClock>,
     tick: Tick,
     reach: Reach,
-    queues: Queues,
-    abroad: Abroad,
+    queues: WaitQueues,
+    detached_leases: DetachedLeases,
 }
 
 impl Inner {
@@ -276,27 +287,27 @@ impl Inner {
     }
 
     /// Where somebody with these asks stands.
-    fn spots(&self, asks: &[Ask<'_>]) -> Vec<Spot> {
-        let mut spots = Vec::new();
+    fn positions(&self, asks: &[Ask<'_>]) -> Vec<QueuePosition> {
+        let mut positions = Vec::new();
         for (index, ask) in asks.iter().enumerate() {
             if let Some(limit) = self.store.get(ask.limit_id) {
-                self.queues.spots(index, ask, &limit, &mut spots);
+                self.queues.positions(index, ask, &limit, &mut positions);
             }
         }
-        spots
+        positions
     }
 
     /// Something was given back at these rows, or nobody knows where.
-    fn stir(&self, rows: Option<&[RowId]>) {
+    fn wake_rows(&self, rows: Option<&[RowId]>) {
         match rows {
-            Some(rows) => self.queues.stir(rows.iter().copied()),
-            None => self.queues.stir_all(),
+            Some(rows) => self.queues.wake_rows(rows.iter().copied()),
+            None => self.queues.wake_all(),
         }
     }
 }
 
 /// The item of a limit that is told to somebody who stands behind others at a row of this kind: the first that counts there.
-fn item_at(limit: &Limit, kind: Kind) -> usize {
-    let per = if kind == Kind::All { Per::All } else { Per::Key };
+fn item_at(limit: &Limit, kind: RowKind) -> usize {
+    let per = if kind == RowKind::All { Per::All } else { Per::Key };
     limit.items().iter().position(|item| item.per() == per).unwrap_or_default()
 }

@@ -10,6 +10,7 @@
 
 pub mod bid;
 mod durable_wait;
+pub mod journal;
 mod leases;
 pub mod map;
 pub mod memory;
@@ -26,14 +27,14 @@ use std::time::Duration;
 
 use tidegate_core::{Amount, LeaseId, LeaseTerm, Order, Tick, Timestamp};
 
-use crate::answer::{OrderError, Replies};
 use crate::catalog::Catalog;
+use crate::reply::{OrderError, Replies};
 
 pub use bid::{CompactBatch, CompactReplies, CompactReply, CompactRequest};
 pub(crate) use durable_wait::block_on;
 pub use durable_wait::{durable, wait_durable};
 pub use map::MapStore;
-pub use memory::{Gate, Gates, Memory, MemoryStore};
+pub use memory::{Memory, MemoryStore};
 
 /// A place in a store's log. Replies that wait for it may be spoken once everything up to it is durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -86,7 +87,7 @@ impl<T> StoreReply<T> {
     }
 
     /// The same, blocking nobody.
-    pub async fn told<S: Store + ?Sized>(self, store: &S) -> Result<T, Unavailable> {
+    pub async fn wait_async<S: Store + ?Sized>(self, store: &S) -> Result<T, Unavailable> {
         match self {
             StoreReply::Now(reply) => Ok(reply),
             StoreReply::Durable(reply, lsn) => durable(store, lsn).await.map(|()| reply),

@@ -68,7 +68,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
 ///
 /// ```
 /// # use std::time::Duration;
-/// # use tidegate::Capacity;
+/// # use tidegate::model::Capacity;
 /// let rate = tidegate::text::parse_rate("100/60s");
 /// assert_eq!(rate, Ok((Capacity::AtMost(100), Duration::from_secs(60))));
 /// ```

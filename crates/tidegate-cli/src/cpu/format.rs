@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use serde_json::value::RawValue;
 use tidegate::budget::{Quota, Rate};
+use tidegate::model::{Span, Timestamp};
 use tidegate::text::shown_decimal;
-use tidegate::{Span, Timestamp};
 use tidegate_core::Zone;
 
 use crate::instant::InstantWriter;

@@ -13,8 +13,8 @@ use std::io::Read;
 use std::time::Duration;
 
 use serde_json::value::RawValue;
-use tidegate::Timestamp;
 use tidegate::budget::Rate;
+use tidegate::model::Timestamp;
 use tidegate::text::suggestion;
 
 use crate::lines::{self, LONGEST_LINE, LineBatch};

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use tidegate::Timestamp;
+use tidegate::model::Timestamp;
 use tidegate::stream::User;
 
 use crate::args::FieldPath;

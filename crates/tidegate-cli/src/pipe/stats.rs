@@ -1,7 +1,7 @@
 //! What became of the messages, counted.
 
 use serde::Serialize;
-use tidegate::Span;
+use tidegate::model::Span;
 use tidegate::stream::{Counts, Fate, mean_us};
 
 /// What becomes of a line: nothing, if it could not be judged.

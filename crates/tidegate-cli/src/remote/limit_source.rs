@@ -5,8 +5,8 @@
 
 use std::path::Path;
 
-use tidegate::LimitSpec;
 use tidegate::file::{self, Diagnostics};
+use tidegate::model::LimitSpec;
 
 use crate::args::LimitSource;
 use crate::{Failure, color_of_stderr, read_whole};

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde::Deserialize;
 use serde_json::json;
 use serde_json::value::RawValue;
-use tidegate::LimitSpec;
+use tidegate::model::LimitSpec;
 use tidegate_server::http::limit_as_json;
 
 use super::client::{ServerClient, ServerReply};

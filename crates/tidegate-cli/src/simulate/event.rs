@@ -6,8 +6,8 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
+use tidegate::model::{Amount, Timestamp};
 use tidegate::text::suggestion;
-use tidegate::{Amount, Timestamp};
 
 use crate::instant;
 use crate::json::{self, kind};

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use hashbrown::HashMap;
+use tidegate::catalog::{Catalog, ExpectedVersion};
+use tidegate::clock::ManualClock;
+use tidegate::model::{Amount, Ask, LeaseId, LimitSpec, Order, Timestamp};
+use tidegate::reply::{Detail, OrderError, OrderReply, Outcome, Replies};
 use tidegate::store::map::LOOK_AHEAD;
-use tidegate::{
-    Amount, Answer, Ask, Catalog, Detail, ExpectedVersion, LeaseId, LimitSpec, ManualClock, MapStore, Order,
-    OrderError, Outcome, Replies, Store, Timestamp,
-};
+use tidegate::store::{MapStore, Store};
 
 use crate::{Failure, decision};
 
@@ -128,7 +129,7 @@ impl SimulatedStore {
         event: &SimulatedEvent,
         text: &str,
         out: &mut Vec<u8>,
-        follow: impl FnOnce(&mut SimulatedStore, &Answer),
+        follow: impl FnOnce(&mut SimulatedStore, &OrderReply),
     ) -> Result<(), String> {
         let buffer = std::mem::take(&mut self.answers);
         let answers = self.store.submit(std::slice::from_ref(order), buffer).now();

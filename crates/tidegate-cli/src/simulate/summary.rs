@@ -1,8 +1,9 @@
 //! The day in one line: for every limit what was allowed, what was refused, and by which item.
 
 use hashbrown::HashMap;
+use tidegate::model::{LimitSpec, Mode, Policy};
+use tidegate::reply::{OrderReply, Outcome};
 use tidegate::text::suggestion;
-use tidegate::{Answer, LimitSpec, Mode, Outcome, Policy};
 
 use crate::decision::number;
 
@@ -50,7 +51,7 @@ impl SimulationSummary {
     }
 
     /// Counts the answer to an acquire.
-    pub(super) fn count(&mut self, id: &str, answer: &Answer) {
+    pub(super) fn count(&mut self, id: &str, answer: &OrderReply) {
         // Events of one limit come in rows; most need no second look at the index.
         if self.limits.get(self.latest).is_none_or(|tally| tally.id != id) {
             let Some(&index) = self.by_id.get(id) else { return };

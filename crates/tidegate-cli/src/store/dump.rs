@@ -3,7 +3,7 @@
 use std::io::{self, BufWriter, StdoutLock, Write};
 
 use serde::Serialize;
-use tidegate::Timestamp;
+use tidegate::model::Timestamp;
 use tidegate_disk::record::{LogRecord, RecordReader};
 use tidegate_disk::wal::{BlockKind, InspectedItem, inspect};
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use hashbrown::HashMap;
-use tidegate::Tick;
+use tidegate::model::Tick;
 use tidegate::store::memory::restoring::StoredLimit;
 use tidegate_core::Limit;
 
@@ -25,7 +25,7 @@ impl LimitNames {
     /// A text was read.
     pub(super) fn put(&mut self, text: &StoredLimit) {
         let id = text.spec.id.clone();
-        let names = text.spec.items.iter().map(tidegate::ItemSpec::effective_name).collect();
+        let names = text.spec.items.iter().map(tidegate::model::ItemSpec::effective_name).collect();
         let incarnation = self
             .by_generation
             .entry(text.generation)

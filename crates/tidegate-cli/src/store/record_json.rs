@@ -2,9 +2,9 @@
 
 use serde::Serialize;
 use serde_json::Value;
-use tidegate::answer::Outcome;
 use tidegate::catalog::RemovalMode;
-use tidegate::store::memory::journal::{HeldQuestion, Holding, LeaseNote, Origin, Tag, What};
+use tidegate::reply::Outcome;
+use tidegate::store::journal::{HeldQuestion, Holding, LeaseNote, Origin, Tag, What};
 use tidegate::store::memory::restoring::{Counters, StoredLimit};
 use tidegate_core::{Amount, Capacity, LeaseId, UsageRecord};
 use tidegate_disk::record::{LogRecord, RowUsage};

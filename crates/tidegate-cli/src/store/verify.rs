@@ -5,8 +5,8 @@
 use std::path::Path;
 
 use serde::Serialize;
-use tidegate::Timestamp;
 use tidegate::clock::SystemClock;
+use tidegate::model::Timestamp;
 use tidegate::store::Memory;
 use tidegate::store::memory::restoring::Restore;
 use tidegate_disk::directory::RealDirectory;

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate::catalog::{Catalog, ExpectedVersion, RemovalMode};
+use tidegate::clock::ManualClock;
+use tidegate::model::{Amount, Ask, Capacity, ItemSpec, LimitSpec, Order, OverrideSpec, Policy, Timestamp};
+use tidegate::reply::{Detail, Replies};
 use tidegate::store::Store;
-use tidegate::{
-    Amount, Ask, Capacity, Catalog, Detail, ExpectedVersion, ItemSpec, LimitSpec, ManualClock, Order,
-    OverrideSpec, Policy, RemovalMode, Replies, Timestamp,
-};
 use tidegate_disk::DiskStore;
 use tidegate_disk::directory::SimulatedDirectory;
 

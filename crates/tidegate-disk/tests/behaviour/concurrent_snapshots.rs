@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use tidegate::catalog::{Catalog, ExpectedVersion, RemovalMode};
+use tidegate::clock::ManualClock;
+use tidegate::model::{Ask, ItemSpec, LimitSpec, Order, Policy, Timestamp};
+use tidegate::reply::{Detail, Replies};
 use tidegate::store::Store;
-use tidegate::{
-    Ask, Catalog, Detail, ExpectedVersion, ItemSpec, LimitSpec, ManualClock, Order, Policy, RemovalMode,
-    Replies, Timestamp,
-};
 use tidegate_disk::directory::SimulatedDirectory;
 
 use crate::store::open;
@@ -79,9 +79,9 @@ fn whoever_is_told_something_while_a_store_stops_is_believed_afterwards() {
                     loop {
                         let heard = store.submit(&[Order::acquire(&asks)], Replies::new(Detail::Verdicts));
                         let is_told = match heard {
-                            tidegate::StoreReply::Now(_) => true,
-                            tidegate::StoreReply::Durable(_, lsn) => store.wait_durable(lsn).is_ok(),
-                            tidegate::StoreReply::Later(_) => return told,
+                            tidegate::store::StoreReply::Now(_) => true,
+                            tidegate::store::StoreReply::Durable(_, lsn) => store.wait_durable(lsn).is_ok(),
+                            tidegate::store::StoreReply::Later(_) => return told,
                         };
                         told += u64::from(is_told);
                     }

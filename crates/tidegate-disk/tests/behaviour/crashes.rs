@@ -11,11 +11,14 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use tidegate::store::{Lsn, Store};
-use tidegate::{
-    Amount, Ask, Catalog, Detail, ExpectedVersion, Hold, ItemSpec, LeaseId, LimitSpec, ManualClock, Order,
-    Outcome, Per, Policy, Precision, Replies, StoreReply, Timestamp,
+use tidegate::catalog::{Catalog, ExpectedVersion};
+use tidegate::clock::ManualClock;
+use tidegate::model::{
+    Amount, Ask, Hold, ItemSpec, LeaseId, LimitSpec, Order, Per, Policy, Precision, Timestamp,
 };
+use tidegate::reply::{Detail, Outcome, Replies};
+use tidegate::store::StoreReply;
+use tidegate::store::{Lsn, Store};
 use tidegate_core::Durability;
 use tidegate_disk::DiskStore;
 use tidegate_disk::directory::SimulatedDirectory;
@@ -226,8 +229,10 @@ fn take(store: &DiskStore, diary: &mut Diary, limit: usize, key: u8, count: u8, 
     let asks = [Ask { limit_id: &id, key: Some(&name), count: Amount::from(count) }];
     let orders = vec![Order::acquire(&asks); usize::from(times)];
     let (answers, lsn) = spoken(store.submit(&orders, Replies::new(Detail::Verdicts)));
-    let granted =
-        answers.iter().filter(|answer| answer.as_ref().is_ok_and(tidegate::Answer::is_granted)).count();
+    let granted = answers
+        .iter()
+        .filter(|answer| answer.as_ref().is_ok_and(tidegate::reply::OrderReply::is_granted))
+        .count();
     let count = Amount::from(count) * granted as Amount;
     if count > 0 {
         diary.note(lsn, Told::Sold { limit, key, count });
@@ -326,7 +331,7 @@ fn wait(store: &DiskStore, diary: &mut Diary) {
 fn bounds(spec: &LimitSpec, row: usize) -> Option<(Amount, Amount)> {
     let per = if row == 3 { Per::All } else { Per::Key };
     let item = spec.items.iter().find(|item| item.per == per)?;
-    let tidegate::Capacity::AtMost(limit) = item.limit else { panic!("all are limited") };
+    let tidegate::model::Capacity::AtMost(limit) = item.limit else { panic!("all are limited") };
     let limit = if let Policy::Bucket { burst, .. } = item.policy { burst.unwrap_or(limit) } else { limit };
     let exact = matches!(item.policy, Policy::Sliding { precision: Precision::Exact, .. });
     let slice = if exact || spec.durability == Durability::Sync { 0 } else { limit / 256 };

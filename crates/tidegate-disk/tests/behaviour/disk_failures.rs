@@ -7,12 +7,13 @@ use std::thread;
 use std::time::Duration;
 
 use tidegate::catalog::PutError;
-use tidegate::store::memory::journal::Tag;
+use tidegate::catalog::{Catalog, ExpectedVersion};
+use tidegate::clock::ManualClock;
+use tidegate::model::{Amount, Ask, Intent, ItemSpec, LimitSpec, Order, Policy, Timestamp};
+use tidegate::reply::{Detail, Replies};
+use tidegate::store::StoreReply;
+use tidegate::store::journal::Tag;
 use tidegate::store::{Store, Unavailable};
-use tidegate::{
-    Amount, Ask, Catalog, Detail, ExpectedVersion, Intent, ItemSpec, LimitSpec, ManualClock, Order, Policy,
-    Replies, StoreReply, Timestamp,
-};
 use tidegate_core::usage_record::NO_END;
 use tidegate_core::{Span, UsageRecord};
 use tidegate_disk::directory::{DiskCall, DiskFault, FaultDuration, SimulatedDirectory};

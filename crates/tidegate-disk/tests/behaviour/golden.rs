@@ -10,11 +10,13 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::store::{Actual, Settlement, Store};
-use tidegate::{
-    Amount, Ask, Capacity, Catalog, Detail, Edit, ExpectedVersion, Hold, ItemSpec, LeaseId, LimitSpec,
-    ManualClock, Order, Outcome, Policy, Precision, RemovalMode, Replies, Timestamp,
+use tidegate::catalog::{Catalog, Edit, ExpectedVersion, RemovalMode};
+use tidegate::clock::ManualClock;
+use tidegate::model::{
+    Amount, Ask, Capacity, Hold, ItemSpec, LeaseId, LimitSpec, Order, Policy, Precision, Timestamp,
 };
+use tidegate::reply::{Detail, Outcome, Replies};
+use tidegate::store::{Actual, Settlement, Store};
 use tidegate_core::{Durability, Fleet, Mode, OnOutage, OverrideSpec, Unit, WeekStart, Zone};
 use tidegate_disk::DiskStore;
 use tidegate_disk::directory::SimulatedDirectory;

@@ -6,11 +6,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate::catalog::{Catalog, ExpectedVersion, RemovalMode};
+use tidegate::clock::ManualClock;
+use tidegate::model::{Ask, ItemSpec, LeaseId, LimitSpec, Order, Policy, Precision, Timestamp};
+use tidegate::reply::{Detail, Outcome, Replies};
 use tidegate::store::{Lsn, Store};
-use tidegate::{
-    Ask, Catalog, Detail, ExpectedVersion, ItemSpec, LeaseId, LimitSpec, ManualClock, Order, Outcome, Policy,
-    Precision, RemovalMode, Replies, Timestamp,
-};
 use tidegate_disk::DiskStore;
 use tidegate_disk::directory::SimulatedDirectory;
 

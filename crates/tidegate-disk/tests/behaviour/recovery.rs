@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{
-    Amount, Answer, Ask, Catalog, Detail, ExpectedVersion, ItemSpec, LimitSpec, ManualClock, Order, Policy,
-    Replies, Store, Timestamp,
-};
+use tidegate::catalog::{Catalog, ExpectedVersion};
+use tidegate::clock::ManualClock;
+use tidegate::model::{Amount, Ask, ItemSpec, LimitSpec, Order, Policy, Timestamp};
+use tidegate::reply::{Detail, OrderReply, Replies};
+use tidegate::store::Store;
 use tidegate_disk::DiskStore;
 use tidegate_disk::directory::SimulatedDirectory;
 use tidegate_disk::wal::{self, ReplayEntry, WriteAheadLog};
@@ -26,7 +27,7 @@ fn charge(store: &DiskStore, limit: &str, keys: usize) {
             names.iter().map(|name| [Ask::one(limit, Some(name.as_bytes()))]).collect();
         let orders: Vec<Order<'_>> = asks.iter().map(|asks| Order::acquire(asks)).collect();
         let answers = store.submit(&orders, Replies::new(Detail::Verdicts)).decided();
-        assert!(answers.iter().all(|answer| answer.as_ref().is_ok_and(Answer::is_granted)));
+        assert!(answers.iter().all(|answer| answer.as_ref().is_ok_and(OrderReply::is_granted)));
         store.wait_durable(store.tip().expect("it has a log")).expect("the disk is well");
     }
 }

@@ -5,13 +5,14 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 use tidegate::catalog::{ApplyError, Change, Origin, PutError, Watcher};
+use tidegate::catalog::{Catalog, Edit, EditOutcome, ExpectedVersion, RemovalMode};
+use tidegate::clock::ManualClock;
+use tidegate::model::{LeaseId, LeaseTerm, Limit, LimitSpec, Order, Timestamp};
+use tidegate::reply::{OrderError, Replies};
 use tidegate::store::{
     Actual, Capabilities, CompactBatch, CompactReplies, Lsn, Settlement, Unavailable, Usage,
 };
-use tidegate::{
-    Catalog, Edit, EditOutcome, ExpectedVersion, LeaseId, LeaseTerm, Limit, LimitSpec, ManualClock, Order,
-    OrderError, RemovalMode, Replies, Store, StoreReply, Timestamp,
-};
+use tidegate::store::{Store, StoreReply};
 use tidegate_disk::DiskStore;
 use tidegate_disk::directory::SimulatedDirectory;
 

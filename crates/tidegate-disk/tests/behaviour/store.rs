@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use tidegate::{Clock, ManualClock, Tick, Timestamp};
+use tidegate::clock::{Clock, ManualClock};
+use tidegate::model::{Tick, Timestamp};
 use tidegate_disk::directory::SimulatedDirectory;
 use tidegate_disk::{DiskOptions, DiskStore, Maintenance};
 use tidegate_testkit::suite::StoreFixture;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidegate::LimitStore;
+use tidegate::store::LimitStore;
 use tidegate_disk::DiskStore;
 use tidegate_disk::directory::SimulatedDirectory;
 use tidegate_testkit::stress::SteppingClock;

@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hashbrown::HashMap;
-use tidegate::{LeaseId, MemoryStore, Store};
+use tidegate::model::LeaseId;
+use tidegate::store::{MemoryStore, Store};
 
 use super::plan::PlannedLimit;
 

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use tidegate::Capacity;
 use tidegate::file::gateway::{Allowance, RateLimits};
+use tidegate::model::Capacity;
 
 use super::rules::{LimitRules, ScopeRules};
 use crate::cascade::{Scope, cascade};

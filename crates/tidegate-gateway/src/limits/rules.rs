@@ -21,7 +21,7 @@ use std::time::Duration;
 use hashbrown::HashMap;
 use tidegate::file::GatewaySpec;
 use tidegate::file::gateway::{Allowance, RateLimits, Window};
-use tidegate::{Capacity, ItemSpec, LimitSpec, Per, Policy, Precision, Unit};
+use tidegate::model::{Capacity, ItemSpec, LimitSpec, Per, Policy, Precision, Unit};
 
 use crate::cascade::{Scope, cascade, larger};
 

@@ -6,7 +6,8 @@
 use std::sync::Arc;
 
 use tidegate::file::gateway::{Allowance, RateLimits, Window};
-use tidegate::{Capacity, Store as _};
+use tidegate::model::Capacity;
+use tidegate::store::Store as _;
 
 use super::RateLimitManager;
 use super::rules::{LimitRules, ScopeLimitIds, ScopeRules};

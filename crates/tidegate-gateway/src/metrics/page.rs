@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use tidegate::{Capacity, Store as _};
+use tidegate::model::Capacity;
+use tidegate::store::Store as _;
 use tidegate_net::histogram::{DURATION_BUCKETS, HistogramSum};
 use tidegate_net::metrics_page::{MetricKind, MetricLabel, MetricsPage, NanosAsSeconds};
 use tidegate_net::process_metrics;

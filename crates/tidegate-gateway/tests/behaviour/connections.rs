@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use tidegate::{Memory, Store, SystemClock};
+use tidegate::clock::SystemClock;
+use tidegate::store::{Memory, Store};
 use tidegate_gateway::{ConnectionCounter, LimitLevel, RateLimitManager, RefusalKind};
 
 use crate::fixture::{EXAMPLE, limits, manager, manager_with};

@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::clock::Clock;
+use tidegate::clock::ManualClock;
 use tidegate::file::gateway::{Allowance, RateLimits};
 use tidegate::file::{GatewaySpec, read_gateway};
-use tidegate::{ManualClock, Memory, Timestamp};
+use tidegate::model::Timestamp;
+use tidegate::store::Memory;
 use tidegate_gateway::RateLimitManager;
 
 /// The example settings with the fields that a gateway needs.

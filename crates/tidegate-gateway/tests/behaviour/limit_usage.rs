@@ -1,6 +1,6 @@
 //! The usage report of all limits.
 
-use tidegate::Capacity;
+use tidegate::model::Capacity;
 use tidegate_gateway::Scope;
 use tidegate_gateway::limits::{ClientRuleCounts, ClientRuleUsage, RuleUsage, ScopeUsage};
 

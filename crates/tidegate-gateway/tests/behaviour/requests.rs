@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use tidegate::clock::SystemClock;
 use tidegate::file::gateway::{Allowance, RateLimits};
-use tidegate::{Memory, SystemClock};
+use tidegate::store::Memory;
 use tidegate_gateway::{LimitLevel, RateLimitManager, RefusalKind};
 
 use crate::fixture::{limits, manager, manager_with};

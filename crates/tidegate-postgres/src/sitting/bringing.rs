@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use deadpool_postgres::Object;
-use tidegate::answer::Outcome;
+use tidegate::reply::Outcome;
+use tidegate::store::journal::{Lease, Remembered};
 use tidegate::store::map::excerpt::{Elsewhere, Excerpt, Standing as Brought};
-use tidegate::store::memory::journal::{Lease, Remembered};
 use tidegate::store::written::bytes::{Reader, Writer};
 use tidegate::store::written::{CodecError, held};
 use tidegate_core::{LeaseId, Limit, Timestamp};

@@ -5,8 +5,8 @@ use std::pin::Pin;
 
 use deadpool_postgres::Object;
 use futures_util::future::join_all;
+use tidegate::store::journal::{Holding, Lease};
 use tidegate::store::map::excerpt::Excerpt;
-use tidegate::store::memory::journal::{Holding, Lease};
 use tidegate::store::written::bytes::Writer;
 use tidegate::store::written::held;
 use tidegate_core::{LeaseId, Limit, Per, Row, RowScope, Timestamp, row_codec};

@@ -8,8 +8,10 @@ mod vectors;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate::Limiter;
 use tidegate::activity::{Active, Activity, ActivityError, Reason, Refusal, Rules};
-use tidegate::{Clock, Limiter, ManualClock, Timestamp};
+use tidegate::clock::{Clock, ManualClock};
+use tidegate::model::Timestamp;
 use tidegate_postgres::{PostgresStore, Source};
 use tokio::runtime::Runtime;
 

@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
-use tidegate::{Catalog, ExpectedVersion, ItemSpec, LimitSpec, Outcome, Per, Policy, Store};
+use tidegate::catalog::{Catalog, ExpectedVersion};
+use tidegate::model::{ItemSpec, LimitSpec, Per, Policy};
+use tidegate::reply::Outcome;
+use tidegate::store::Store;
 use tidegate_postgres::{Options, PostgresStore};
 
 use crate::cluster::{Cluster, new_schema, shared_url};

@@ -10,12 +10,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use tidegate::catalog::{Catalog, ExpectedVersion, RemovalMode};
 use tidegate::catalog::{Change, Edit};
+use tidegate::clock::{Clock, ManualClock};
+use tidegate::model::{Ask, Hold, ItemSpec, LimitSpec, Order, Policy, Precision, Tick, Timestamp};
+use tidegate::reply::{Detail, OrderError, OrderReply, Outcome, Replies};
 use tidegate::store::Unavailable;
-use tidegate::{
-    Actual, Answer, Ask, Catalog, Clock, Detail, ExpectedVersion, Hold, ItemSpec, LimitSpec, ManualClock,
-    Order, OrderError, Outcome, Policy, Precision, RemovalMode, Replies, Settlement, Store, Tick, Timestamp,
-};
+use tidegate::store::{Actual, Settlement, Store};
 use tidegate_postgres::{Options, PostgresStore, Source};
 
 use crate::cluster::{new_database, new_schema, options, shared_url};
@@ -48,7 +49,7 @@ fn slots(id: &str, capacity: u64, ttl: Duration) -> LimitSpec {
 
 /// Puts one order, and hears the answer.
 #[track_caller]
-fn submit(store: &PostgresStore, order: Order<'_>) -> Result<Answer, OrderError> {
+fn submit(store: &PostgresStore, order: Order<'_>) -> Result<OrderReply, OrderError> {
     let answers = store.submit(&[order], Replies::new(Detail::Verdicts)).wait(store);
     let answers = answers.unwrap_or_else(|why: Unavailable| panic!("{why}"));
     answers.get(0).expect("one answer for one order").clone()

@@ -7,11 +7,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use tidegate::catalog::{Catalog, ExpectedVersion};
+use tidegate::model::{Ask, ItemSpec, LeaseId, LimitSpec, Order, Policy};
+use tidegate::reply::{Detail, GrantedLease, Outcome, Replies};
+use tidegate::store::Store;
 use tidegate::store::Unavailable;
-use tidegate::{
-    Ask, Catalog, Detail, ExpectedVersion, Grant, ItemSpec, LeaseId, LimitSpec, Order, Outcome, Policy,
-    Replies, Store,
-};
 use tidegate_postgres::PostgresStore;
 
 /// How many threads ask.
@@ -100,7 +100,7 @@ pub(crate) fn take(store: &PostgresStore, limit_id: &str, key: &[u8]) -> Result<
 
 /// The lease of one more slot.
 #[track_caller]
-pub(crate) fn lease(outcome: &Outcome) -> Grant {
+pub(crate) fn lease(outcome: &Outcome) -> GrantedLease {
     match outcome {
         Outcome::Granted(Some(grant)) => grant.clone(),
         other => panic!("expected a lease, got {other:?}"),

@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::time::Duration;
 
-use tidegate::Catalog;
+use tidegate::catalog::Catalog;
 use tidegate_postgres::{OpenError, Options, PostgresStore, VERSION};
 
 use crate::cluster::{Cluster, new_schema, options, shared_url};

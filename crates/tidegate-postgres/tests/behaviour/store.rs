@@ -3,7 +3,8 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use tidegate::{Clock, ManualClock, Tick, Timestamp};
+use tidegate::clock::{Clock, ManualClock};
+use tidegate::model::{Tick, Timestamp};
 use tidegate_postgres::{PostgresStore, Source};
 use tidegate_testkit::suite::StoreFixture;
 

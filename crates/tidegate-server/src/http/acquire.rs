@@ -6,7 +6,10 @@ use std::sync::Arc;
 
 use ::http::{Response, StatusCode};
 use bytes::Bytes;
-use tidegate::{Acquire, AcquireError, Ask, Decision, Denial, Hold, Limit, LimitStore, Question};
+use tidegate::limiter::Acquire;
+use tidegate::model::{Ask, Hold, Limit};
+use tidegate::store::LimitStore;
+use tidegate::{AcquireError, Permit, Refused, Request};
 
 use super::problem::Problem;
 use super::wire::{acquire, decision, read};
@@ -28,19 +31,19 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
             // Boxed: few requests wait, and the future is large.
             Box::pin(self.wait_in_queue(self.question(&body, &asks).acquire_within(max_wait))).await
         };
-        if let Ok(Decision::Denied(denial)) = &decided {
-            self.record_refusal(denial, &asks);
+        if let Err(AcquireError::Refused(refused)) = &decided {
+            self.record_refusal(refused, &asks);
         }
         self.decision_reply(decided, &asks)
     }
 
     /// Waits in the queue; a shutdown ends the wait with the current decision.
-    async fn wait_in_queue(&self, mut waiting: Acquire) -> Result<Decision, AcquireError> {
+    async fn wait_in_queue(&self, mut waiting: Acquire) -> Result<Permit, AcquireError> {
         let mut shutdown = Some(pin!(self.shutdown.triggered()));
         poll_fn(|cx| {
             if shutdown.as_mut().is_some_and(|triggered| triggered.as_mut().poll(cx).is_ready()) {
                 shutdown = None;
-                waiting.hurry();
+                waiting.stop_waiting();
             }
             Pin::new(&mut waiting).poll(cx)
         })
@@ -48,11 +51,11 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
     }
 
     /// Logs a refusal.
-    pub(super) fn record_refusal(&self, denial: &Denial, asks: &[Ask<'_>]) {
+    pub(super) fn record_refusal(&self, refused: &Refused, asks: &[Ask<'_>]) {
         if let Some(log) = &self.refusal_log {
-            let (limit, item) = (denial.limit_id(), denial.item_name());
+            let (limit, item) = (refused.limit_id(), refused.item());
             let key = asks.iter().find(|ask| ask.limit_id == limit).and_then(|ask| ask.key);
-            log.record(RefusalEvent { limit, item, key, protocol: Protocol::Http, at: denial.at });
+            log.record(RefusalEvent { limit, item, key, protocol: Protocol::Http, at: refused.at() });
         }
     }
 
@@ -65,7 +68,7 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
         self.decision_reply(decided, &asks).map(|reply| reply.response)
     }
 
-    fn question<'a>(&'a self, body: &'a acquire::AcquireBody<'_>, asks: &'a [Ask<'a>]) -> Question<'a> {
+    fn question<'a>(&'a self, body: &'a acquire::AcquireBody<'_>, asks: &'a [Ask<'a>]) -> Request<'a> {
         let mut question = self.limiter.asks(asks).readings();
         if body.hold() == Hold::Yes {
             question = question.hold();
@@ -81,16 +84,17 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
 
     fn decision_reply(
         &self,
-        decided: Result<Decision, AcquireError>,
+        decided: Result<Permit, AcquireError>,
         asks: &[Ask<'_>],
     ) -> Result<HandlerReply, Problem> {
         let (granted, body) = match decided {
-            Ok(decided) => (decided.is_granted(), decision::write(decided, self.tick)),
+            Ok(permit) => (true, decision::write(Ok(permit), self.tick)),
+            Err(AcquireError::Refused(refused)) => (false, decision::write(Err(refused), self.tick)),
             Err(AcquireError::Unavailable(_)) => {
                 let outage_refusal = self.outage_refusal(asks)?;
                 (outage_refusal.is_none(), decision::write_outage_decision(outage_refusal.as_ref()))
             }
-            Err(AcquireError::Rejected(rejection)) => return Err(rejection.into()),
+            Err(error) => return Err(error.into()),
         };
         Ok(HandlerReply { granted: Some(granted), ..decision_response(body).into() })
     }

@@ -10,7 +10,9 @@ use ::http::{HeaderValue, Response};
 use bytes::Bytes;
 use serde_json::json;
 use tidegate::activity::{ActivityError, ID, Reason};
-use tidegate::{Ask, LeaseId, LimitStore, Renewal};
+use tidegate::limiter::Renewal;
+use tidegate::model::{Ask, LeaseId};
+use tidegate::store::LimitStore;
 
 use super::events::EventStream;
 use super::leases::unknown_lease;
@@ -34,7 +36,7 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
         let active = match self.activity.set_active_for(user, term(call)?.ttl()).await {
             Ok(active) => active,
             Err(ActivityError::Refused(refusal)) => {
-                self.record_refusal(refusal.denial(), &[Ask::one(ID, Some(user.as_bytes()))]);
+                self.record_refusal(refusal.refused(), &[Ask::one(ID, Some(user.as_bytes()))]);
                 let problem = Problem::from(ActivityError::Refused(refusal));
                 return Ok(HandlerReply { granted: Some(false), ..problem.into_response().into() });
             }

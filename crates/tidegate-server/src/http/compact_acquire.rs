@@ -3,8 +3,10 @@
 //! The HTTP/1.1 fast path tries this first. If the request is not simple enough, nothing was done, and it is
 //! [answered](HttpApi::respond) as usual. Otherwise the body is the same, byte for byte.
 
+use tidegate::model::{Verdict, Wait};
+use tidegate::reply::ItemReading;
+use tidegate::store::LimitStore;
 use tidegate::store::{CompactBatch, CompactReplies, CompactReply, CompactRequest, Survival};
-use tidegate::{ItemReading, LimitStore, Verdict, Wait};
 
 use super::HttpApi;
 use super::decision_json::{DecisionFields, DecisionVerdict, write_fields};
@@ -98,9 +100,11 @@ mod tests {
     use ::http::Request;
     use bytes::Bytes;
     use proptest::prelude::*;
-    use tidegate::{
-        Catalog, ExpectedVersion, Limiter, ManualClock, Memory, MemoryStore, Store, Timestamp, file,
-    };
+    use tidegate::catalog::{Catalog, ExpectedVersion};
+    use tidegate::clock::ManualClock;
+    use tidegate::model::Timestamp;
+    use tidegate::store::{Memory, MemoryStore, Store};
+    use tidegate::{Limiter, file};
 
     use super::*;
     use crate::tokens::Caller;

@@ -9,7 +9,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{Capacity, ItemReading, LeaseId, Limit, Timestamp, Wait};
+use tidegate::model::{Capacity, LeaseId, Limit, Timestamp, Wait};
+use tidegate::reply::ItemReading;
 
 /// The content of a decision.
 #[derive(Debug)]

@@ -20,7 +20,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use serde_json::{Value, json};
 use tidegate::activity::{Standing, Watching};
-use tidegate::{LeaseId, Tick};
+use tidegate::model::{LeaseId, Tick};
 use tidegate_net::Shutdown;
 use tokio::sync::OwnedSemaphorePermit;
 

@@ -7,8 +7,10 @@
 use ::http::HeaderValue;
 use ::http::header::CACHE_CONTROL;
 use bytes::Bytes;
+use tidegate::AcquireError;
 use tidegate::layer::http::{describe, too_many_requests};
-use tidegate::{AcquireError, Ask, Decision, LimitStore};
+use tidegate::model::Ask;
+use tidegate::store::LimitStore;
 
 use super::acquire::{decision_response, require_chargeable};
 use super::problem::Problem;
@@ -48,20 +50,19 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
         require_chargeable(limit_id)?;
         let asks = [Ask::one(limit_id, key.map(str::as_bytes))];
         match self.limiter.asks(&asks).readings().try_acquire_async().await {
-            Ok(Decision::Granted(granted)) => {
-                let (at, readings) = (granted.at, granted.readings().to_vec());
-                let mut reply = decision_response(decision::write(Decision::Granted(granted), self.tick));
+            Ok(permit) => {
+                let (at, readings) = (permit.at(), permit.readings().to_vec());
+                let mut reply = decision_response(decision::write(Ok(permit), self.tick));
                 describe(reply.headers_mut(), &readings, at);
                 Ok(HandlerReply { granted: Some(true), ..reply.into() })
             }
-            Ok(Decision::Denied(denial)) => {
-                self.record_refusal(&denial, &asks);
+            Err(AcquireError::Refused(refused)) => {
+                self.record_refusal(&refused, &asks);
                 Ok(HandlerReply {
                     granted: Some(false),
-                    ..too_many_requests(&denial).map(Bytes::from).into()
+                    ..too_many_requests(&refused).map(Bytes::from).into()
                 })
             }
-            Err(AcquireError::Rejected(rejection)) => Err(rejection.into()),
             Err(AcquireError::Unavailable(unavailable)) => match self.outage_refusal(&asks)? {
                 Some(_) => Err(unavailable.into()),
                 None => Ok(HandlerReply {
@@ -69,6 +70,7 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
                     ..decision_response(decision::write_outage_decision(None)).into()
                 }),
             },
+            Err(error) => Err(error.into()),
         }
     }
 }

@@ -5,7 +5,9 @@
 //! A lease id is a secret of its holder and does not name its limits, so the prefix of the permissions is not checked.
 
 use ::http::StatusCode;
-use tidegate::{Actual, LeaseId, LimitStore, Renewal, Settlement};
+use tidegate::limiter::Renewal;
+use tidegate::model::LeaseId;
+use tidegate::store::{Actual, LimitStore, Settlement};
 
 use super::problem::{Problem, ProblemCode};
 use super::wire::lease::{ActualCost, ReleaseBody, RenewBody, SettleBody};

@@ -12,9 +12,11 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use tidegate::activity;
 use tidegate::catalog::{ApplyError, Origin, PutError};
+use tidegate::catalog::{Edit, EditOutcome, ExpectedVersion, RemovalMode};
 use tidegate::file;
+use tidegate::model::{Limit, LimitSpec};
+use tidegate::store::LimitStore;
 use tidegate::store::Unavailable;
-use tidegate::{Edit, EditOutcome, ExpectedVersion, Limit, LimitSpec, LimitStore, RemovalMode};
 
 use super::overrides::MAX_EDIT_ATTEMPTS;
 use super::problem::{Problem, ProblemCode};

@@ -6,8 +6,10 @@
 use std::sync::Arc;
 
 use ::http::StatusCode;
+use tidegate::catalog::ExpectedVersion;
 use tidegate::catalog::PutError;
-use tidegate::{ExpectedVersion, Limit, LimitSpec, LimitStore};
+use tidegate::model::{Limit, LimitSpec};
+use tidegate::store::LimitStore;
 
 use super::limits::{etag, expected_version, with_etag};
 use super::problem::{Problem, ProblemCode};

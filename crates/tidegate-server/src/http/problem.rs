@@ -9,9 +9,11 @@ use ::http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER, WWW_AUTHENTICATE};
 use ::http::{HeaderValue, Response, StatusCode};
 use bytes::Bytes;
 use serde::Serialize;
+use tidegate::AcquireError;
 use tidegate::catalog::PutError;
+use tidegate::model::SpecError;
+use tidegate::reply::OrderError;
 use tidegate::store::Unavailable;
-use tidegate::{AcquireError, OrderError, SpecError};
 
 macro_rules! codes {
     ($($(#[$doc:meta])* $name:ident = $word:literal, $status:ident, $title:literal;)+) => {
@@ -206,8 +208,9 @@ impl From<Unavailable> for Problem {
 impl From<AcquireError> for Problem {
     fn from(error: AcquireError) -> Problem {
         match error {
-            AcquireError::Rejected(rejection) => rejection.into(),
+            AcquireError::Invalid(error) => error.into(),
             AcquireError::Unavailable(unavailable) => unavailable.into(),
+            refused => Problem::new(ProblemCode::StoreUnavailable, refused),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The counts of a limit: read and reset.
 
 use ::http::StatusCode;
-use tidegate::LimitStore;
+use tidegate::store::LimitStore;
 
 use super::query::Query;
 use super::wire::read;

@@ -6,8 +6,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use tidegate::Limiter;
+use tidegate::limiter::LimitOverview;
+use tidegate::model::Limit;
 use tidegate::store::Reach;
-use tidegate::{Limit, LimitOverview, Limiter};
 use tidegate_net::metrics_page::{MetricKind, MetricLabel, MetricsPage};
 
 use crate::resp::described_buckets::{self, RESERVED_PREFIX};
@@ -98,7 +100,7 @@ impl DescribedTotals {
     /// The totals as the samples of one limit.
     fn sample(&self) -> LimitSample {
         let DecisionCounts { granted, refused } = self.total;
-        let items = vec![tidegate::ItemCount { item: DESCRIBED_ITEM.to_owned(), refused }];
+        let items = vec![tidegate::store::ItemCount { item: DESCRIBED_ITEM.to_owned(), refused }];
         let overview = LimitOverview {
             granted,
             refused,

@@ -1,7 +1,10 @@
 //! Batches: consecutive decisions of a pipeline, submitted to the store together.
 
+use tidegate::Limiter;
+use tidegate::model::{Amount, Ask, Intent, Order};
+use tidegate::reply::Replies;
 use tidegate::store::CompactRequest;
-use tidegate::{Amount, Ask, Intent, Limiter, Order, Replies, StoreReply};
+use tidegate::store::StoreReply;
 
 use super::decision_reply::ReplyFormat;
 

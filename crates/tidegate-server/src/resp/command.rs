@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use std::fmt::Write;
 use std::time::Duration;
 
-use tidegate::{Amount, Intent};
+use tidegate::model::{Amount, Intent};
 use tidegate_core::limit::MAX_LIMIT_ID_BYTES;
 
 use super::described_buckets::{self, BucketDescription, RESERVED_ID_MESSAGE};

@@ -11,9 +11,8 @@
 
 use std::sync::Arc;
 
-use tidegate::{
-    Amount, Answer, Capacity, ItemReading, OrderError, Outcome, Reading, Replies, Span, Tick, Timestamp, Wait,
-};
+use tidegate::model::{Amount, Capacity, Reading, Span, Tick, Timestamp, Wait};
+use tidegate::reply::{ItemReading, OrderError, OrderReply, Outcome, Replies};
 
 use super::command::ThrottleDialect;
 use super::described_buckets::{DescribedBucket, DescribedBuckets};
@@ -62,7 +61,7 @@ impl DecisionWriter<'_, '_> {
         self.writer.error(code, rejection);
     }
 
-    fn write_decision(&mut self, answer: &Answer, readings: &[ItemReading]) {
+    fn write_decision(&mut self, answer: &OrderReply, readings: &[ItemReading]) {
         self.write_numbers(answer.is_granted(), &DecisionNumbers::of(answer, readings, self.tick));
         match &answer.outcome {
             Outcome::Granted(None) => self.writer.two_empty_bulks(),
@@ -108,7 +107,7 @@ impl DecisionWriter<'_, '_> {
         self.writer.five(b"*7\r\n", [is_granted, numbers.limit, numbers.remaining, retry_after, reset_after]);
     }
 
-    fn write_throttle(&mut self, dialect: ThrottleDialect, answer: &Answer, readings: &[ItemReading]) {
+    fn write_throttle(&mut self, dialect: ThrottleDialect, answer: &OrderReply, readings: &[ItemReading]) {
         let numbers = DecisionNumbers::of(answer, readings, self.tick);
         let is_granted = answer.is_granted();
         let retry_after = numbers.retry_after.map_or(-1, RoundedSpan::seconds);
@@ -136,7 +135,7 @@ struct DecisionNumbers {
 }
 
 impl DecisionNumbers {
-    fn of(answer: &Answer, readings: &[ItemReading], tick: Tick) -> DecisionNumbers {
+    fn of(answer: &OrderReply, readings: &[ItemReading], tick: Tick) -> DecisionNumbers {
         let (item, retry_at) = match &answer.outcome {
             Outcome::Granted(_) => {
                 (readings.iter().min_by_key(|it| it.reading.remaining.unwrap_or(Amount::MAX)), None)

@@ -22,11 +22,11 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use tidegate::catalog::PutError;
+use tidegate::catalog::{ExpectedVersion, RemovalMode};
+use tidegate::model::{Amount, Ask, ItemSpec, Limit, LimitSpec, Order, Policy, Span, Timestamp};
+use tidegate::reply::{Detail, Replies};
 use tidegate::store::Reach;
-use tidegate::{
-    Amount, Ask, Detail, ExpectedVersion, ItemSpec, Limit, LimitSpec, LimitStore, Order, Policy, RemovalMode,
-    Replies, Span, StoreReply, Timestamp,
-};
+use tidegate::store::{LimitStore, StoreReply};
 use tidegate_core::{Capacity, Law};
 
 /// Prefix of the ids of these limits.
@@ -278,7 +278,7 @@ fn store_time(store: &dyn LimitStore, limit_id: &str) -> Option<Timestamp> {
 }
 
 /// Validation errors in the terms of the command's arguments.
-fn describe_flaws(flaws: &[tidegate::SpecError]) -> String {
+fn describe_flaws(flaws: &[tidegate::model::SpecError]) -> String {
     let messages = flaws.iter().map(|flaw| {
         let field = flaw.field.rsplit('.').next().unwrap_or_default();
         let field = match field {

@@ -14,7 +14,7 @@
 //!
 //! The cache is cleared when the connection's permissions change.
 
-use tidegate::Amount;
+use tidegate::model::Amount;
 use tidegate::store::CompactRequest;
 use tidegate::store::bid::MOST_LIMITS;
 

@@ -5,7 +5,7 @@
 //!   └ prefix: limit ───┘ remaining           reset after ms
 //! ```
 
-use tidegate::{Amount, Capacity};
+use tidegate::model::{Amount, Capacity};
 
 use super::decision_reply::saturating;
 

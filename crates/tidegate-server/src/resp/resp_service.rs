@@ -4,7 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tidegate::{Limit, LimitStore, Limiter, Tick, Timestamp};
+use tidegate::Limiter;
+use tidegate::model::{Limit, Tick, Timestamp};
+use tidegate::store::LimitStore;
 
 use super::described_buckets::DescribedBuckets;
 use crate::metrics::Protocol;

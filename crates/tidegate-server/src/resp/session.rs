@@ -17,8 +17,10 @@ mod leases;
 
 use std::sync::Arc;
 
+use tidegate::model::{Intent, Timestamp};
+use tidegate::reply::{Detail, OrderError, OrderReply, Outcome, Replies};
+use tidegate::store::StoreReply;
 use tidegate::store::{CompactReplies, Later, Lsn, Unavailable};
-use tidegate::{Answer, Detail, Intent, OrderError, Outcome, Replies, StoreReply, Timestamp};
 
 use super::batch::{BatchBuffers, BatchEntry};
 use super::command::{self, CommandAccess, CommandError, CommandSpec, RespCommand};
@@ -143,7 +145,7 @@ impl SessionCounts {
         &mut self,
         intent: Intent,
         key: &[u8],
-        answer: Option<&Result<Answer, OrderError>>,
+        answer: Option<&Result<OrderReply, OrderError>>,
         service: &RespService,
     ) {
         let (Intent::Acquire, Some(Ok(answer))) = (intent, answer) else { return };

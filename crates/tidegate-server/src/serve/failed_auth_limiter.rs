@@ -9,7 +9,9 @@
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
-use tidegate::{Decision, ExpectedVersion, ItemSpec, LimitSpec, Limiter, Policy};
+use tidegate::catalog::ExpectedVersion;
+use tidegate::model::{ItemSpec, LimitSpec, Policy};
+use tidegate::{AcquireError, Limiter};
 
 /// Failures that an address may make in a burst.
 pub(super) const MAX_FAILURES: u64 = 20;
@@ -40,7 +42,7 @@ impl FailedAuthLimiter {
     /// Counts a failure of this address. Over the limit, returns the time until the next attempt may fail.
     pub(super) fn record_failure(&self, address: IpAddr) -> Option<Duration> {
         match self.limiter.ask(LIMIT, &address_key(address)).try_acquire() {
-            Ok(Decision::Denied(denial)) => Some(denial.retry_after().unwrap_or(FAILURE_WINDOW)),
+            Err(AcquireError::Refused(refused)) => Some(refused.retry_after().unwrap_or(FAILURE_WINDOW)),
             _ => None,
         }
     }

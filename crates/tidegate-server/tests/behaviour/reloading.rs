@@ -7,7 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tidegate::{Catalog, ManualClock, Memory, MemoryStore, Tick};
+use tidegate::catalog::Catalog;
+use tidegate::clock::ManualClock;
+use tidegate::model::Tick;
+use tidegate::store::{Memory, MemoryStore};
 use tidegate_server::live_settings::LiveSettings;
 use tidegate_server::metrics::ReloadSource;
 use tidegate_server::settings_reloader::{ReloadOutcome, SettingsPoll, SettingsReloader};

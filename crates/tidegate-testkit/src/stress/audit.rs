@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use tidegate::clock::Clock;
+use tidegate::model::{Amount, Charge, ItemSpec, LimitSpec, Per, Policy, Tick, Timestamp, Unit};
 use tidegate::store::Usage;
-use tidegate::{Amount, Charge, Clock, ItemSpec, LimitSpec, Per, Policy, Tick, Timestamp, Unit};
 
 use super::client::{ClientLog, ObservedRow};
 use super::operator::OperatorLog;

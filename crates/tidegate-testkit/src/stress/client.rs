@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use tidegate::{
-    Actual, Amount, Answer, Ask, Clock, Detail, Grant, Hold, Intent, ItemSpec, LeaseId, LimitSpec, Order,
-    Outcome, Policy, Replies, Settlement, Timestamp, Wait,
+use tidegate::clock::Clock;
+use tidegate::model::{
+    Amount, Ask, Hold, Intent, ItemSpec, LeaseId, LimitSpec, Order, Policy, Timestamp, Wait,
 };
+use tidegate::reply::{Detail, GrantedLease, OrderReply, Outcome, Replies};
+use tidegate::store::{Actual, Settlement};
 
 use super::rng::SeededRng;
 use super::watchdog::ThreadAction;
@@ -170,7 +172,7 @@ impl<'a> StressClient<'a> {
         answers
     }
 
-    fn record(&mut self, drawn_order: &RandomOrder, answer: &Answer, start: Timestamp, end: Timestamp) {
+    fn record(&mut self, drawn_order: &RandomOrder, answer: &OrderReply, start: Timestamp, end: Timestamp) {
         if !(start < answer.at && answer.at < end) {
             self.fault(format!("decided at {:?}, but requested from {start:?} to {end:?}", answer.at));
         }
@@ -219,7 +221,7 @@ impl<'a> StressClient<'a> {
 
     fn track_lease(
         &mut self,
-        grant: &Grant,
+        grant: &GrantedLease,
         hold: Hold,
         asks: Vec<(usize, usize, Amount)>,
         start: Timestamp,

@@ -3,7 +3,9 @@
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use tidegate::{Capacity, Clock, ExpectedVersion, ItemSpec, Limit, LimitSpec, Policy, Tick};
+use tidegate::catalog::ExpectedVersion;
+use tidegate::clock::Clock;
+use tidegate::model::{Capacity, ItemSpec, Limit, LimitSpec, Policy, Tick};
 
 use super::rng::SeededRng;
 use super::watchdog::ThreadAction;

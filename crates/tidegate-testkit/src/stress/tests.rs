@@ -4,11 +4,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::AtomicUsize;
 
 use tidegate::catalog::{ApplyError, Edit, EditOutcome, Origin, PutError, Watcher};
+use tidegate::catalog::{Catalog, RemovalMode};
+use tidegate::model::{Ask, Capacity, Hold, Intent, ItemSpec, LeaseId, LeaseTerm, Limit, Order, Policy};
+use tidegate::reply::{Detail, OrderError, Outcome, Replies};
+use tidegate::store::{Actual, MapStore, Settlement, Store, StoreReply};
 use tidegate::store::{Capabilities, Usage};
-use tidegate::{
-    Actual, Ask, Capacity, Catalog, Detail, Hold, Intent, ItemSpec, LeaseId, LeaseTerm, Limit, MapStore,
-    Order, OrderError, Outcome, Policy, RemovalMode, Replies, Settlement, Store, StoreReply,
-};
 
 use super::*;
 
@@ -40,7 +40,7 @@ struct DefectiveStore {
 }
 
 impl DefectiveStore {
-    fn decide(&self, order: &Order<'_>) -> Result<tidegate::Answer, OrderError> {
+    fn decide(&self, order: &Order<'_>) -> Result<tidegate::reply::OrderReply, OrderError> {
         let submit = |order: Order<'_>| {
             let answers = self.inner.submit(&[order], Replies::new(Detail::Verdicts)).decided();
             answers.get(0).cloned().expect("one answer for one order")
@@ -59,7 +59,7 @@ impl DefectiveStore {
                 let Outcome::Granted(Some(grant)) = &held.outcome else { return Ok(held) };
                 let costs: Vec<_> = order.asks.iter().map(|ask| ask.count).collect();
                 self.inner.settle(grant.lease, Actual::Each(&costs)).decided().expect("a cost for each");
-                Ok(tidegate::Answer { outcome: Outcome::Granted(None), ..held })
+                Ok(tidegate::reply::OrderReply { outcome: Outcome::Granted(None), ..held })
             }
             StoreDefect::DropsLastAsk if order.asks.len() > 1 => {
                 submit(Order { asks: &order.asks[..order.asks.len() - 1], ..*order })
@@ -75,7 +75,10 @@ impl DefectiveStore {
             }
             StoreDefect::BackdatesDecisions => {
                 let answer = submit(*order)?;
-                Ok(tidegate::Answer { at: Timestamp::from_ticks(answer.at.ticks() - 50 * STEP), ..answer })
+                Ok(tidegate::reply::OrderReply {
+                    at: Timestamp::from_ticks(answer.at.ticks() - 50 * STEP),
+                    ..answer
+                })
             }
             StoreDefect::Hangs if self.asked.fetch_add(1, Ordering::Relaxed) >= 100 => loop {
                 std::thread::park();

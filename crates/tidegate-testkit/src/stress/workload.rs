@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use tidegate::{Charge, ItemSpec, LimitSpec, Policy, Precision, Timestamp, Unit};
+use tidegate::model::{Charge, ItemSpec, LimitSpec, Policy, Precision, Timestamp, Unit};
 
 use super::{CLIENTS, StressPlan};
 

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use tidegate::{
-    Answer, Ask, Hold, ItemSpec, LimitSpec, Mode, Order, OrderError, Policy, RemovalMode, Settlement, Wait,
-};
+use tidegate::catalog::RemovalMode;
+use tidegate::model::{Ask, Hold, ItemSpec, LimitSpec, Mode, Order, Policy, Wait};
+use tidegate::reply::{OrderError, OrderReply};
+use tidegate::store::Settlement;
 
 use super::decisions::{sliding, total};
 use super::{Behaviour, StoreFixture, denied, lease};
@@ -24,7 +25,7 @@ fn ask<'a>(limit_id: &'a str, key: &'a str, count: u64) -> Ask<'a> {
     Ask { limit_id, key: Some(key.as_bytes()), count }
 }
 
-fn acquire(fixture: &StoreFixture, asks: &[Ask<'_>], hold: Hold) -> Answer {
+fn acquire(fixture: &StoreFixture, asks: &[Ask<'_>], hold: Hold) -> OrderReply {
     fixture.submit(Order { hold, ..Order::acquire(asks) }).unwrap().0
 }
 
@@ -120,7 +121,7 @@ fn lease_is_gone_with_its_limit(fixture: &StoreFixture) {
     fixture.add(spec());
     assert_eq!(fixture.store.renew(lease(&renewed).lease, None).decided(), Ok(None));
     assert_eq!(
-        fixture.store.settle(lease(&settled).lease, tidegate::Actual::Every(4)).decided(),
+        fixture.store.settle(lease(&settled).lease, tidegate::store::Actual::Every(4)).decided(),
         Ok(Settlement::Gone)
     );
     assert_eq!(fixture.used("l", "u", "all/total"), 0, "the new limit starts clean");

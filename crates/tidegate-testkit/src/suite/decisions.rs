@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use tidegate::{
-    Answer, Ask, Capacity, Charge, Detail, ItemSpec, LimitSpec, Mode, Order, OrderError, OverrideSpec,
-    Policy, Precision, Replies, Timestamp, Unit, Wait,
+use tidegate::model::{
+    Ask, Capacity, Charge, ItemSpec, LimitSpec, Mode, Order, OverrideSpec, Policy, Precision, Timestamp,
+    Unit, Wait,
 };
+use tidegate::reply::{Detail, OrderError, OrderReply, Replies};
 
 use super::{Behaviour, StoreFixture, denied, wait_ms};
 
@@ -268,7 +269,8 @@ fn batch_is_decided_in_order(fixture: &StoreFixture) {
     let (two, one, bad) = (asks(2), asks(1), [Ask::one("nobody", None)]);
     let orders = [&two[..], &two, &bad, &one, &one].map(Order::acquire);
     let answers = fixture.store.submit(&orders, Replies::new(Detail::Verdicts)).decided();
-    let granted: Vec<_> = answers.iter().map(|answer| answer.as_ref().ok().map(Answer::is_granted)).collect();
+    let granted: Vec<_> =
+        answers.iter().map(|answer| answer.as_ref().ok().map(OrderReply::is_granted)).collect();
     assert_eq!(granted, [Some(true), Some(false), None, Some(true), Some(false)]);
 }
 

@@ -6,10 +6,10 @@ use std::thread;
 use std::time::Duration;
 
 use tidegate::catalog::{ApplyError, Change, Edit, EditOutcome, PutError};
-use tidegate::{
-    Amount, Ask, Detail, ExpectedVersion, ItemSpec, Limit, LimitSpec, LimitStore, Order, OrderError, Policy,
-    RemovalMode, Replies,
-};
+use tidegate::catalog::{ExpectedVersion, RemovalMode};
+use tidegate::model::{Amount, Ask, ItemSpec, Limit, LimitSpec, Order, Policy};
+use tidegate::reply::{Detail, OrderError, Replies};
+use tidegate::store::LimitStore;
 
 use super::decisions::{sliding, total};
 use super::{Behaviour, StoreFixture, lease};

@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate::catalog::{Change, PutError};
-use tidegate::{ExpectedVersion, ItemSpec, LimitSpec, Policy, RemovalMode, Unit, Zone};
+use tidegate::catalog::{ExpectedVersion, RemovalMode};
+use tidegate::model::{ItemSpec, LimitSpec, Policy, Unit, Zone};
 
 use super::decisions::{bucket, sliding, total};
 use super::{Behaviour, StoreFixture, wait_ms};

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use tidegate::{
-    Actual, Answer, Ask, Charge, Hold, ItemSpec, LeaseId, LimitSpec, Order, OrderError, Policy, Precision,
-    RemovalMode, Settlement, Timestamp, Unit,
+use tidegate::catalog::RemovalMode;
+use tidegate::model::{
+    Ask, Charge, Hold, ItemSpec, LeaseId, LimitSpec, Order, Policy, Precision, Timestamp, Unit,
 };
+use tidegate::reply::{OrderError, OrderReply};
+use tidegate::store::{Actual, Settlement};
 
 use super::decisions::{bucket, sliding, total};
 use super::{Behaviour, StoreFixture, denied, lease};
@@ -36,16 +38,16 @@ fn concurrency(limit: u64, ttl_seconds: u64) -> ItemSpec {
     ItemSpec::of(Policy::Concurrency { ttl: Duration::from_secs(ttl_seconds) }, limit)
 }
 
-fn hold(fixture: &StoreFixture, limit_id: &str, count: u64) -> Answer {
+fn hold(fixture: &StoreFixture, limit_id: &str, count: u64) -> OrderReply {
     let asks = [Ask { limit_id, key: Some(b"u"), count }];
     fixture.submit(Order { hold: Hold::Yes, ..Order::acquire(&asks) }).unwrap().0
 }
 
-fn release(fixture: &StoreFixture, answer: &Answer) -> bool {
+fn release(fixture: &StoreFixture, answer: &OrderReply) -> bool {
     fixture.store.release(lease(answer).lease).decided()
 }
 
-fn settle(fixture: &StoreFixture, answer: &Answer, actual: u64) -> Settlement {
+fn settle(fixture: &StoreFixture, answer: &OrderReply, actual: u64) -> Settlement {
     fixture.store.settle(lease(answer).lease, Actual::Every(actual)).decided().expect("one cost for all")
 }
 

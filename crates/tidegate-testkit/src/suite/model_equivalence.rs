@@ -4,7 +4,10 @@ use std::collections::BTreeSet;
 
 use proptest::strategy::Strategy;
 use proptest::test_runner::{TestCaseError, TestRunner};
-use tidegate::{Actual, Ask, ExpectedVersion, Hold, Order, Outcome, Settlement};
+use tidegate::catalog::ExpectedVersion;
+use tidegate::model::{Ask, Hold, Order};
+use tidegate::reply::Outcome;
+use tidegate::store::{Actual, Settlement};
 use tidegate_core::{Amount, Intent, LeaseId, LeaseTerm, LimitSpec, Tick, Timestamp};
 
 use super::StoreFixture;
@@ -118,7 +121,8 @@ mod tests {
     use std::sync::Arc;
 
     use proptest::strategy::ValueTree;
-    use tidegate::{ManualClock, MapStore};
+    use tidegate::clock::ManualClock;
+    use tidegate::store::MapStore;
 
     use super::*;
     use crate::history::over_capacity_histories;

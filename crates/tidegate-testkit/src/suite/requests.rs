@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use tidegate::{Ask, LimitSpec, Order, OrderError};
+use tidegate::model::{Ask, LimitSpec, Order};
+use tidegate::reply::OrderError;
 
 use super::decisions::{sliding, total};
 use super::{Behaviour, StoreFixture, lease};
@@ -23,7 +24,7 @@ fn with_id<'a>(asks: &'a [Ask<'a>], id: &'a [u8]) -> Order<'a> {
 fn repeated_request_id_is_charged_once(fixture: &StoreFixture) {
     fixture.add(LimitSpec::named("l").with(total(10)));
     let asks = [Ask { limit_id: "l", key: None, count: 4 }];
-    let order = Order { hold: tidegate::Hold::Yes, ..with_id(&asks, b"r1") };
+    let order = Order { hold: tidegate::model::Hold::Yes, ..with_id(&asks, b"r1") };
     let (first, readings) = fixture.submit(order).unwrap();
     fixture.pass_seconds(1);
     let (again, read_again) = fixture.submit(order).unwrap();

@@ -185,8 +185,8 @@ async fn over(
             std::future::pending::<()>().await;
         }
         // Perhaps it was released elsewhere, and whoever renews it was told first: the next look will say so.
-        let pulse = limiter.pulse();
-        pulse.sleep_until(pulse.now().plus(LOOK_EVERY)).await;
+        let holder_clock = limiter.holder_clock();
+        holder_clock.sleep_until(holder_clock.now().plus(LOOK_EVERY)).await;
     };
     let (mut told, mut given_up) = (pin!(told), pin!(given_up));
     poll_fn(|cx| {

@@ -7,8 +7,8 @@ use tidegate_core::limit::MAX_KEY_BYTES;
 use tidegate_core::{Amount, Capacity, Limit, Per, Policy, SpecError};
 
 use super::{ID, Rules};
-use crate::answer::{ItemReading, OrderError};
-use crate::limiter::{AcquireError, Denial};
+use crate::limiter::{AcquireError, Refused};
+use crate::reply::{ItemReading, OrderError};
 use crate::store::Unavailable;
 
 /// What the document says to somebody for whom there is no place.
@@ -81,18 +81,18 @@ pub struct Refusal {
     pub per: Per,
     /// As in [`Status::retry_after`].
     pub retry_after: Option<Duration>,
-    denial: Denial,
+    refused: Refused,
 }
 
 impl Refusal {
-    pub(super) fn of(denial: Denial) -> Refusal {
-        let (reason, per) = cause(&denial);
-        Refusal { reason, per, retry_after: retry_after(&denial, reason), denial }
+    pub(super) fn of(refused: Refused) -> Refusal {
+        let (reason, per) = cause(&refused);
+        Refusal { reason, per, retry_after: retry_after(&refused, reason), refused }
     }
 
     /// All that the limit says about it.
-    pub fn denial(&self) -> &Denial {
-        &self.denial
+    pub fn refused(&self) -> &Refused {
+        &self.refused
     }
 }
 
@@ -111,12 +111,12 @@ impl fmt::Display for Refusal {
 }
 
 /// Which of the items refused, if several did the first that is written.
-fn cause(denial: &Denial) -> (Reason, Per) {
-    let in_line = || denial.limit().item_named(denial.item_name()).map_or(0, |(index, _)| index);
-    let (limit, index): (&Limit, usize) = match denial.denied() {
+fn cause(refused: &Refused) -> (Reason, Per) {
+    let in_line = || refused.limit().item_named(refused.item()).map_or(0, |(index, _)| index);
+    let (limit, index): (&Limit, usize) = match refused.by() {
         Some(denied) => (&denied.first.0, denied.first.1),
         // Others wait for what would have been granted.
-        None => (denial.limit(), in_line()),
+        None => (refused.limit(), in_line()),
     };
     match limit.items().get(index) {
         Some(item) if is_window(item.policy()) && item.per() == Per::Key => (Reason::UserWindow, Per::Key),
@@ -125,19 +125,19 @@ fn cause(denial: &Denial) -> (Reason, Per) {
     }
 }
 
-pub(super) fn cause_of(denial: &Denial) -> Reason {
-    cause(denial).0
+pub(super) fn cause_of(refused: &Refused) -> Reason {
+    cause(refused).0
 }
 
 /// How long until the window has room. Where tasks are in the way as well, the limit cannot say when it fits; but the window says when
 /// it would be empty.
-pub(super) fn retry_after(denial: &Denial, reason: Reason) -> Option<Duration> {
+pub(super) fn retry_after(refused: &Refused, reason: Reason) -> Option<Duration> {
     match reason {
         Reason::Concurrency => None,
-        Reason::UserWindow => denial.retry_after().or_else(|| {
-            let window = Gauge::Window.of(denial.readings())?;
+        Reason::UserWindow => refused.retry_after().or_else(|| {
+            let window = Gauge::Window.of(refused.readings())?;
             let empty_at = window.reading.resets_at?;
-            Some(denial.limit().tick().duration(empty_at.since(denial.at)))
+            Some(refused.limit().tick().duration(empty_at.since(refused.at())))
         }),
     }
 }
@@ -237,7 +237,8 @@ impl From<Unavailable> for ActivityError {
 impl From<AcquireError> for ActivityError {
     fn from(why: AcquireError) -> ActivityError {
         match why {
-            AcquireError::Rejected(why) => why.into(),
+            AcquireError::Refused(refused) => ActivityError::Refused(Box::new(Refusal::of(refused))),
+            AcquireError::Invalid(why) => why.into(),
             AcquireError::Unavailable(why) => why.into(),
         }
     }

@@ -21,7 +21,7 @@ use tidegate_core::{LeaseId, Timestamp};
 use tokio::sync::watch;
 
 use super::ID;
-use crate::limiter::{AcquireError, Decision, Limiter};
+use crate::limiter::{AcquireError, Limiter};
 
 /// How long it is from one look at the store to the next: an end is known within this and the time an answer takes.
 pub const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -239,11 +239,11 @@ impl Shared {
         let whose = gone.first().and_then(|id| self.posts().watched.get(id).map(|post| post.user.clone()));
         let Some(user) = whose else { return };
         let now = match self.limiter.ask(ID, &*user).peek_async().await {
-            Ok(Decision::Granted(granted)) if !granted.degraded => Some(granted.at),
-            Ok(Decision::Denied(denial)) if !denial.degraded => Some(denial.at),
-            // Nobody knows how late it is: it is asked again at the next look.
-            Ok(_) | Err(AcquireError::Unavailable(_)) => return,
-            Err(AcquireError::Rejected(_)) => None,
+            Ok(permit) if !permit.is_degraded() => Some(permit.at()),
+            Err(AcquireError::Refused(refused)) if !refused.is_degraded() => Some(refused.at()),
+            Err(AcquireError::Invalid(_)) => None,
+            // The store's time is unknown: ask again at the next check.
+            Ok(_) | Err(_) => return,
         };
         let mut posts = self.posts();
         for post in gone.iter().filter_map(|id| posts.watched.remove(id)) {
@@ -269,9 +269,9 @@ impl Lookout {
     /// Looks until nobody watches. A store that cannot answer is asked again; nobody is told what is not known.
     async fn look_out(mut self) {
         let shared = Arc::clone(&self.shared);
-        let pulse = shared.limiter.pulse();
+        let holder_clock = shared.limiter.holder_clock();
         loop {
-            pulse.sleep_until(pulse.now().plus(LOOK_EVERY)).await;
+            holder_clock.sleep_until(holder_clock.now().plus(LOOK_EVERY)).await;
             let ids = shared.watched();
             if ids.is_empty() {
                 self.is_relieved = true;
@@ -279,7 +279,7 @@ impl Lookout {
             }
             let store = shared.limiter.store();
             for some in ids.chunks(LOOK_AT_ONCE) {
-                if let Ok(until) = store.held_until(some).told(store).await {
+                if let Ok(until) = store.held_until(some).wait_async(store).await {
                     let gone = shared.saw(some, &until);
                     shared.bury(&gone).await;
                 }

@@ -19,13 +19,13 @@ use ::http::header::CONTENT_TYPE;
 use ::http::{HeaderValue, Request, Response, StatusCode};
 use bytes::Bytes;
 
-use crate::answer::{Detail, OrderError};
 use crate::layer::{Asking, Failure, LimitLayer, Mode};
-use crate::limiter::{AcquireError, Denial, Granted, Limiter};
+use crate::limiter::{AcquireError, Limiter, Permit, Refused};
+use crate::reply::{Detail, OrderError};
 
 pub use body::HeldBody;
 pub use fields::{
-    RATE_LIMIT, RATE_LIMIT_POLICY, describe, describe_denial, rate_limit, rate_limit_policy, retry_after,
+    RATE_LIMIT, RATE_LIMIT_POLICY, describe, describe_refusal, rate_limit, rate_limit_policy, retry_after,
 };
 
 /// A [`LimitLayer`] for requests with a body `B` to services that answer with a body `R`.
@@ -42,13 +42,13 @@ pub fn limit<B, R, A: Into<Asking>>(
         mode: Mode::Refuse,
         detail: Detail::Readings,
         ask: Arc::new(move |request| ask(request).into()),
-        respond: Arc::new(|mut response, granted| {
-            if let Some(granted) = &granted {
-                describe(response.headers_mut(), granted.readings(), granted.at);
+        respond: Arc::new(|mut response, permit| {
+            if let Some(permit) = &permit {
+                describe(response.headers_mut(), permit.readings(), permit.at());
             }
-            response.map(|body| HeldBody::holding(body, granted.and_then(Granted::into_lease)))
+            response.map(|body| HeldBody::holding(body, permit.and_then(Permit::into_lease)))
         }),
-        refuse: Arc::new(|denial| too_many_requests(denial).map(HeldBody::telling)),
+        refuse: Arc::new(|refused| too_many_requests(refused).map(HeldBody::telling)),
         fail: Arc::new(|error| Failure::Refuse(undecided(error).map(HeldBody::telling))),
     }
 }
@@ -58,11 +58,11 @@ impl<B, R> HttpLimitLayer<B, R> {
     /// unless the answer has them.
     pub fn refusing_with<T: Into<Bytes>>(
         mut self,
-        refuse: impl Fn(&Denial) -> Response<T> + Send + Sync + 'static,
+        refuse: impl Fn(&Refused) -> Response<T> + Send + Sync + 'static,
     ) -> HttpLimitLayer<B, R> {
-        self.refuse = Arc::new(move |denial| {
-            let mut response = refuse(denial);
-            describe_denial(response.headers_mut(), denial);
+        self.refuse = Arc::new(move |refused| {
+            let mut response = refuse(refused);
+            describe_refusal(response.headers_mut(), refused);
             response.map(HeldBody::telling)
         });
         self
@@ -84,9 +84,9 @@ impl<B, R> HttpLimitLayer<B, R> {
 /// The answer to a request that was denied: 429, when to come back, how much is left, and which policy it was that
 /// refused, as a problem of the type `quota-exceeded`; as one of the type `temporary-reduced-capacity` where the quota is not what was exceeded, but there is
 /// no room to count another key.
-pub fn too_many_requests(denial: &Denial) -> Response<String> {
-    let violated = fields::policy_name(denial.limit(), denial.item_name(), denial.readings());
-    let (kind, title, code) = if denial.degraded {
+pub fn too_many_requests(refused: &Refused) -> Response<String> {
+    let violated = fields::policy_name(refused.limit(), refused.item(), refused.readings());
+    let (kind, title, code) = if refused.is_degraded() {
         let title = "Request cannot be satisfied as there is no room to count another client";
         ("temporary-reduced-capacity", title, "no_room")
     } else {
@@ -104,7 +104,7 @@ pub fn too_many_requests(denial: &Denial) -> Response<String> {
         "violated-policies": [violated],
     });
     let mut response = problem_response(StatusCode::TOO_MANY_REQUESTS, &problem);
-    describe_denial(response.headers_mut(), denial);
+    describe_refusal(response.headers_mut(), refused);
     response
 }
 
@@ -113,10 +113,11 @@ pub fn too_many_requests(denial: &Denial) -> Response<String> {
 pub fn undecided(error: &AcquireError) -> Response<String> {
     let (status, code) = match error {
         AcquireError::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, "store_unavailable"),
-        AcquireError::Rejected(rejection @ OrderError::KeyTooLong { .. }) => {
-            (StatusCode::BAD_REQUEST, rejection.code())
+        AcquireError::Invalid(error @ OrderError::KeyTooLong { .. }) => {
+            (StatusCode::BAD_REQUEST, error.code())
         }
-        AcquireError::Rejected(rejection) => (StatusCode::INTERNAL_SERVER_ERROR, rejection.code()),
+        AcquireError::Invalid(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.code()),
+        AcquireError::Refused(refused) => return too_many_requests(refused),
     };
     let problem = serde_json::json!({
         "type": "about:blank",

@@ -7,9 +7,9 @@ use std::sync::Arc;
 
 use tidegate_core::{Intent, LeaseId, Limit, Order, Wait};
 
-use super::queues::Spot;
+use super::wait_queues::QueuePosition;
 use super::{Limiter, item_at};
-use crate::answer::{Denied, Replies};
+use crate::reply::{OrderRefusal, Replies};
 use crate::store::{CompactBatch, CompactReplies, Lsn, StoreReply, Unavailable};
 
 /// An order that would overtake somebody who waits.
@@ -62,7 +62,7 @@ impl Limiter {
     /// A lease was given back, renewed or settled at the store itself: those look again who wait for what it holds.
     pub fn lease_changed(&self, lease: LeaseId) {
         if !self.inner.queues.is_quiet() {
-            self.inner.stir(self.inner.abroad.get(lease).as_deref());
+            self.inner.wake_rows(self.inner.detached_leases.get(lease).as_deref());
         }
     }
 
@@ -70,8 +70,8 @@ impl Limiter {
         if order.intent != Intent::Acquire {
             return None;
         }
-        let spots = self.inner.spots(order.asks);
-        let Spot { ask, kind, .. } = self.inner.queues.contested(&spots, None)?;
+        let positions = self.inner.positions(order.asks);
+        let QueuePosition { ask, kind, .. } = self.inner.queues.contested(&positions, None)?;
         let limit = self.inner.store.get(order.asks.get(ask)?.limit_id)?;
         let item = item_at(&limit, kind);
         Some(Behind { index, limit, item })
@@ -82,7 +82,7 @@ impl Limiter {
 fn in_turn(mut answers: Replies, behind: Vec<Behind>) -> Replies {
     for Behind { index, limit, item } in behind {
         let first = (Arc::clone(&limit), item);
-        answers.deny(index, Denied { limit, item, wait: Wait::OnRelease, first, lapses_at: None });
+        answers.deny(index, OrderRefusal { limit, item, wait: Wait::OnRelease, first, lapses_at: None });
     }
     answers
 }

@@ -10,7 +10,7 @@
 //! Over a store with a log, a renewal moves the deadline when it is durable, and until then only if it comes nearer. Releasing, settling
 //! and renewing block until that; dropping does not.
 //!
-//! Where somebody else decides, the deadline comes nearer when a renewal is sent, and moves away when it was answered; `horizon` says which
+//! Where somebody else decides, the deadline comes nearer when a renewal is sent, and moves away when it was answered; `renewal_deadline` says which
 //! counts if several are on their way. A lease that is dropped is given back without waiting for the answer: inside a tokio runtime a
 //! task of its own hears it and calls those who wait then, elsewhere they are called at once.
 
@@ -26,12 +26,12 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use super::Inner;
-use super::calling::Whom;
-use super::decision::AcquireError;
-use super::horizon::{Horizon, Landing};
-use super::pulse::{HolderInstant, Sleep};
-use super::queues::RowId;
-use crate::answer::{Grant, OrderError};
+use super::error::AcquireError;
+use super::holder_clock::{HolderInstant, Sleep};
+use super::renewal_deadline::{Landing, RenewalDeadline};
+use super::wait_queues::RowId;
+use super::wakeup::WakeTarget;
+use crate::reply::{GrantedLease, OrderError};
 use crate::store::{Actual, Later, Reach, Settlement, StoreReply};
 
 /// How many times a kept lease is renewed in one time to live.
@@ -64,15 +64,15 @@ struct Term {
     /// The rows it may have taken something from, if that is known.
     rows: Option<Arc<[RowId]>>,
     hold: Hold,
-    horizon: Mutex<Horizon>,
+    renewal_deadline: Mutex<RenewalDeadline>,
     /// Whether somebody keeps it alive.
     kept: AtomicBool,
-    tenancy: watch::Sender<Tenancy>,
+    lease_state: watch::Sender<LeaseState>,
 }
 
 /// Whether a lease is held, as far as its holder can know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Tenancy {
+enum LeaseState {
     /// Until this moment.
     Held(HolderInstant),
     /// No longer: given back, handed over, or gone.
@@ -83,25 +83,25 @@ enum Tenancy {
 type Renewed = Result<Option<Timestamp>, OrderError>;
 
 /// A renewal that somebody else decides on; it lands when it is dropped.
-struct Flight {
+struct RenewalInFlight {
     term: Arc<Term>,
     deadline: HolderInstant,
     landing: Landing,
 }
 
-impl Drop for Flight {
+impl Drop for RenewalInFlight {
     fn drop(&mut self) {
         self.term.land(self.deadline, self.landing);
     }
 }
 
 /// A hold that somebody else settles: when this is dropped they have, or nobody will hear of it.
-struct Settling(Arc<Term>);
+struct SettleInFlight(Arc<Term>);
 
-impl Drop for Settling {
+impl Drop for SettleInFlight {
     fn drop(&mut self) {
         self.0.close_hold();
-        self.0.stir();
+        self.0.wake_rows();
     }
 }
 
@@ -109,7 +109,7 @@ impl Lease {
     /// The lease of an order that was sent at `before` and granted, when it was `now` by the store's clock.
     pub(super) fn granted(
         inner: &Arc<Inner>,
-        grant: Grant,
+        grant: GrantedLease,
         hold: Hold,
         rows: Vec<RowId>,
         before: HolderInstant,
@@ -132,7 +132,7 @@ impl Lease {
         before: HolderInstant,
         renewed: Option<Timestamp>,
     ) -> Option<Lease> {
-        let rows = inner.abroad.remove(id);
+        let rows = inner.detached_leases.remove(id);
         let term = |expires_at| Term { rows, ..Term::new(inner, id, ttl, expires_at, before) };
         renewed.map(|expires_at| Lease { term: Arc::new(term(expires_at)), fences: Vec::new() })
     }
@@ -154,7 +154,7 @@ impl Lease {
 
     /// When it lapses unless it is renewed, by the store's clock.
     pub fn expires_at(&self) -> Timestamp {
-        self.term.horizon().expires_at
+        self.term.renewal_deadline().expires_at
     }
 
     /// Whether its holder may still act on it: its own deadline has not passed, and nobody has said that it is gone.
@@ -171,7 +171,7 @@ impl Lease {
     /// The same, blocking nobody.
     pub async fn release_async(self) -> bool {
         match self.term.give_back() {
-            Some(released) => released.told(&*self.term.inner.store).await.unwrap_or(false),
+            Some(released) => released.wait_async(&*self.term.inner.store).await.unwrap_or(false),
             None => false,
         }
     }
@@ -183,7 +183,7 @@ impl Lease {
 
     /// The same, blocking nobody.
     pub async fn settle_async(self, actual: Actual<'_>) -> Result<Settlement, AcquireError> {
-        Ok(self.term.settle(actual).told(&*self.term.inner.store).await??)
+        Ok(self.term.settle(actual).wait_async(&*self.term.inner.store).await??)
     }
 
     /// Moves its end to `ttl` from now.
@@ -220,7 +220,7 @@ impl Lease {
     /// Leaves it to lapse, or hands it over: it is no longer given back when dropped.
     pub fn into_id(self) -> LeaseId {
         if let (true, Some(rows)) = (self.term.end(), &self.term.rows) {
-            self.term.inner.abroad.add(self.term.id, rows);
+            self.term.inner.detached_leases.add(self.term.id, rows);
         }
         self.term.id
     }
@@ -262,18 +262,18 @@ impl Term {
             ttl,
             rows: None,
             hold: Hold::No,
-            horizon: Mutex::new(Horizon::new(expires_at)),
+            renewal_deadline: Mutex::new(RenewalDeadline::new(expires_at)),
             kept: AtomicBool::new(false),
-            tenancy: watch::Sender::new(Tenancy::Held(before.plus(ttl))),
+            lease_state: watch::Sender::new(LeaseState::Held(before.plus(ttl))),
         }
     }
 
     fn is_held(&self) -> bool {
-        matches!(*self.tenancy.borrow(), Tenancy::Held(deadline) if self.inner.pulse.now() < deadline)
+        matches!(*self.lease_state.borrow(), LeaseState::Held(deadline) if self.inner.holder_clock.now() < deadline)
     }
 
-    fn horizon(&self) -> MutexGuard<'_, Horizon> {
-        self.horizon.lock().unwrap_or_else(PoisonError::into_inner)
+    fn renewal_deadline(&self) -> MutexGuard<'_, RenewalDeadline> {
+        self.renewal_deadline.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Ends it here, whatever the store says; `true` for the one who did.
@@ -287,7 +287,7 @@ impl Term {
 
     /// Nobody here holds it any more; `true` for the one who did.
     fn leave(&self) -> bool {
-        self.tenancy.send_replace(Tenancy::Over) != Tenancy::Over
+        self.lease_state.send_replace(LeaseState::Over) != LeaseState::Over
     }
 
     /// It will not be settled here any more.
@@ -303,11 +303,11 @@ impl Term {
             return None;
         }
         Some(match self.inner.store.release(self.id) {
-            StoreReply::Later(later) => {
-                StoreReply::Later(self.inner.then_call(later, Whom::Rows(self.rows.as_ref().map(Arc::clone))))
-            }
+            StoreReply::Later(later) => StoreReply::Later(
+                self.inner.then_wake(later, WakeTarget::Rows(self.rows.as_ref().map(Arc::clone))),
+            ),
             released => {
-                self.stir();
+                self.wake_rows();
                 released
             }
         })
@@ -319,16 +319,16 @@ impl Term {
             spoken => {
                 if let StoreReply::Now(Ok(_)) | StoreReply::Durable(Ok(_), _) = &spoken {
                     self.end();
-                    self.stir();
+                    self.wake_rows();
                 }
                 return spoken;
             }
         };
         // What is being settled must not be given back meanwhile, whoever drops it.
-        let settling = self.leave().then(|| Settling(Arc::clone(self)));
+        let settling = self.leave().then(|| SettleInFlight(Arc::clone(self)));
         StoreReply::Later(Box::pin(async move {
             let settled = later.await;
-            if let (Some(Settling(term)), Err(_) | Ok(Err(_))) = (&settling, &settled) {
+            if let (Some(SettleInFlight(term)), Err(_) | Ok(Err(_))) = (&settling, &settled) {
                 drop(term.inner.store.release(term.id));
             }
             drop(settling);
@@ -339,7 +339,7 @@ impl Term {
     /// Renews it at the store. The holder goes by that at once where its deadline comes nearer, and else by what [`Term::renewed`] is told:
     /// what the store says, and when the holder's own time is over, if that is not seen to already.
     fn renew(self: &Arc<Term>, ttl: Duration) -> (StoreReply<Renewed>, Option<HolderInstant>) {
-        let deadline = self.inner.pulse.now().plus(ttl);
+        let deadline = self.inner.holder_clock.now().plus(ttl);
         match self.inner.store.renew(self.id, Some(ttl)) {
             StoreReply::Later(later) => (StoreReply::Later(self.send(later, deadline)), None),
             spoken => {
@@ -357,22 +357,22 @@ impl Term {
             self.end();
             return;
         };
-        let former = std::mem::replace(&mut self.horizon().expires_at, expires_at);
+        let former = std::mem::replace(&mut self.renewal_deadline().expires_at, expires_at);
         self.move_deadline(|held| held.min(deadline));
         if expires_at < former {
             // It will lapse sooner than those believe who wait for it.
-            self.stir();
+            self.wake_rows();
         }
     }
 
     /// Somebody else decides on a renewal. They may have, from now on.
     fn send(self: &Arc<Term>, later: Later<Renewed>, deadline: HolderInstant) -> Later<Renewed> {
-        let tenancy = *self.tenancy.borrow();
-        if let Tenancy::Held(held) = tenancy {
-            self.horizon().send(held);
+        let lease_state = *self.lease_state.borrow();
+        if let LeaseState::Held(held) = lease_state {
+            self.renewal_deadline().send(held);
         }
         self.move_deadline(|held| held.min(deadline));
-        let mut flight = Flight { term: Arc::clone(self), deadline, landing: Landing::Unheard };
+        let mut flight = RenewalInFlight { term: Arc::clone(self), deadline, landing: Landing::Unheard };
         Box::pin(async move {
             let renewed = later.await?;
             flight.landing = match &renewed {
@@ -389,11 +389,11 @@ impl Term {
 
     /// A renewal that somebody else decided on was answered, or nobody waits for it any more.
     fn land(&self, deadline: HolderInstant, landing: Landing) {
-        let landed = self.horizon().land(deadline, landing);
+        let landed = self.renewal_deadline().land(deadline, landing);
         let Some(landed) = landed else { return };
         self.move_deadline(|_| landed.deadline);
         if landed.is_sooner {
-            self.stir();
+            self.wake_rows();
         }
     }
 
@@ -401,7 +401,7 @@ impl Term {
     fn renewed(&self, expires_at: Option<Timestamp>, deadline: Option<HolderInstant>) -> Renewal {
         let Some(expires_at) = expires_at else { return Renewal::Gone };
         if let Some(deadline) = deadline
-            && self.horizon().expires_at == expires_at
+            && self.renewal_deadline().expires_at == expires_at
         {
             self.move_deadline(|_| deadline);
         }
@@ -410,18 +410,18 @@ impl Term {
 
     async fn renew_async(self: &Arc<Term>, ttl: Duration) -> Result<Renewal, AcquireError> {
         let (renewed, deadline) = self.renew(ttl);
-        Ok(self.renewed(renewed.told(&*self.inner.store).await??, deadline))
+        Ok(self.renewed(renewed.wait_async(&*self.inner.store).await??, deadline))
     }
 
     /// Moves the holder's deadline, if there is one.
     fn move_deadline(&self, to: impl FnOnce(HolderInstant) -> HolderInstant) {
         let mut moved = None;
-        self.tenancy.send_if_modified(|tenancy| match *tenancy {
-            Tenancy::Over => false,
-            Tenancy::Held(deadline) => {
+        self.lease_state.send_if_modified(|lease_state| match *lease_state {
+            LeaseState::Over => false,
+            LeaseState::Held(deadline) => {
                 let deadline = to(deadline);
                 moved = Some(deadline);
-                *tenancy = Tenancy::Held(deadline);
+                *lease_state = LeaseState::Held(deadline);
                 true
             }
         });
@@ -431,28 +431,28 @@ impl Term {
     }
 
     /// Calls those who wait for what this lease held.
-    fn stir(&self) {
-        self.inner.stir(self.rows.as_deref());
+    fn wake_rows(&self) {
+        self.inner.wake_rows(self.rows.as_deref());
     }
 }
 
 /// Ends when a lease is no longer held.
 async fn lost(term: Arc<Term>) {
-    let mut changes = term.tenancy.subscribe();
+    let mut changes = term.lease_state.subscribe();
     loop {
-        let tenancy = *changes.borrow_and_update();
-        let Tenancy::Held(deadline) = tenancy else { return };
-        if deadline <= term.inner.pulse.now() {
+        let lease_state = *changes.borrow_and_update();
+        let LeaseState::Held(deadline) = lease_state else { return };
+        if deadline <= term.inner.holder_clock.now() {
             return;
         }
-        let sleep = term.inner.pulse.sleep_until(deadline);
+        let sleep = term.inner.holder_clock.sleep_until(deadline);
         changed_or(&mut changes, sleep).await;
     }
 }
 
 /// Renews a lease until it is over.
 async fn keep(term: Arc<Term>) {
-    let mut changes = term.tenancy.subscribe();
+    let mut changes = term.lease_state.subscribe();
     // A lease that a repeated request speaks of may be over before it is kept.
     let ttl = term.ttl.max(SHORTEST_TTL);
     let pause = ttl / RENEWALS_PER_TTL;
@@ -462,12 +462,12 @@ async fn keep(term: Arc<Term>) {
         // one heartbeat of the process to write down, and not one of every lease.
         Reach::Fleet => now.next_beat(pause),
     };
-    let mut next = beat(term.inner.pulse.now());
+    let mut next = beat(term.inner.holder_clock.now());
     let mut known = None;
     loop {
-        let tenancy = *changes.borrow_and_update();
-        let Tenancy::Held(deadline) = tenancy else { return };
-        let now = term.inner.pulse.now();
+        let lease_state = *changes.borrow_and_update();
+        let LeaseState::Held(deadline) = lease_state else { return };
+        let now = term.inner.holder_clock.now();
         let left = deadline.since(now);
         if known.replace(deadline) != Some(deadline) && left < ttl.saturating_sub(pause) {
             // Its holder may have renewed it for less than it had.
@@ -478,18 +478,18 @@ async fn keep(term: Arc<Term>) {
             next = beat(now);
         }
         if next <= now {
-            // A store that cannot answer is asked again; a lease that is gone ends the tenancy.
+            // A store that cannot answer is asked again; a lease that is gone ends the lease_state.
             let _renewal = term.renew_async(ttl).await;
             next = beat(now);
             continue;
         }
-        let sleep = term.inner.pulse.sleep_until(next);
+        let sleep = term.inner.holder_clock.sleep_until(next);
         changed_or(&mut changes, sleep).await;
     }
 }
 
-/// Ends when the tenancy changes or the sleep ends.
-async fn changed_or(changes: &mut watch::Receiver<Tenancy>, mut sleep: Sleep) {
+/// Ends when the lease_state changes or the sleep ends.
+async fn changed_or(changes: &mut watch::Receiver<LeaseState>, mut sleep: Sleep) {
     let mut changed = std::pin::pin!(changes.changed());
     std::future::poll_fn(|context| {
         if sleep.as_mut().poll(context).is_ready() || changed.as_mut().poll(context).is_ready() {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use tidegate_core::{Amount, Limit, Reading, Timestamp, Verdict};
 
-use super::memory::journal::Notes;
+use super::journal::Notes;
 
 /// The most limits that one batch of bids is about.
 pub const MOST_LIMITS: usize = 4;

@@ -16,11 +16,11 @@ use std::time::Duration;
 use hashbrown::HashMap;
 use tidegate_core::{Ask, LeaseId, LeaseTerm, Limit, LimitSpec, Order, Row, Tick, Timestamp};
 
-use crate::answer::{OrderError, Replies};
 use crate::catalog::{
     ApplyError, Catalog, Change, Edit, EditOutcome, ExpectedVersion, Origin, PutError, RemovalMode, Watcher,
 };
 use crate::clock::Clock;
+use crate::reply::{OrderError, Replies};
 use crate::store::{Actual, Atomicity, Capabilities, Reach, Settlement, Store, StoreReply, Survival, Usage};
 
 use map_limit::Tenant;

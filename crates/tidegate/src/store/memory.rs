@@ -18,9 +18,8 @@ mod cell;
 mod compact_requests;
 mod counters;
 mod fingerprint;
-mod gate;
+mod handle;
 mod insert;
-pub mod journal;
 mod leaf;
 mod leaf_header;
 mod lease_ops;
@@ -49,11 +48,11 @@ use std::time::Duration;
 use hashbrown::HashMap;
 use tidegate_core::{LeaseId, LeaseTerm, Limit, LimitSpec, Order, Tick, Timestamp};
 
-use crate::answer::{OrderError, Replies};
 use crate::catalog::{
     ApplyError, Catalog, Change, Edit, EditOutcome, ExpectedVersion, PutError, RemovalMode, Watcher,
 };
 use crate::clock::{Clock, StoreClock};
+use crate::reply::{OrderError, Replies};
 use crate::store::leases::{Lease, Leases};
 use crate::store::order_path::{check_key, check_ttl};
 use crate::store::requests::Requests;
@@ -67,12 +66,11 @@ use limit_table::Tenant;
 use memory_budget::Budget;
 use shared_rows::Gallery;
 
-pub use gate::{Gate, Gates};
+pub use handle::{MemoryHandle, MemoryHandleSet};
 
-pub use journal::Notes;
 pub use restoring::Restore;
 
-use journal::{Journal, LeaseNote, Origin, What};
+use crate::store::journal::{Journal, LeaseNote, Notes, Origin, What};
 
 /// How many rows are brought near before the first of them is decided on.
 pub const LOOK_AHEAD: usize = 16;
@@ -153,14 +151,14 @@ impl MemoryStore {
     }
 
     /// A handle on one limit, for those who decide on it often.
-    pub fn gate(&self, limit_id: &str) -> Option<Gate> {
-        Some(Gate::new(Arc::clone(&self.shared), self.shared.tenant(limit_id)?))
+    pub fn handle(&self, limit_id: &str) -> Option<MemoryHandle> {
+        Some(MemoryHandle::new(Arc::clone(&self.shared), self.shared.tenant(limit_id)?))
     }
 
     /// A handle on several limits that are decided together, of one to 32 of them; `None` if one of them is unknown, or there are none or more.
-    pub fn gates(&self, limit_ids: &[&str]) -> Option<Gates> {
+    pub fn handle_set(&self, limit_ids: &[&str]) -> Option<MemoryHandleSet> {
         let tenants: Option<Vec<_>> = limit_ids.iter().map(|id| self.shared.tenant(id)).collect();
-        Gates::new(Arc::clone(&self.shared), tenants?)
+        MemoryHandleSet::new(Arc::clone(&self.shared), tenants?)
     }
 }
 

@@ -20,7 +20,7 @@ use tidegate_core::{
 };
 
 use super::leases::{HeldAsk, Holding, Lease};
-use crate::answer::{Denied, Detail, Grant, ItemReading, OrderError, Replies};
+use crate::reply::{Detail, GrantedLease, ItemReading, OrderError, OrderRefusal, Replies};
 
 /// The most rows that one order is about: for each ask that of all keys and that of one.
 pub(super) const MOST_ENTRANTS: usize = 2 * MAX_ASKS;
@@ -177,7 +177,7 @@ pub(super) fn grant<L: Borrow<Arc<Limit>>>(
     entrants: &mut [Entrant<L>],
     conclusion: &Conclusion,
     mut register: impl FnMut(&Limit) -> (u64, u64),
-) -> Option<(Grant, Lease)> {
+) -> Option<(GrantedLease, Lease)> {
     // A limit that only watches may have been charged nothing; then there is no lease unless one was asked for.
     let holds = order.hold == Hold::Yes || !conclusion.charges.is_empty();
     let (tenure, ttl) = conclusion.tenure.filter(|_| holds)?;
@@ -211,7 +211,7 @@ pub(super) fn grant<L: Borrow<Arc<Limit>>>(
         });
     }
     let asks = order.asks.iter().map(|ask| held_ask(ask, order, entrants, &holding_of)).collect();
-    let grant = Grant { lease: tenure.lease, expires_at: tenure.expires_at, fences };
+    let grant = GrantedLease { lease: tenure.lease, expires_at: tenure.expires_at, fences };
     Some((grant, Lease { expires_at: tenure.expires_at, ttl, holdings, asks }))
 }
 
@@ -247,11 +247,11 @@ pub(super) fn read<'l>(
 }
 
 /// A denial that names its limits, and waits for no lease.
-pub(super) fn put_in_words<'l>(denial: Denial, limit_of: impl Fn(usize) -> &'l Arc<Limit>) -> Denied {
+pub(super) fn put_in_words<'l>(denial: Denial, limit_of: impl Fn(usize) -> &'l Arc<Limit>) -> OrderRefusal {
     let Denial { binding, wait, first } = denial;
     let limit = Arc::clone(limit_of(binding.row));
     let first = (Arc::clone(limit_of(first.row)), first.item);
-    Denied { limit, item: binding.item, wait, first, lapses_at: None }
+    OrderRefusal { limit, item: binding.item, wait, first, lapses_at: None }
 }
 
 /// The refusal of a limit that has no room for another key.

@@ -9,7 +9,7 @@ use hashbrown::HashMap;
 use tidegate_core::{Amount, Ask, Order, Timestamp};
 
 use super::leases::Leases;
-use crate::answer::{Answer, ItemReading, Outcome, Replies};
+use crate::reply::{ItemReading, OrderReply, Outcome, Replies};
 
 /// The most grants that are remembered.
 const MOST_REQUESTS: usize = 1_000_000;
@@ -25,7 +25,7 @@ pub struct Remembered {
     /// What was asked.
     pub asks: Vec<HeldQuestion>,
     /// What was answered.
-    pub answer: Answer,
+    pub answer: OrderReply,
     /// What the items said.
     pub readings: Vec<ItemReading>,
 }
@@ -35,7 +35,7 @@ impl Remembered {
     pub(in crate::store) fn new(
         order: &Order<'_>,
         until: Timestamp,
-        answer: Answer,
+        answer: OrderReply,
         readings: Vec<ItemReading>,
     ) -> Remembered {
         let own = |ask: &Ask<'_>| (ask.limit_id.into(), ask.key.map(Into::into), ask.count);
@@ -51,10 +51,15 @@ impl Remembered {
     }
 
     /// The answer again. Its lease is told as it is by now: for how much longer it is held, or that it is no more.
-    pub(in crate::store) fn again(&self, leases: &Leases, now: Timestamp, answers: &mut Replies) -> Answer {
+    pub(in crate::store) fn again(
+        &self,
+        leases: &Leases,
+        now: Timestamp,
+        answers: &mut Replies,
+    ) -> OrderReply {
         let first = answers.mark();
         self.readings.iter().for_each(|reading| answers.read(reading.clone()));
-        let mut answer = Answer { readings: first..answers.mark(), ..self.answer.clone() };
+        let mut answer = OrderReply { readings: first..answers.mark(), ..self.answer.clone() };
         if let Outcome::Granted(Some(grant)) = &mut answer.outcome {
             let held = leases.get(grant.lease).map(|lease| lease.expires_at);
             grant.expires_at = held.unwrap_or(grant.expires_at.min(now));

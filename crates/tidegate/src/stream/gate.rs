@@ -11,7 +11,7 @@ use tidegate_core::Span;
 
 use crate::catalog::{Catalog, ExpectedVersion, PutError};
 use crate::clock::{Clock, SystemClock};
-use crate::limiter::{Acquire, AcquireError, Decision, HolderClock, Limiter, SystemHolderClock};
+use crate::limiter::{Acquire, AcquireError, HolderClock, Limiter, Permit, SystemHolderClock};
 use crate::store::{MapStore, Store};
 
 use super::rules::{Fate, RefusedBy, Rules, User};
@@ -22,7 +22,7 @@ const LIMIT: &str = "messages";
 /// Decides which messages pass. Clones share what is counted, so several streams can go through one gate.
 ///
 /// A gate has a plain store of its own, because its stats tell how many users are active, and only the plain store counts the rows
-/// that still matter. It is not the [`Gate`](crate::Gate) of memory stores, which is a handle on one limit.
+/// that still matter. It is not the [`Gate`](crate::store::memory::MemoryHandle) of memory stores, which is a handle on one limit.
 ///
 /// ```
 /// use std::time::Duration;
@@ -65,15 +65,15 @@ impl Gate {
         Gate::pulsing(rules, clock, SystemHolderClock)
     }
 
-    /// The same, with a pulse of its own to wake messages that wait.
+    /// The same, with a holder_clock of its own to wake messages that wait.
     pub fn pulsing(
         rules: Rules,
         clock: impl Clock + 'static,
-        pulse: impl HolderClock + 'static,
+        holder_clock: impl HolderClock + 'static,
     ) -> Result<Gate, PutError> {
         let store = Arc::new(MapStore::new(clock, 0));
         store.put(rules.spec(LIMIT), ExpectedVersion::Absent)?;
-        let limiter = Limiter::builder(Arc::clone(&store) as Arc<_>).pulse(pulse).build();
+        let limiter = Limiter::builder(Arc::clone(&store) as Arc<_>).holder_clock(holder_clock).build();
         Ok(Gate {
             inner: Arc::new(Inner { store, limiter, wall: SystemClock::new(), desk: Mutex::default() }),
         })
@@ -118,10 +118,12 @@ impl Gate {
     }
 
     /// Counts a message and the time it took.
-    fn decided(&self, decision: &Result<Decision, AcquireError>, spent: Span) -> Fate {
-        let decision = decision.as_ref();
-        let fate =
-            Fate::of_decision(decision.expect("the limit is there, and a user's name and patience fit"));
+    fn decided(&self, decision: &Result<Permit, AcquireError>, spent: Span) -> Fate {
+        let fate = match decision {
+            Ok(_) => Fate::Passed,
+            Err(AcquireError::Refused(refused)) => Fate::of_refusal(refused),
+            Err(error) => panic!("the limit exists, and the key and the patience are valid: {error}"),
+        };
         let mut desk = self.desk();
         desk.counts.count(fate);
         desk.spent = desk.spent.plus(spent);

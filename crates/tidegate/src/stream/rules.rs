@@ -8,8 +8,8 @@ use std::time::Duration;
 use tidegate_core::limit::{MAX_EXACT_SLIDING, MAX_KEY_BYTES};
 use tidegate_core::{Amount, Capacity, ItemSpec, LimitSpec, Per, Policy, Precision, Tick, Timestamp, Wait};
 
-use crate::answer::{Answer, Outcome};
-use crate::limiter::Decision;
+use crate::limiter::Refused;
+use crate::reply::{OrderReply, Outcome};
 
 /// The index of the item that counts all messages; the other one counts each user's.
 const GLOBAL: usize = 0;
@@ -147,7 +147,7 @@ pub enum Fate {
 
 impl Fate {
     /// What an answer of a limit with these rules means.
-    pub fn of(answer: &Answer) -> Fate {
+    pub fn of(answer: &OrderReply) -> Fate {
         match &answer.outcome {
             Outcome::Granted(_) => Fate::Passed,
             Outcome::Denied(denied) => Fate::Refused(Refusal {
@@ -159,19 +159,15 @@ impl Fate {
         }
     }
 
-    /// The same for a limiter's decision.
-    pub(super) fn of_decision(decision: &Decision) -> Fate {
-        let denial = match decision {
-            Decision::Granted(_) => return Fate::Passed,
-            Decision::Denied(denial) => denial,
-        };
-        let in_line = || denial.limit().item_named(denial.item_name()).map_or(GLOBAL, |(index, _)| index);
-        let first = denial.denied().map_or_else(in_line, |denied| denied.first.1);
+    /// The fate of a message that a limiter refused.
+    pub(super) fn of_refusal(refused: &Refused) -> Fate {
+        let in_queue = || refused.limit().item_named(refused.item()).map_or(GLOBAL, |(index, _)| index);
+        let first = refused.by().map_or_else(in_queue, |by| by.first.1);
         Fate::Refused(Refusal {
             by: RefusedBy::item(first),
-            wait: denial.wait,
-            at: denial.at,
-            tick: denial.limit().tick(),
+            wait: refused.wait(),
+            at: refused.at(),
+            tick: refused.limit().tick(),
         })
     }
 }

@@ -9,8 +9,8 @@ mod vectors;
 
 use std::time::Duration;
 
-use tidegate::Capacity;
 use tidegate::activity::{Active, Activity, ActivityError, Reason, Refusal, Rules};
+use tidegate::model::Capacity;
 
 use super::Stage;
 use crate::stage::at;
@@ -46,9 +46,9 @@ impl Scene {
     /// Lets time pass until so many milliseconds after the beginning.
     #[track_caller]
     fn until(&self, ms: u64) {
-        use tidegate::Clock as _;
+        use tidegate::clock::Clock as _;
         let then = at(Duration::from_millis(ms));
-        self.stage.pass(tidegate::Tick::NANOSECOND.duration(then.since(self.stage.clock.now())));
+        self.stage.pass(tidegate::model::Tick::NANOSECOND.duration(then.since(self.stage.clock.now())));
     }
 
     async fn is_limited(&self, user: &str) -> Option<Reason> {

@@ -6,11 +6,11 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tidegate::catalog::{ApplyError, Origin, PutError, Watcher};
+use tidegate::catalog::{Catalog, Edit, EditOutcome, ExpectedVersion, RemovalMode};
+use tidegate::model::{LeaseId, LeaseTerm, Limit, LimitSpec, Order, Timestamp};
+use tidegate::reply::{OrderError, Replies};
+use tidegate::store::{Actual, LimitStore, Settlement, Store, StoreReply};
 use tidegate::store::{Capabilities, Lsn, Unavailable, Usage};
-use tidegate::{
-    Actual, Catalog, Edit, EditOutcome, ExpectedVersion, LeaseId, LeaseTerm, Limit, LimitSpec, LimitStore,
-    Order, OrderError, RemovalMode, Replies, Settlement, Store, StoreReply, Timestamp,
-};
 
 /// Another store, and how often it was asked about what is counted.
 pub(crate) struct CountingStore<S> {

@@ -3,14 +3,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate::catalog::{Catalog, ExpectedVersion};
+use tidegate::clock::ManualClock;
+use tidegate::limiter::Renewal;
+use tidegate::model::LimitSpec;
 use tidegate::store::Unavailable;
-use tidegate::{
-    AcquireError, Actual, Catalog, ExpectedVersion, Lease, LimitSpec, ManualClock, MapStore, Renewal,
-    Settlement,
-};
+use tidegate::store::{Actual, MapStore, Settlement};
+use tidegate::{AcquireError, Lease};
 use tidegate_testkit::logged_store::{LoggedStore, ManualLog};
 
-use crate::stage::{Handheld, Stage, Staged, granted, lease, seconds, slots_of};
+use crate::stage::{DecisionExt, Handheld, Stage, Staged, granted, lease, seconds, slots_of};
 
 type LoggedStage = Stage<LoggedStore<MapStore>>;
 
@@ -54,8 +56,8 @@ fn waiter_completes_when_grant_is_durable() {
 fn durable_grant_completes_at_once() {
     let (stage, log) = stage();
     log.sync_to(tidegate::store::Lsn(100));
-    assert!(stage.wait(1, seconds(60)).is_answered().expect("a question").is_granted());
-    assert!(stage.limiter.ask("l", "u").try_acquire().expect("a question").is_granted());
+    assert!(stage.wait(1, seconds(60)).is_answered().is_granted());
+    assert!(stage.limiter.ask("l", "u").try_acquire().is_granted());
 }
 
 #[test]
@@ -63,9 +65,9 @@ fn refusals_and_peeks_do_not_wait_for_log() {
     let (stage, log) = stage();
     let taken = stage.wait(2, Duration::ZERO).starts();
     assert_eq!(log.waiter_count(), 1);
-    assert!(!stage.limiter.ask("l", "u").try_acquire().expect("a question").is_granted());
-    assert!(!stage.limiter.ask("l", "u").peek().expect("a question").is_granted());
-    assert!(!stage.limiter.release(tidegate::LeaseId(7)), "nobody has it");
+    assert!(!stage.limiter.ask("l", "u").try_acquire().is_granted());
+    assert!(!stage.limiter.ask("l", "u").peek().is_granted());
+    assert!(!stage.limiter.release(tidegate::model::LeaseId(7)), "nobody has it");
     drop(taken);
 }
 
@@ -93,7 +95,7 @@ fn repeated_request_id_finds_lease_of_dropped_waiter() {
     assert_eq!(stage.store.open_leases(), 1, "it lapses, or whoever repeats the request gives it back");
     let mut again = ask().starts();
     log.sync_all();
-    let lease = lease(granted(again.is_done().expect("a question")));
+    let lease = lease(granted(again.is_done()));
     assert!(lease.is_held());
     drop(lease);
     stage.ends_with_log(&log);
@@ -204,8 +206,8 @@ fn blocking_call_parks_its_thread() {
     let (stage, log) = stage();
     let limiter = stage.limiter.clone();
     let thread = std::thread::spawn(move || {
-        let decision = limiter.ask("l", "u").try_acquire().expect("a question");
-        let granted = decision.granted().expect("there is room");
+        let decision = limiter.ask("l", "u").try_acquire();
+        let granted = decision.permit().expect("there is room");
         granted.into_lease().expect("a slot").release()
     });
     log.wait_for_waiters(1);
@@ -254,7 +256,7 @@ fn log_tip_covers_every_catalog_change() {
     let (stage, log) = stage();
     let before = log.tip();
     stage.store.put(LimitSpec::named("other").with(slots_of(1)), ExpectedVersion::Absent).expect("a limit");
-    let tip = tidegate::Store::tip(&*stage.store).expect("it has a log");
+    let tip = tidegate::store::Store::tip(&*stage.store).expect("it has a log");
     assert!(before < tip);
     let mut durable = Handheld::new({
         let store = Arc::clone(&stage.store);

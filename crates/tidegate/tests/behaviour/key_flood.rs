@@ -6,11 +6,15 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::store::memory::LEAST_CAPACITY;
-use tidegate::{
-    Answer, Ask, Catalog, Detail, ExpectedVersion, Gate, Intent, ItemSpec, LimitSpec, ManualClock, Memory,
-    MemoryStore, Order, Outcome, Policy, Replies, Store, Tick, Timestamp, Unit, Verdict, Wait,
+use tidegate::catalog::{Catalog, ExpectedVersion};
+use tidegate::clock::ManualClock;
+use tidegate::model::{
+    Ask, Intent, ItemSpec, LimitSpec, Order, Policy, Tick, Timestamp, Unit, Verdict, Wait,
 };
+use tidegate::reply::{Detail, OrderReply, Outcome, Replies};
+use tidegate::store::memory::LEAST_CAPACITY;
+use tidegate::store::memory::MemoryHandle;
+use tidegate::store::{Memory, MemoryStore, Store};
 use tidegate_testkit::test_scale;
 
 /// Noon of some day.
@@ -28,7 +32,7 @@ fn keys() -> usize {
 struct Flooded {
     clock: Arc<ManualClock>,
     store: MemoryStore,
-    gate: Gate,
+    gate: MemoryHandle,
     /// How much of the other limit each of its keys has used.
     neighbours: Vec<u64>,
 }
@@ -43,21 +47,21 @@ impl Flooded {
         {
             store.put(spec, ExpectedVersion::Absent).expect("a valid limit");
         }
-        let gate = store.gate("flooded").expect("it was put");
+        let gate = store.handle("flooded").expect("it was put");
         Flooded { clock, store, gate, neighbours: vec![0; 10] }
     }
 
     /// Asks by the store's door, which says whether the answer was given by rule.
-    fn submit(&self, limit_id: &str, key: &[u8]) -> Answer {
+    fn submit(&self, limit_id: &str, key: &[u8]) -> OrderReply {
         self.put(Intent::Acquire, limit_id, key)
     }
 
     /// Only looks.
-    fn peek(&self, limit_id: &str, key: &[u8]) -> Answer {
+    fn peek(&self, limit_id: &str, key: &[u8]) -> OrderReply {
         self.put(Intent::Peek, limit_id, key)
     }
 
-    fn put(&self, intent: Intent, limit_id: &str, key: &[u8]) -> Answer {
+    fn put(&self, intent: Intent, limit_id: &str, key: &[u8]) -> OrderReply {
         let asks = [Ask::one(limit_id, Some(key))];
         let order = Order { intent, ..Order::acquire(&asks) };
         let answers = self.store.submit(&[order], Replies::new(Detail::Verdicts)).now();

@@ -9,14 +9,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
+use tidegate::Limiter;
 use tidegate::catalog::{ApplyError, Edit, EditOutcome, Origin, PutError};
+use tidegate::catalog::{Catalog, ExpectedVersion, RemovalMode};
+use tidegate::clock::ManualClock;
 use tidegate::layer::{Asking, Failure, Limit, LimitLayer};
-use tidegate::store::{Capabilities, Unavailable, Usage};
-use tidegate::{
-    Actual, Catalog, ExpectedVersion, ItemSpec, LeaseId, LeaseTerm, Limit as LimitVersion, LimitSpec,
-    Limiter, ManualClock, MapStore, Order, OrderError, Policy, RemovalMode, Replies, Settlement, Store,
-    StoreReply, Timestamp,
+use tidegate::model::{
+    ItemSpec, LeaseId, LeaseTerm, Limit as LimitVersion, LimitSpec, Order, Policy, Timestamp,
 };
+use tidegate::reply::{OrderError, Replies};
+use tidegate::store::{Actual, MapStore, Settlement, Store, StoreReply};
+use tidegate::store::{Capabilities, Unavailable, Usage};
 use tower::{Layer, Service, ServiceExt};
 
 pub(crate) const TTL: Duration = Duration::from_secs(60);
@@ -77,7 +80,7 @@ fn layer(limiter: Limiter) -> EchoLayer {
     LimitLayer::new(
         limiter,
         |name: &String| (!name.is_empty()).then(|| ("calls", name.clone())),
-        |denial| format!("denied by {}", denial.item_name()),
+        |denial| format!("denied by {}", denial.item()),
         |error| Failure::Refuse(format!("failed: {error}")),
     )
 }

@@ -3,14 +3,15 @@
 use std::task::Poll;
 use std::time::Duration;
 
+use tidegate::catalog::{Catalog, RemovalMode};
 use tidegate::limiter::Renewal;
-use tidegate::{
-    AcquireError, Actual, Amount, Ask, Catalog, ItemSpec, Lease, LeaseId, LimitSpec, OrderError, Policy,
-    Precision, RemovalMode, Settlement, Store, Unit, Wait,
-};
+use tidegate::model::{Amount, Ask, ItemSpec, LeaseId, LimitSpec, Policy, Precision, Unit, Wait};
+use tidegate::reply::OrderError;
+use tidegate::store::{Actual, Settlement, Store};
+use tidegate::{AcquireError, Lease};
 
 use super::Stage;
-use crate::stage::{Handheld, at, decided, denied, granted, lease, seconds, slots_of};
+use crate::stage::{DecisionExt, Handheld, at, decided, denied, granted, lease, seconds, slots_of};
 
 #[test]
 fn a_dropped_lease_is_given_back() {
@@ -27,7 +28,7 @@ fn a_dropped_lease_is_given_back() {
 #[test]
 fn a_grant_that_nobody_looks_at_is_given_back() {
     let stage = Stage::with_slots(1);
-    let granted = granted(stage.limiter.ask("l", "u").try_acquire().unwrap());
+    let granted = granted(stage.limiter.ask("l", "u").try_acquire());
     assert!(granted.lease().is_some());
     assert!(!stage.is_free());
     drop(granted);
@@ -112,7 +113,7 @@ fn renewing_moves_the_end() {
     assert!(lease.is_held());
     stage.ends_with(1);
     for ttl in [Duration::ZERO, seconds(36_525 * 86_400 + 1), Duration::MAX] {
-        assert_eq!(lease.renew(ttl), Err(AcquireError::Rejected(OrderError::TtlOutOfRange)));
+        assert_eq!(lease.renew(ttl), Err(AcquireError::Invalid(OrderError::TtlOutOfRange)));
     }
     assert!(lease.is_held(), "a bad renewal changes nothing");
     stage.pass(seconds(1));
@@ -245,7 +246,7 @@ fn a_repeated_request_speaks_of_the_same_lease() {
     let stage = Stage::with_slots(1);
     let ask = || {
         let question = stage.limiter.ask("l", "u");
-        lease(granted(question.request_id("r").try_acquire().unwrap()))
+        lease(granted(question.request_id("r").try_acquire()))
     };
     let first = ask();
     stage.pass(seconds(50));
@@ -288,10 +289,11 @@ fn settleable() -> Vec<(&'static str, ItemSpec)> {
 }
 
 fn used(stage: &Stage, id: &str) -> Amount {
-    let decision = stage.limiter.ask_all(id).count(0).readings().peek().expect("a sensible question");
+    let decision = stage.limiter.ask_all(id).count(0).readings().peek();
     let readings = match &decision {
-        tidegate::Decision::Granted(granted) => granted.readings(),
-        tidegate::Decision::Denied(denial) => denial.readings(),
+        Ok(granted) => granted.readings(),
+        Err(AcquireError::Refused(denial)) => denial.readings(),
+        Err(error) => panic!("no decision: {error}"),
     };
     readings[0].reading.used
 }
@@ -302,7 +304,7 @@ fn holds_of_every_law_settle_down_and_up() {
         for (actual, counted) in [(3, 3), (8, 8), (15, 15)] {
             let stage = Stage::new();
             stage.put(LimitSpec::named(id).with(item.clone()));
-            let held = lease(granted(stage.limiter.ask_all(id).count(8).hold().try_acquire().unwrap()));
+            let held = lease(granted(stage.limiter.ask_all(id).count(8).hold().try_acquire()));
             assert_eq!(used(&stage, id), 8, "{id}");
             assert_eq!(held.settle(Actual::Every(actual)), Ok(Settlement::Settled), "{id}");
             let counted = if id == "concurrency" { 0 } else { counted };
@@ -325,7 +327,7 @@ fn a_dropped_hold_keeps_its_charge() {
 fn settling_after_the_lapse_changes_nothing() {
     let stage = Stage::new();
     stage.put(LimitSpec::named("l").with(slots_of(10)).with(ItemSpec::of(Policy::Total, 100)));
-    let held = lease(granted(stage.limiter.ask("l", "u").count(4).hold().try_acquire().unwrap()));
+    let held = lease(granted(stage.limiter.ask("l", "u").count(4).hold().try_acquire()));
     stage.pass(seconds(60));
     assert_eq!(held.settle(Actual::Every(1)), Ok(Settlement::Gone));
     let usage = stage.store.usage("l", None).decided().unwrap();
@@ -339,7 +341,7 @@ fn a_set_settles_each_ask() {
     stage.put(LimitSpec::named("calls").with(ItemSpec::of(Policy::Total, 10)));
     stage.put(LimitSpec::named("tokens").with(ItemSpec::of(Policy::Total, 1000)));
     let asks = [Ask::one("calls", None), Ask { limit_id: "tokens", key: None, count: 500 }];
-    let held = lease(granted(stage.limiter.asks(&asks).hold().try_acquire().unwrap()));
+    let held = lease(granted(stage.limiter.asks(&asks).hold().try_acquire()));
     assert_eq!(held.fences().len(), 2);
     assert_eq!(held.settle(Actual::Each(&[1, 420])), Ok(Settlement::Settled));
     assert_eq!((used(&stage, "calls"), used(&stage, "tokens")), (1, 420));
@@ -350,16 +352,16 @@ fn a_settlement_that_makes_no_sense_gives_back_and_settles_nothing() {
     let stage = Stage::with_slots(3);
     stage.put(LimitSpec::named("calls").with(ItemSpec::of(Policy::Total, 10)));
     let asks = [Ask::one("calls", None), Ask { limit_id: "l", key: None, count: 3 }];
-    let held = lease(granted(stage.limiter.asks(&asks).hold().try_acquire().unwrap()));
+    let held = lease(granted(stage.limiter.asks(&asks).hold().try_acquire()));
     let mut waiter = stage.wait(1, seconds(60)).starts();
     let rejection = OrderError::CostsOutOfRange { costs: 1, asks: 2 };
     assert_eq!(
         stage.limiter.settle(held.id(), Actual::Each(&[0])),
-        Err(AcquireError::Rejected(rejection.clone()))
+        Err(AcquireError::Invalid(rejection.clone()))
     );
     waiter.still_waits();
     assert!(held.is_held());
-    assert_eq!(held.settle(Actual::Each(&[0])), Err(AcquireError::Rejected(rejection)));
+    assert_eq!(held.settle(Actual::Each(&[0])), Err(AcquireError::Invalid(rejection)));
     assert_eq!(used(&stage, "calls"), 1, "the charge stands");
     drop(waiter.is_served());
     stage.ends_with(0);
@@ -369,8 +371,8 @@ fn a_settlement_that_makes_no_sense_gives_back_and_settles_nothing() {
 fn without_concurrency_and_hold_there_is_no_lease() {
     let stage = Stage::new();
     stage.put(LimitSpec::named("t").with(ItemSpec::of(Policy::Total, 10)));
-    assert!(granted(stage.limiter.ask_all("t").try_acquire().unwrap()).into_lease().is_none());
-    assert!(granted(stage.limiter.ask_all("t").hold().peek().unwrap()).lease().is_none(), "nor for a peek");
+    assert!(granted(stage.limiter.ask_all("t").try_acquire()).into_lease().is_none());
+    assert!(granted(stage.limiter.ask_all("t").hold().peek()).lease().is_none(), "nor for a peek");
 }
 
 #[test]
@@ -378,8 +380,8 @@ fn bad_questions_are_rejected_and_leave_no_trace() {
     let stage = Stage::with_slots(2);
     stage.put(LimitSpec::named("keyed").with(slots_of(2).per_key()));
     let limiter = &stage.limiter;
-    let rejected = |question: tidegate::Question<'_>| match question.try_acquire() {
-        Err(AcquireError::Rejected(rejection)) => rejection,
+    let rejected = |question: tidegate::Request<'_>| match question.try_acquire() {
+        Err(AcquireError::Invalid(rejection)) => rejection,
         other => panic!("{other:?}"),
     };
     let century = seconds(36_525 * 86_400);
@@ -402,14 +404,14 @@ fn extreme_questions_are_values() {
     let stage = Stage::with_slots(2);
     stage.put(LimitSpec::named("keyed").with(slots_of(2).per_key()));
     let limiter = &stage.limiter;
-    assert!(limiter.ask("keyed", "").try_acquire().unwrap().is_granted(), "an empty key is a key");
-    assert!(limiter.ask("keyed", &[b'k'; 1024]).try_acquire().unwrap().is_granted());
+    assert!(limiter.ask("keyed", "").try_acquire().is_granted(), "an empty key is a key");
+    assert!(limiter.ask("keyed", &[b'k'; 1024]).try_acquire().is_granted());
     for count in [3, Amount::MAX] {
-        assert_eq!(denied(limiter.ask("l", "u").count(count).try_acquire().unwrap()).wait, Wait::Never);
+        assert_eq!(denied(limiter.ask("l", "u").count(count).try_acquire()).wait(), Wait::Never);
     }
-    assert!(granted(limiter.ask("l", "u").count(0).try_acquire().unwrap()).into_lease().is_none());
-    let century = lease(granted(limiter.ask("l", "u").ttl(seconds(36_525 * 86_400)).try_acquire().unwrap()));
-    let brief = lease(granted(limiter.ask("l", "u").ttl(Duration::from_millis(1)).try_acquire().unwrap()));
+    assert!(granted(limiter.ask("l", "u").count(0).try_acquire()).into_lease().is_none());
+    let century = lease(granted(limiter.ask("l", "u").ttl(seconds(36_525 * 86_400)).try_acquire()));
+    let brief = lease(granted(limiter.ask("l", "u").ttl(Duration::from_millis(1)).try_acquire()));
     let mut lost = Handheld::new(century.lost()).starts();
     stage.pass(Duration::from_millis(1));
     assert!(!brief.is_held() && century.is_held());
@@ -425,15 +427,15 @@ fn denials_speak_of_what_refused() {
     stage.put(
         LimitSpec::named("b").with(ItemSpec::of(Policy::Bucket { window: seconds(10), burst: None }, 1)),
     );
-    assert!(stage.limiter.ask_all("b").try_acquire().unwrap().is_granted());
-    let denial = denied(stage.limiter.ask_all("b").readings().try_acquire().unwrap());
-    assert_eq!((denial.limit_id(), denial.item_name()), ("b", "all/bucket-10s"));
-    assert_eq!((denial.at, denial.retry_after()), (at(Duration::ZERO), Some(seconds(10))));
+    assert!(stage.limiter.ask_all("b").try_acquire().is_granted());
+    let denial = denied(stage.limiter.ask_all("b").readings().try_acquire());
+    assert_eq!((denial.limit_id(), denial.item()), ("b", "all/bucket-10s"));
+    assert_eq!((denial.at(), denial.retry_after()), (at(Duration::ZERO), Some(seconds(10))));
     assert_eq!(denial.readings()[0].reading.used, 1);
-    assert_eq!(denial.to_string(), "all/bucket-10s of limit 'b' refused; it fits in 10s");
+    assert_eq!(denial.to_string(), "all/bucket-10s of limit 'b' refused; retry after 10s");
     let lease = stage.take(1);
-    let denial = denied(stage.limiter.ask_all("l").try_acquire().unwrap());
-    assert_eq!((denial.wait, denial.retry_after()), (Wait::OnRelease, None));
+    let denial = denied(stage.limiter.ask_all("l").try_acquire());
+    assert_eq!((denial.wait(), denial.retry_after()), (Wait::OnRelease, None));
     assert!(denial.readings().is_empty());
     drop(lease);
     stage.ends_with(0);

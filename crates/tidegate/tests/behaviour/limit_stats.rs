@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use tidegate::{
-    Ask, Catalog, ExpectedVersion, ItemSpec, LimitSpec, Limiter, MapStore, Memory, MemoryStore, Mode, Policy,
-    RemovalMode, Store, SystemClock, Verdict,
-};
+use tidegate::Limiter;
+use tidegate::catalog::{Catalog, ExpectedVersion, RemovalMode};
+use tidegate::clock::SystemClock;
+use tidegate::model::{Ask, ItemSpec, LimitSpec, Mode, Policy, Verdict};
+use tidegate::store::{MapStore, Memory, MemoryStore, Store};
 
-use crate::stage::{seconds, slots_of};
+use crate::stage::{DecisionExt, seconds, slots_of};
 
 type Stage = crate::stage::Stage<MemoryStore>;
 
@@ -22,10 +23,10 @@ fn five_and_two() -> LimitSpec {
 fn statistics_count_every_decision() {
     let stage = Stage::new();
     stage.put(five_and_two());
-    let ask = |key| stage.limiter.ask("l", key).try_acquire().expect("a question").is_granted();
+    let ask = |key| stage.limiter.ask("l", key).try_acquire().is_granted();
     let said = ["ada", "ada", "ada", "bob", "bob", "cid", "cid", "dan"].map(ask);
     assert_eq!(said, [true, true, false, true, true, true, false, false]);
-    assert!(stage.limiter.ask("l", "dan").peek().expect("a question").denied().is_some());
+    assert!(stage.limiter.ask("l", "dan").peek().refused().is_some());
     let seen = stage.limiter.observe("l").expect("the memory store counts");
     assert_eq!((seen.granted, seen.refused, seen.shadowed, seen.waiting), (5, 3, 0, 0));
     assert_eq!(
@@ -44,7 +45,7 @@ fn repeated_request_is_counted_once() {
     stage.put(five_and_two());
     for _ in 0..3 {
         let question = stage.limiter.ask("l", "ada").request_id("r");
-        assert!(question.try_acquire().expect("a question").is_granted());
+        assert!(question.try_acquire().is_granted());
     }
     assert_eq!(stage.limiter.observe("l").map(|seen| (seen.granted, seen.refused)), Some((1, 0)));
 }
@@ -54,7 +55,7 @@ fn shadow_refusals_are_counted_separately() {
     let stage = Stage::new();
     stage.put(LimitSpec { mode: Mode::Shadow, ..five_and_two() });
     for _ in 0..7 {
-        assert!(stage.limiter.ask("l", "ada").try_acquire().expect("a question").is_granted());
+        assert!(stage.limiter.ask("l", "ada").try_acquire().is_granted());
     }
     let seen = stage.limiter.observe("l").expect("the memory store counts");
     assert_eq!((seen.granted, seen.refused, seen.shadowed), (7, 0, 5));
@@ -95,7 +96,7 @@ fn waiting_request_is_reported() {
 fn statistics_follow_item_names_and_end_with_limit() {
     let stage = Stage::new();
     stage.put(five_and_two());
-    let ask = |key| stage.limiter.ask("l", key).try_acquire().expect("a question").is_granted();
+    let ask = |key| stage.limiter.ask("l", key).try_acquire().is_granted();
     assert_eq!(["ada", "ada", "ada"].map(ask), [true, true, false]);
     stage.put(LimitSpec::named("l").with(ItemSpec::of(Policy::Total, 2)));
     assert!(!ask("ada"));
@@ -117,7 +118,7 @@ fn store_without_statistics_reports_none() {
     let store = MapStore::new(SystemClock::new(), 7);
     store.put(five_and_two(), ExpectedVersion::Absent).expect("a valid limit");
     let limiter = Limiter::new(Arc::new(store));
-    assert!(limiter.ask("l", "ada").try_acquire().expect("a question").is_granted());
+    assert!(limiter.ask("l", "ada").try_acquire().is_granted());
     assert_eq!(limiter.observe("l"), None);
     assert_eq!(Limiter::in_memory().observe("l"), None, "nor does anybody of a limit that is not there");
 }
@@ -130,7 +131,7 @@ fn statistics_can_be_read_during_decisions() {
     let store = MemoryStore::new(SystemClock::new(), Memory::default());
     let half = ItemSpec::of(Policy::Total, THREADS * ASKS / 2);
     store.put(LimitSpec::named("l").with(half), ExpectedVersion::Absent).expect("a valid limit");
-    let (gate, limiter) = (store.gate("l").expect("it was put"), Limiter::new(Arc::new(store.clone())));
+    let (gate, limiter) = (store.handle("l").expect("it was put"), Limiter::new(Arc::new(store.clone())));
     let done = AtomicBool::new(false);
     let granted = std::thread::scope(|scope| {
         let watcher = scope.spawn(|| {
@@ -167,7 +168,7 @@ fn store_size_sums_all_limits() {
     stage.put(LimitSpec::named("a").with(slots_of(5)));
     stage.put(five_and_two());
     let held = stage.limiter.ask("a", "ada").try_acquire().expect("a question");
-    assert!(stage.limiter.ask("l", "ada").try_acquire().expect("a question").is_granted());
+    assert!(stage.limiter.ask("l", "ada").try_acquire().is_granted());
     let after = stage.store.extent().expect("the memory store counts");
     assert_eq!((after.leases, after.bytes), (1, stage.store.bytes()));
     assert!(before.bytes < after.bytes && after.bytes <= after.budget_bytes, "{before:?} {after:?}");

@@ -7,5 +7,5 @@ mod leases;
 #[path = "waiting.rs"]
 mod waiting;
 
-type Store = tidegate_testkit::logged_store::LoggedStore<tidegate::MapStore>;
+type Store = tidegate_testkit::logged_store::LoggedStore<tidegate::store::MapStore>;
 type Stage = crate::stage::Stage<Store>;

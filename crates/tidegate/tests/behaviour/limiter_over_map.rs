@@ -7,5 +7,5 @@ mod leases;
 #[path = "waiting.rs"]
 mod waiting;
 
-type Store = tidegate::MapStore;
+type Store = tidegate::store::MapStore;
 type Stage = crate::stage::Stage<Store>;

@@ -7,5 +7,5 @@ mod leases;
 #[path = "waiting.rs"]
 mod waiting;
 
-type Store = tidegate::MemoryStore;
+type Store = tidegate::store::MemoryStore;
 type Stage = crate::stage::Stage<Store>;

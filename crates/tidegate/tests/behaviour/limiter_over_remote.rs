@@ -5,5 +5,5 @@ mod leases;
 #[path = "waiting.rs"]
 mod waiting;
 
-type Store = tidegate_testkit::remote_stub::RemoteStub<tidegate::MapStore>;
+type Store = tidegate_testkit::remote_stub::RemoteStub<tidegate::store::MapStore>;
 type Stage = crate::stage::Stage<Store>;

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{
-    Amount, Ask, Catalog, ExpectedVersion, Gate, ItemSpec, LimitSpec, ManualClock, MapStore, Memory,
-    MemoryStore, Policy, RemovalMode, Store, Timestamp, Verdict, Wait,
-};
+use tidegate::catalog::{Catalog, ExpectedVersion, RemovalMode};
+use tidegate::clock::ManualClock;
+use tidegate::model::{Amount, Ask, ItemSpec, LimitSpec, Policy, Timestamp, Verdict, Wait};
+use tidegate::store::memory::MemoryHandle;
+use tidegate::store::{MapStore, Memory, MemoryStore, Store};
 
 use crate::memory_handles::verdict;
 
@@ -26,13 +27,13 @@ fn key(number: u64) -> [u8; 12] {
 }
 
 /// How many of these keys get a unit.
-fn granted(gate: &Gate, keys: impl Iterator<Item = u64>) -> u64 {
+fn granted(gate: &MemoryHandle, keys: impl Iterator<Item = u64>) -> u64 {
     keys.filter(|number| gate.try_acquire(&key(*number), 1).expect("it is known") == Verdict::Granted).count()
         as u64
 }
 
 /// The same, sixteen at a time.
-fn granted_in_batches(gate: &Gate, keys: impl Iterator<Item = u64>) -> u64 {
+fn granted_in_batches(gate: &MemoryHandle, keys: impl Iterator<Item = u64>) -> u64 {
     let keys: Vec<[u8; 12]> = keys.map(key).collect();
     let mut granted = 0;
     for some in keys.chunks(16) {
@@ -50,7 +51,7 @@ fn growing_table_keeps_every_count() {
     let store = MemoryStore::new(clock, Memory { secret: [7, 8], ..Memory::default() });
     for round in 0..2 {
         store.put(buckets("many", 2), ExpectedVersion::Absent).expect("it makes sense");
-        let gate = store.gate("many").expect("it was put");
+        let gate = store.handle("many").expect("it was put");
         // One unit each, in the midst of growth; those that came long before are asked again.
         for begin in (0..MANY).step_by(50_000) {
             assert_eq!(granted(&gate, begin..begin + 50_000), 50_000, "round {round}, from {begin}");
@@ -85,7 +86,7 @@ fn handle_decides_after_base_time_wraps() {
             for catalog in [&store as &dyn Catalog, &plain] {
                 catalog.put(spec.clone(), ExpectedVersion::Absent).expect("it makes sense");
             }
-            let gate = store.gate("each").expect("it was put");
+            let gate = store.handle("each").expect("it was put");
             let say = |when: &str| {
                 let ask = Ask { limit_id: "each", key: Some(b"ada-lovelace"), count: 1 };
                 let said = verdict(&plain, ask);

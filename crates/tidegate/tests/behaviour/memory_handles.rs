@@ -6,12 +6,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tidegate::{
-    Amount, Ask, Capacity, Catalog, Detail, ExpectedVersion, Gate, Grant, ItemSpec, LimitSpec, Limiter,
-    ManualClock, MapStore, Memory, MemoryStore, Mode, Order, OrderError, Outcome, OverrideSpec, Policy,
-    RemovalMode, Replies, Settlement, Span, Store, SystemClock, Timestamp, Verdict, Wait,
+use tidegate::Limiter;
+use tidegate::catalog::{Catalog, ExpectedVersion, RemovalMode};
+use tidegate::clock::{ManualClock, SystemClock};
+use tidegate::model::{
+    Amount, Ask, Capacity, ItemSpec, LimitSpec, Mode, Order, OverrideSpec, Policy, Span, Timestamp, Verdict,
+    Wait,
 };
+use tidegate::reply::{Detail, GrantedLease, OrderError, Outcome, Replies};
+use tidegate::store::memory::MemoryHandle;
+use tidegate::store::{MapStore, Memory, MemoryStore, Settlement, Store};
 use tidegate_testkit::suite::every_policy;
+
+use crate::stage::DecisionExt;
 
 /// Where the clock begins, so that there is a time before it.
 const START: Timestamp = Timestamp::from_ticks(1_000_000_000_000_000);
@@ -39,8 +46,8 @@ fn put(store: &impl Catalog, spec: LimitSpec) {
 }
 
 #[track_caller]
-fn gate(store: &MemoryStore, limit_id: &str) -> Gate {
-    store.gate(limit_id).expect("it was put")
+fn gate(store: &MemoryStore, limit_id: &str) -> MemoryHandle {
+    store.handle(limit_id).expect("it was put")
 }
 
 fn total(id: &str, limit: Amount) -> LimitSpec {
@@ -129,7 +136,7 @@ fn cost_of_zero_leaves_no_row() {
 #[test]
 fn keys_of_0_to_1024_bytes_are_accepted() {
     let (store, _) = keeping([total_per_key("l", 1)]);
-    let (gate, gates) = (gate(&store, "l"), store.gates(&["l"]).expect("it was put"));
+    let (gate, gates) = (gate(&store, "l"), store.handle_set(&["l"]).expect("it was put"));
     let keys = [vec![], vec![0], vec![b'k'; 1023], vec![b'k'; 1024]];
     for key in &keys {
         assert_eq!(gate.try_acquire(key, 1), Ok(Verdict::Granted), "{} bytes", key.len());
@@ -143,7 +150,7 @@ fn keys_of_0_to_1024_bytes_are_accepted() {
 #[test]
 fn key_above_1024_bytes_is_rejected_without_charge() {
     let (store, _) = keeping([total_per_key("l", 1)]);
-    let (gate, gates) = (gate(&store, "l"), store.gates(&["l", "l"]).expect("it was put"));
+    let (gate, gates) = (gate(&store, "l"), store.handle_set(&["l", "l"]).expect("it was put"));
     for bytes in [1025, 65_536] {
         let key = vec![b'k'; bytes];
         let too_long = OrderError::KeyTooLong { bytes };
@@ -168,7 +175,7 @@ fn key_above_1024_bytes_is_rejected_by_warm_handle() {
     let mut keyed = bucket("keyed");
     keyed.items = keyed.items.into_iter().map(ItemSpec::per_key).collect();
     let (store, _) = keeping([bucket("all"), keyed]);
-    let gates = store.gates(&["all", "keyed"]).expect("they were put");
+    let gates = store.handle_set(&["all", "keyed"]).expect("they were put");
     let long = vec![b'k'; 1025];
     for turn in 0..3 {
         let too_long = Err(OrderError::KeyTooLong { bytes: 1025 });
@@ -191,7 +198,7 @@ fn handle_on_concurrency_limit_needs_lease() {
         assert_eq!(gate.try_acquire(b"ada", 1), Err(OrderError::NeedsLease), "{id}");
         assert_eq!(gate.try_acquire(b"ada", 0), Err(OrderError::NeedsLease), "{id}");
         assert_eq!(gate.try_batch(&[b"ada"], 1, &mut [Verdict::Granted]), Err(OrderError::NeedsLease));
-        let gates = store.gates(&["plain", id]).expect("both were put");
+        let gates = store.handle_set(&["plain", id]).expect("both were put");
         assert_eq!(gates.try_acquire(&[None, None]), Err(OrderError::NeedsLease), "{id}");
         assert!(used(&store, id, None).iter().all(|used| *used == 0), "nothing is charged");
     }
@@ -248,7 +255,7 @@ fn concurrent_edits_of_concurrency_item_leave_no_lease() {
 #[test]
 fn handle_of_removed_limit_reports_unknown_limit() {
     let (store, _) = keeping([total_per_key("l", 5), total("m", 5)]);
-    let (gate, gates) = (gate(&store, "l"), store.gates(&["m", "l"]).expect("both were put"));
+    let (gate, gates) = (gate(&store, "l"), store.handle_set(&["m", "l"]).expect("both were put"));
     assert_eq!(gate.try_acquire(b"ada", 1), Ok(Verdict::Granted));
     assert!(store.remove("l", RemovalMode::Forget));
     assert_eq!(gate.try_acquire(b"ada", 1), Err(unknown("l")));
@@ -257,7 +264,7 @@ fn handle_of_removed_limit_reports_unknown_limit() {
     assert_eq!(gate.try_batch(&[], 1, &mut []), Ok(()), "nothing was asked");
     assert_eq!(gates.try_acquire(&[None, Some(b"ada")]), Err(unknown("l")));
     assert_eq!(used(&store, "m", None), [0]);
-    assert!(store.gate("l").is_none() && store.gates(&["m", "l"]).is_none());
+    assert!(store.handle("l").is_none() && store.handle_set(&["m", "l"]).is_none());
 }
 
 #[test]
@@ -315,11 +322,11 @@ fn handle_follows_edits_at_once() {
     assert_eq!([ask(b"cid", 1), ask(b"ada", 1)], [Verdict::Granted; 2], "from nothing");
     let hourly = ItemSpec::of(Policy::Interval { window: seconds(3600) }, 1).per_key();
     put(&store, LimitSpec::named("l").with(hourly.clone()));
-    let later = START.plus(tidegate::Tick::NANOSECOND.span(seconds(3600)));
+    let later = START.plus(tidegate::model::Tick::NANOSECOND.span(seconds(3600)));
     assert_eq!([ask(b"ada", 1), ask(b"ada", 1)], [Verdict::Granted, Verdict::Denied(Wait::Until(later))]);
     let starts_at = Some(Duration::from_nanos(START.ticks()) + seconds(7200));
     put(&store, LimitSpec { starts_at, ..LimitSpec::named("l").with(hourly) });
-    let starts = START.plus(tidegate::Tick::NANOSECOND.span(seconds(7200)));
+    let starts = START.plus(tidegate::model::Tick::NANOSECOND.span(seconds(7200)));
     assert_eq!(ask(b"dan", 1), Verdict::Denied(Wait::Until(starts)), "not yet");
     clock.advance(seconds(7200));
     assert_eq!(ask(b"dan", 1), Verdict::Granted);
@@ -328,7 +335,7 @@ fn handle_follows_edits_at_once() {
 #[test]
 fn handle_set_without_needed_key_is_error() {
     let (store, _) = keeping([total("all", 5), total_per_key("keyed", 5)]);
-    let gates = store.gates(&["all", "keyed"]).expect("both were put");
+    let gates = store.handle_set(&["all", "keyed"]).expect("both were put");
     let missing = OrderError::KeyMissing { limit_id: "keyed".to_owned() };
     assert_eq!(gates.try_acquire(&[Some(b"ada"), None]), Err(missing));
     assert_eq!(used(&store, "all", None), [0]);
@@ -347,7 +354,7 @@ fn handle_sets_of_any_size_are_all_or_nothing() {
         };
         let (store, _) = keeping(ids.iter().enumerate().map(spec));
         let limits: Vec<&str> = ids.iter().map(String::as_str).collect();
-        let gates = store.gates(&limits).expect("all were put");
+        let gates = store.handle_set(&limits).expect("all were put");
         let keys = vec![Some(&b"ada"[..]); many];
         for said in [Verdict::Granted, Verdict::Granted, Verdict::Denied(Wait::Never)] {
             assert_eq!(gates.try_acquire(&keys), Ok(said), "{many} limits");
@@ -365,22 +372,22 @@ fn handle_sets_of_any_size_are_all_or_nothing() {
 #[test]
 fn handle_set_needs_1_to_32_known_limits() {
     let (store, _) = keeping([total("l", 100)]);
-    assert!(store.gates(&[]).is_none());
-    assert!(store.gates(&["l"; 32]).is_some());
-    assert!(store.gates(&["l"; 33]).is_none());
-    assert!(store.gates(&["l", "nobody"]).is_none());
-    assert!(store.gate("nobody").is_none());
+    assert!(store.handle_set(&[]).is_none());
+    assert!(store.handle_set(&["l"; 32]).is_some());
+    assert!(store.handle_set(&["l"; 33]).is_none());
+    assert!(store.handle_set(&["l", "nobody"]).is_none());
+    assert!(store.handle("nobody").is_none());
 }
 
 #[test]
 fn handle_set_with_repeated_limit_charges_twice() {
     let (store, _) = keeping([total("all", 3), total_per_key("keyed", 3)]);
     let never = Verdict::Denied(Wait::Never);
-    let gates = store.gates(&["all", "all"]).expect("it was put");
+    let gates = store.handle_set(&["all", "all"]).expect("it was put");
     assert_eq!(gates.try_acquire(&[None, None]), Ok(Verdict::Granted));
     assert_eq!(gates.try_acquire(&[None, None]), Ok(never), "one is left, and two are asked for");
     assert_eq!(used(&store, "all", None), [2]);
-    let gates = store.gates(&["keyed", "keyed"]).expect("it was put");
+    let gates = store.handle_set(&["keyed", "keyed"]).expect("it was put");
     assert_eq!(gates.try_acquire(&[Some(b"ada"), Some(b"bob")]), Ok(Verdict::Granted), "one of each");
     assert_eq!(gates.try_acquire(&[Some(b"ada"), Some(b"ada")]), Ok(Verdict::Granted), "two of one");
     assert_eq!(gates.try_acquire(&[Some(b"bob"), Some(b"ada")]), Ok(never), "ada has had three");
@@ -470,11 +477,15 @@ fn batch_with_too_few_verdicts_panics() {
 #[should_panic(expected = "one key for each limit")]
 fn handle_set_with_too_few_keys_panics() {
     let (store, _) = keeping([total("l", 1)]);
-    let _never = store.gates(&["l"]).expect("it was put").try_acquire(&[]);
+    let _never = store.handle_set(&["l"]).expect("it was put").try_acquire(&[]);
 }
 
 /// What a store grants to an order for one of this limit, held for this long.
-fn lease(store: &impl Store, limit_id: &str, ttl: Option<Duration>) -> Result<Option<Grant>, OrderError> {
+fn lease(
+    store: &impl Store,
+    limit_id: &str,
+    ttl: Option<Duration>,
+) -> Result<Option<GrantedLease>, OrderError> {
     let asks = [Ask::one(limit_id, None)];
     let order = Order { ttl, ..Order::acquire(&asks) };
     let answers = store.submit(&[order], Replies::new(Detail::Verdicts)).now();
@@ -526,7 +537,7 @@ fn deletion_of_limit_drops_its_leases() {
     assert_eq!(store.leases(), 0);
     assert!(!store.release(fresh.lease).now());
     assert_eq!(store.renew(fresh.lease, None).now(), Ok(None));
-    assert_eq!(store.settle(fresh.lease, tidegate::Actual::Every(1)).now(), Ok(Settlement::Gone));
+    assert_eq!(store.settle(fresh.lease, tidegate::store::Actual::Every(1)).now(), Ok(Settlement::Gone));
     clock.advance(seconds(3600));
     put(&store, slots("l", 1));
     assert!(lease(&store, "l", None).expect("a question").is_some());
@@ -543,7 +554,7 @@ fn shadow_limit_grants_through_handle() {
     let seen = store.observe("watched").expect("it was put");
     assert_eq!((seen.granted, seen.refused, seen.shadowed), (3, 0, 2));
     assert_eq!(used(&store, "watched", Some(b"ada")), [1], "what it would have refused is not charged to it");
-    let gates = store.gates(&["watched", "enforced"]).expect("both were put");
+    let gates = store.handle_set(&["watched", "enforced"]).expect("both were put");
     let never = Verdict::Denied(Wait::Never);
     for _ in 0..4 {
         assert_eq!(gates.try_acquire(&[Some(b"bob"), None]), Ok(Verdict::Granted));
@@ -576,9 +587,9 @@ fn handles_limiters_and_store_clones_share_counts() {
     let limiter = Limiter::new(Arc::new(store.clone()));
     let gate = gate(&store, "l");
     assert_eq!(gate.clone().try_acquire(b"ada", 1), Ok(Verdict::Granted));
-    assert!(limiter.ask("l", "ada").try_acquire().expect("a question").is_granted());
+    assert!(limiter.ask("l", "ada").try_acquire().is_granted());
     assert_eq!(verdict(&store, Ask::one("l", Some(b"ada"))), Ok(Verdict::Granted));
-    assert!(!limiter.ask("l", "ada").try_acquire().expect("a question").is_granted());
+    assert!(!limiter.ask("l", "ada").try_acquire().is_granted());
     drop((store, limiter));
     assert_eq!(gate.try_acquire(b"ada", 1), Ok(Verdict::Denied(Wait::Never)), "it keeps its store");
 }

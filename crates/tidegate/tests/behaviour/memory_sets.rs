@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use tidegate::{
-    Amount, Ask, Catalog, Detail, ExpectedVersion, ItemSpec, LimitSpec, ManualClock, MapStore, Memory,
-    MemoryStore, Order, OrderError, Outcome, Policy, Replies, Store, SystemClock, Timestamp, Unit, Verdict,
-};
+use tidegate::catalog::{Catalog, ExpectedVersion};
+use tidegate::clock::{ManualClock, SystemClock};
+use tidegate::model::{Amount, Ask, ItemSpec, LimitSpec, Order, Policy, Timestamp, Unit, Verdict};
+use tidegate::reply::{Detail, OrderError, Outcome, Replies};
+use tidegate::store::{MapStore, Memory, MemoryStore, Store};
 
 const START: Timestamp = Timestamp::from_ticks(1_000_000_000_000_000);
 /// Limits for everybody and for each key, of every law that is decided without a lock; more of the former than lie in one place.
@@ -75,7 +76,7 @@ fn handle_sets_match_map_store() {
         let key = [b'a' + u8::try_from(dice.below(5)).expect("few")];
         let keys: Vec<Option<&[u8]>> =
             ids.iter().map(|id| id.starts_with("key").then_some(&key[..])).collect();
-        let gates = store.gates(&ids).expect("they were put");
+        let gates = store.handle_set(&ids).expect("they were put");
         let said = gates.try_acquire(&keys).expect("it can be asked");
         let asks: Vec<_> = ids.iter().zip(&keys).map(|(id, key)| Ask::one(id, *key)).collect();
         let answers = plain.submit(&[Order::acquire(&asks)], Replies::new(Detail::Verdicts)).now();
@@ -154,7 +155,7 @@ fn reused_handle_sets_match_map_store() {
         }
     };
     anew();
-    let handles = SETS.map(|ids| store.gates(ids).expect("they were put"));
+    let handles = SETS.map(|ids| store.handle_set(ids).expect("they were put"));
     let mut dice = Dice(5);
     let place = |id: &str| IDS.iter().position(|other| *other == id).expect("it is one of them");
     let (mut granted, mut refused) = ([0; IDS.len()], [0; IDS.len()]);
@@ -217,7 +218,7 @@ fn concurrent_sets_of_buckets_are_all_or_nothing() {
     std::thread::scope(|scope| {
         for set in SETS {
             let names: Vec<&str> = set.iter().map(|&at| ids[at]).collect();
-            let gates = store.gates(&names).expect("they were put");
+            let gates = store.handle_set(&names).expect("they were put");
             let taken = &taken;
             scope.spawn(move || {
                 let keys: Vec<Option<&[u8]>> = set.iter().map(|&at| key(at)).collect();
@@ -272,7 +273,7 @@ fn concurrent_sets_of_limits_are_all_or_nothing() {
     std::thread::scope(|scope| {
         for set in SETS {
             let names: Vec<&str> = set.iter().map(|&at| ids[at]).collect();
-            let gates = store.gates(&names).expect("they were put");
+            let gates = store.handle_set(&names).expect("they were put");
             scope.spawn(move || {
                 let keys: Vec<Option<&[u8]>> = set.iter().map(|&at| key(at)).collect();
                 for _ in 0..EACH {
@@ -317,12 +318,15 @@ fn grant_of_set_is_counted_by_each_existing_limit() {
         store.put(spec(id, 1_000), ExpectedVersion::Absent).expect("it makes sense");
     }
     let granted = |id: &str| store.observe(id).expect("it is there").granted;
-    let gates = store.gates(&["all-bucket", "key-bucket"]).expect("they were put");
+    let gates = store.handle_set(&["all-bucket", "key-bucket"]).expect("they were put");
     let ada: &[Option<&[u8]>] = &[None, Some(b"ada-lovelace")];
-    let take = |gates: &tidegate::Gates| assert_eq!(gates.try_acquire(ada), Ok(Verdict::Granted));
+    let take = |gates: &tidegate::store::memory::MemoryHandleSet| {
+        assert_eq!(gates.try_acquire(ada), Ok(Verdict::Granted))
+    };
     (0..10).for_each(|_| take(&gates));
     assert_eq!((granted("all-bucket"), granted("key-bucket")), (10, 10));
-    let (clone, other) = (gates.clone(), store.gates(&["all-bucket", "key-bucket"]).expect("they were put"));
+    let (clone, other) =
+        (gates.clone(), store.handle_set(&["all-bucket", "key-bucket"]).expect("they were put"));
     (0..5).for_each(|_| take(&clone));
     (0..3).for_each(|_| take(&other));
     drop(gates);
@@ -333,7 +337,7 @@ fn grant_of_set_is_counted_by_each_existing_limit() {
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
-                let gates = store.gates(&["all-bucket", "key-bucket"]).expect("they were put");
+                let gates = store.handle_set(&["all-bucket", "key-bucket"]).expect("they were put");
                 (0..200).for_each(|_| take(&gates));
             });
         }

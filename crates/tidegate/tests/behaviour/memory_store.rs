@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use tidegate::clock::ManualClock;
+use tidegate::model::{Tick, Timestamp};
 use tidegate::store::{Memory, MemoryStore};
-use tidegate::{ManualClock, Tick, Timestamp};
 use tidegate_testkit::suite::StoreFixture;
 
 fn new_store(tick: Tick) -> StoreFixture {

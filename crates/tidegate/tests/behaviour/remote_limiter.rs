@@ -9,11 +9,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::activity::{Activity, Ended, LOOK_EVERY, Rules};
+use tidegate::catalog::{Catalog, ExpectedVersion};
+use tidegate::clock::ManualClock;
 use tidegate::limiter::ManualHolderClock;
+use tidegate::model::{LimitSpec, Timestamp};
+use tidegate::store::MapStore;
 use tidegate::store::Unavailable;
-use tidegate::{
-    AcquireError, Catalog, ExpectedVersion, Lease, LimitSpec, Limiter, ManualClock, MapStore, Timestamp,
-};
+use tidegate::{AcquireError, Lease, Limiter};
 use tidegate_testkit::remote_stub::{RemoteLink, RemoteStub};
 
 use crate::stage::{Stage, Staged, lease, slots_of};
@@ -69,7 +71,7 @@ async fn task_lapsed_during_outage_is_reported_expired() {
     let rules = Rules::default();
     inner.put(rules.spec(), ExpectedVersion::Absent).expect("a new limit");
     let store = Arc::new(RemoteStub::new(inner, link.clone()));
-    let activity = Activity::of_store(Limiter::builder(store).pulse(pulse.clone()).build());
+    let activity = Activity::of_store(Limiter::builder(store).holder_clock(pulse.clone()).build());
     let begun = tokio::spawn({
         let activity = activity.clone();
         async move {

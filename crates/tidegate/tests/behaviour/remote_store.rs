@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use tidegate::{ManualClock, MapStore, Tick, Timestamp};
+use tidegate::clock::ManualClock;
+use tidegate::model::{Tick, Timestamp};
+use tidegate::store::MapStore;
 use tidegate_testkit::remote_stub::{RemoteLink, RemoteStub};
 use tidegate_testkit::suite::StoreFixture;
 

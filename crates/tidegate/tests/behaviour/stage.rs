@@ -13,11 +13,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
+use tidegate::catalog::ExpectedVersion;
+use tidegate::clock::{Clock, ManualClock};
 use tidegate::limiter::ManualHolderClock;
-use tidegate::{
-    AcquireError, Charge, Clock, Decision, Denial, ExpectedVersion, Granted, ItemSpec, Lease, LimitSpec,
-    LimitStore, Limiter, ManualClock, MapStore, Memory, MemoryStore, Policy, StoreReply, Tick, Timestamp,
-};
+use tidegate::model::{Charge, ItemSpec, LimitSpec, Policy, Tick, Timestamp};
+use tidegate::store::{LimitStore, MapStore, Memory, MemoryStore, StoreReply};
+use tidegate::{AcquireError, Lease, Limiter, Permit, Refused};
 use tidegate_testkit::logged_store::{LoggedStore, ManualLog};
 use tidegate_testkit::remote_stub::{RemoteLink, RemoteStub};
 
@@ -108,7 +109,10 @@ pub(crate) struct Stage<S> {
 
 impl<S: Staged> Stage<S> {
     pub(crate) fn new() -> Stage<S> {
-        Stage::with_bounds(tidegate::limiter::MOST_WAITING, tidegate::limiter::MOST_WAITING_PER_ROW)
+        Stage::with_bounds(
+            tidegate::limiter::DEFAULT_MAX_WAITING,
+            tidegate::limiter::DEFAULT_MAX_WAITING_PER_ROW,
+        )
     }
 
     pub(crate) fn with_bounds(in_all: usize, per_row: usize) -> Stage<S> {
@@ -124,8 +128,8 @@ impl<S: Staged> Stage<S> {
         let clock = Arc::new(ManualClock::at(START));
         let pulse = ManualHolderClock::new();
         let store = Arc::new(keeping(Arc::clone(&clock)));
-        let builder = Limiter::builder(Arc::clone(&store) as _).pulse(pulse.clone());
-        let limiter = builder.most_waiting(in_all).most_waiting_per_row(per_row).build();
+        let builder = Limiter::builder(Arc::clone(&store) as _).holder_clock(pulse.clone());
+        let limiter = builder.max_waiting(in_all).max_waiting_per_row(per_row).build();
         Stage { clock, pulse, store, limiter }
     }
 
@@ -149,14 +153,14 @@ impl<S: Staged> Stage<S> {
     /// Takes this much of `l` at once.
     #[track_caller]
     pub(crate) fn take(&self, count: u64) -> Lease {
-        let decision = self.limiter.ask("l", "u").count(count).try_acquire().expect("a sensible question");
+        let decision = self.limiter.ask("l", "u").count(count).try_acquire();
         lease(granted(decision))
     }
 
     /// Whether one of `l` is granted now; it is given back at once.
     #[track_caller]
     pub(crate) fn is_free(&self) -> bool {
-        self.limiter.ask("l", "u").try_acquire().expect("a sensible question").is_granted()
+        self.limiter.ask("l", "u").try_acquire().is_granted()
     }
 
     /// Somebody who waits for this much of `l`, for this long, not polled yet.
@@ -174,22 +178,23 @@ impl<S: Staged> Stage<S> {
     pub(crate) fn ends_with(&self, held: u64) {
         assert_eq!(self.limiter.waiting_in_all(), 0, "nobody is in a queue");
         assert_eq!(self.limiter.waiting("l"), 0);
-        let decision = self.limiter.ask("l", "u").count(0).readings().peek().expect("a sensible question");
+        let decision = self.limiter.ask("l", "u").count(0).readings().peek();
         let readings = match &decision {
-            Decision::Granted(granted) => granted.readings(),
-            Decision::Denied(denial) => denial.readings(),
+            Ok(granted) => granted.readings(),
+            Err(AcquireError::Refused(denial)) => denial.readings(),
+            Err(error) => panic!("no decision: {error}"),
         };
         let reading = readings[0].reading;
         assert_eq!(reading.used, held, "what is held");
         let free = reading.remaining.expect("a bounded limit");
         let mut taken = Vec::new();
-        while let Some(granted) = self.limiter.ask("l", "u").try_acquire().expect("a question").granted() {
+        while let Some(granted) = self.limiter.ask("l", "u").try_acquire().permit() {
             taken.push(granted);
         }
         assert_eq!(taken.len() as u64, free, "held + free = capacity");
         drop(taken);
-        let again = self.limiter.ask("l", "u").count(0).readings().peek().expect("a sensible question");
-        assert_eq!(again.granted().expect("within capacity").readings()[0].reading.used, held);
+        let again = self.limiter.ask("l", "u").count(0).readings().peek();
+        assert_eq!(again.permit().expect("within capacity").readings()[0].reading.used, held);
     }
 }
 
@@ -198,22 +203,58 @@ pub(crate) fn slots_of(slots: u64) -> ItemSpec {
     ItemSpec { charge: Some(Charge::Count), ..ItemSpec::of(Policy::Concurrency { ttl: seconds(60) }, slots) }
 }
 
-#[track_caller]
-pub(crate) fn granted(decision: Decision) -> Granted {
-    match decision {
-        Decision::Granted(granted) => granted,
-        Decision::Denied(denial) => panic!("{denial}"),
+/// The outcome of a valid request over a store that answers.
+pub(crate) type Decision = Result<Permit, AcquireError>;
+
+/// Shorthands for decisions. All of them panic if the request was invalid or the store unavailable.
+pub(crate) trait DecisionExt {
+    fn is_granted(&self) -> bool;
+    fn permit(self) -> Option<Permit>;
+    fn refused(self) -> Option<Refused>;
+}
+
+impl DecisionExt for Decision {
+    #[track_caller]
+    fn is_granted(&self) -> bool {
+        match self {
+            Ok(_) => true,
+            Err(AcquireError::Refused(_)) => false,
+            Err(error) => panic!("no decision: {error}"),
+        }
+    }
+
+    #[track_caller]
+    fn permit(self) -> Option<Permit> {
+        match self {
+            Ok(permit) => Some(permit),
+            Err(AcquireError::Refused(_)) => None,
+            Err(error) => panic!("no decision: {error}"),
+        }
+    }
+
+    #[track_caller]
+    fn refused(self) -> Option<Refused> {
+        match self {
+            Ok(_) => None,
+            Err(AcquireError::Refused(refused)) => Some(refused),
+            Err(error) => panic!("no decision: {error}"),
+        }
     }
 }
 
 #[track_caller]
-pub(crate) fn denied(decision: Decision) -> Denial {
-    decision.denied().expect("a denial")
+pub(crate) fn granted(decision: Decision) -> Permit {
+    decision.unwrap_or_else(|error| panic!("{error}"))
 }
 
 #[track_caller]
-pub(crate) fn lease(granted: Granted) -> Lease {
-    granted.into_lease().expect("a lease")
+pub(crate) fn denied(decision: Decision) -> Refused {
+    decision.refused().expect("a refusal")
+}
+
+#[track_caller]
+pub(crate) fn lease(permit: Permit) -> Lease {
+    permit.into_lease().expect("a lease")
 }
 
 /// Counts how often it was called.
@@ -235,7 +276,7 @@ pub(crate) struct Handheld<F: Future> {
 }
 
 /// Somebody who waits.
-pub(crate) type Waiter = Handheld<tidegate::Acquire>;
+pub(crate) type Waiter = Handheld<tidegate::limiter::Acquire>;
 
 impl<F: Future> Handheld<F> {
     pub(crate) fn new(future: F) -> Handheld<F> {
@@ -310,20 +351,20 @@ impl<F: Future> Handheld<F> {
 
 impl Waiter {
     /// Its patience is over.
-    pub(crate) fn hurry(&mut self) {
-        self.future.hurry();
+    pub(crate) fn stop_waiting(&mut self) {
+        self.future.stop_waiting();
     }
 
     /// It is served.
     #[track_caller]
-    pub(crate) fn is_served(&mut self) -> Granted {
-        granted(self.is_done().expect("a sensible question"))
+    pub(crate) fn is_served(&mut self) -> Permit {
+        granted(self.is_done())
     }
 
     /// It is refused.
     #[track_caller]
-    pub(crate) fn is_refused(&mut self) -> Denial {
-        denied(self.is_done().expect("a sensible question"))
+    pub(crate) fn is_refused(&mut self) -> Refused {
+        denied(self.is_done())
     }
 
     /// It is told that its question makes no sense.

@@ -7,9 +7,10 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use futures_util::stream::{self, Stream, StreamExt};
+use tidegate::clock::{Clock, ManualClock};
 use tidegate::limiter::ManualHolderClock;
+use tidegate::model::{Timestamp, Wait};
 use tidegate::stream::{Fate, Gate, LimitExt, Rate, RefusedBy, Rules, User};
-use tidegate::{Clock, ManualClock, Timestamp, Wait};
 
 const MINUTE: Duration = Duration::from_secs(60);
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidegate::{LimitStore, MapStore};
+use tidegate::store::{LimitStore, MapStore};
 use tidegate_testkit::stress::SteppingClock;
 
 mod map {
@@ -16,7 +16,7 @@ mod map {
 }
 
 mod memory {
-    use tidegate::{Memory, MemoryStore};
+    use tidegate::store::{Memory, MemoryStore};
 
     use super::*;
 
@@ -28,7 +28,7 @@ mod memory {
 }
 
 mod memory_asked_in_short {
-    use tidegate::{Memory, MemoryStore};
+    use tidegate::store::{Memory, MemoryStore};
     use tidegate_testkit::compact_adapter::CompactAdapter;
 
     use super::*;

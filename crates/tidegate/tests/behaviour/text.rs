@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate::Capacity;
+use tidegate::model::Capacity;
 use tidegate::text::{
     parse_address, parse_capacity, parse_duration, parse_instant, parse_rate, parse_size, parse_store,
     without_passwords,

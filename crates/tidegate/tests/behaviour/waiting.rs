@@ -13,10 +13,12 @@ mod waking;
 
 use std::time::Duration;
 
-use tidegate::{AcquireError, Amount, Ask, Decision, ItemSpec, Lease, LimitSpec, OrderError, Policy, Wait};
+use tidegate::model::{Amount, Ask, ItemSpec, LimitSpec, Policy, Wait};
+use tidegate::reply::OrderError;
+use tidegate::{AcquireError, Lease};
 
 use super::{Stage, Store};
-use crate::stage::{Waiter, at, denied, granted, lease, seconds, slots_of};
+use crate::stage::{DecisionExt, Waiter, at, denied, granted, lease, seconds, slots_of};
 
 /// A bucket of one unit every ten seconds.
 fn bucket() -> ItemSpec {
@@ -29,7 +31,7 @@ fn run_all(waiters: &mut Vec<(usize, Waiter)>) -> Vec<(usize, Lease)> {
     while let Some(place) = waiters.iter().rposition(|(_, waiter)| waiter.is_woken()) {
         if let std::task::Poll::Ready(answer) = waiters[place].1.run() {
             let (name, _) = waiters.remove(place);
-            served.push((name, lease(granted(answer.expect("a sensible question")))));
+            served.push((name, lease(granted(answer))));
         }
     }
     served
@@ -39,7 +41,7 @@ fn run_all(waiters: &mut Vec<(usize, Waiter)>) -> Vec<(usize, Lease)> {
 fn who_need_not_wait_does_not() {
     let stage = Stage::with_slots(1);
     let mut waiter = stage.wait(1, seconds(10));
-    let std::task::Poll::Ready(Ok(Decision::Granted(granted))) = waiter.poll() else { panic!("it is free") };
+    let std::task::Poll::Ready(Ok(granted)) = waiter.poll() else { panic!("it is free") };
     assert_eq!((waiter.polls, stage.limiter.waiting_in_all()), (1, 0));
     drop(granted);
     stage.ends_with(0);
@@ -72,19 +74,18 @@ fn who_is_hurried_is_answered_as_things_stand() {
     let stage = Stage::with_slots(1);
     let held = stage.take(1);
     let (mut first, mut second) = (stage.wait(1, seconds(60)).starts(), stage.wait(1, seconds(60)).starts());
-    second.hurry();
-    first.hurry();
+    second.stop_waiting();
+    first.stop_waiting();
     for waiter in [&mut second, &mut first] {
-        let std::task::Poll::Ready(Ok(Decision::Denied(denial))) = waiter.poll() else { panic!("it waits") };
-        assert_eq!(denial.wait, Wait::OnRelease);
+        let std::task::Poll::Ready(Err(AcquireError::Refused(denial))) = waiter.poll() else {
+            panic!("it waits")
+        };
+        assert_eq!(denial.wait(), Wait::OnRelease);
     }
     let mut late = stage.wait(1, seconds(60));
-    late.hurry();
+    late.stop_waiting();
     drop(held);
-    assert!(
-        matches!(late.poll(), std::task::Poll::Ready(Ok(Decision::Granted(_)))),
-        "what is free is granted"
-    );
+    assert!(matches!(late.poll(), std::task::Poll::Ready(Ok(_))), "what is free is granted");
     stage.ends_with(0);
 }
 
@@ -130,18 +131,18 @@ fn a_head_that_wants_more_than_is_free_is_not_overtaken() {
     let held = stage.take(3);
     let mut large = stage.wait(4, seconds(60)).starts();
     let mut small = stage.wait(1, seconds(60)).starts();
-    let denial = denied(stage.limiter.ask("l", "u").try_acquire().unwrap());
+    let denial = denied(stage.limiter.ask("l", "u").try_acquire());
     assert_eq!(
-        denial.wait,
+        denial.wait(),
         Wait::OnRelease,
         "the store would, but others wait, and nobody knows for how long"
     );
-    assert!(denial.denied().is_none());
-    assert_eq!((denial.limit_id(), denial.item_name()), ("l", "all/concurrency"));
-    assert!(stage.limiter.ask("l", "u").peek().unwrap().is_granted(), "a look takes nobody's place");
-    assert!(stage.limiter.ask_all("m").try_acquire().unwrap().is_granted(), "other rows do not notice");
+    assert!(denial.by().is_none());
+    assert_eq!((denial.limit_id(), denial.item()), ("l", "all/concurrency"));
+    assert!(stage.limiter.ask("l", "u").peek().is_granted(), "a look takes nobody's place");
+    assert!(stage.limiter.ask_all("m").try_acquire().is_granted(), "other rows do not notice");
     let std::task::Poll::Ready(Ok(other)) = stage.wait_for("m", "u", 1, seconds(60)).poll() else { panic!() };
-    assert!(other.is_granted());
+    drop(other);
     drop(held);
     let large = large.is_served();
     let small = small.is_served();
@@ -154,9 +155,9 @@ fn impatience_is_told_what_the_store_would_say() {
     let stage = Stage::with_slots(1);
     let held = stage.take(1);
     let waiter = stage.wait(1, seconds(60)).starts();
-    let denial = denied(stage.limiter.ask("l", "u").try_acquire().unwrap());
-    assert_eq!((denial.wait, denial.denied().is_some()), (Wait::OnRelease, true));
-    assert_eq!(denied(stage.limiter.ask("l", "u").count(9).try_acquire().unwrap()).wait, Wait::Never);
+    let denial = denied(stage.limiter.ask("l", "u").try_acquire());
+    assert_eq!((denial.wait(), denial.by().is_some()), (Wait::OnRelease, true));
+    assert_eq!(denied(stage.limiter.ask("l", "u").count(9).try_acquire()).wait(), Wait::Never);
     drop(waiter);
     drop(held);
     stage.ends_with(0);
@@ -166,16 +167,16 @@ fn impatience_is_told_what_the_store_would_say() {
 fn keys_do_not_wait_for_each_other() {
     let stage = Stage::with_slots(1);
     stage.put(LimitSpec::named("keyed").with(slots_of(1).per_key()));
-    let take = |key| lease(granted(stage.limiter.ask("keyed", key).try_acquire().unwrap()));
+    let take = |key| lease(granted(stage.limiter.ask("keyed", key).try_acquire()));
     let ada = take("ada");
     let mut waiter = stage.wait_for("keyed", "ada", 1, seconds(60)).starts();
     let bob = take("bob");
-    assert!(!stage.limiter.ask("keyed", "ada").try_acquire().unwrap().is_granted());
+    assert!(!stage.limiter.ask("keyed", "ada").try_acquire().is_granted());
     drop(bob);
     waiter.still_waits();
     assert_eq!(waiter.polls, 1, "what others give back is nothing to it");
     drop(ada);
-    waiter.is_served();
+    drop(waiter.is_served());
     stage.ends_with(0);
 }
 
@@ -189,13 +190,13 @@ fn shared_and_keyed() -> Stage {
 #[test]
 fn who_waits_for_their_own_key_lets_others_pass() {
     let stage = shared_and_keyed();
-    let take = |key| stage.limiter.ask("l", key).try_acquire().unwrap();
+    let take = |key| stage.limiter.ask("l", key).try_acquire();
     let ada = lease(granted(take("ada")));
     let mut patient = stage.wait_for("l", "ada", 1, seconds(60)).starts();
     let mut another = stage.wait_for("l", "ada", 1, seconds(60)).starts();
     drop(granted(take("bob")));
     let std::task::Poll::Ready(Ok(bob)) = stage.wait_for("l", "bob", 1, seconds(60)).poll() else { panic!() };
-    let bob = lease(granted(bob));
+    let bob = lease(bob);
     assert!(!take("cid").is_granted(), "no more than two");
     // Bob's other slot goes to ada, who came before cid, as soon as her own is free.
     let mut cid = stage.wait_for("l", "cid", 1, seconds(60)).starts();
@@ -217,7 +218,7 @@ fn who_waits_for_their_own_key_lets_others_pass() {
 #[test]
 fn who_let_others_pass_has_kept_their_place() {
     let stage = shared_and_keyed();
-    let take = |key| lease(granted(stage.limiter.ask("l", key).try_acquire().unwrap()));
+    let take = |key| lease(granted(stage.limiter.ask("l", key).try_acquire()));
     let ada = take("ada");
     let mut patient = stage.wait_for("l", "ada", 1, seconds(60)).starts();
     let bob = take("bob");
@@ -239,7 +240,7 @@ fn who_let_others_pass_has_kept_their_place() {
 #[test]
 fn who_was_called_stands_before_others_again_at_once() {
     let stage = shared_and_keyed();
-    let take = |key| stage.limiter.ask("l", key).try_acquire().unwrap();
+    let take = |key| stage.limiter.ask("l", key).try_acquire();
     let ada = lease(granted(take("ada")));
     let mut patient = stage.wait_for("l", "ada", 1, seconds(60)).starts();
     assert!(take("bob").is_granted(), "she lets bob pass");
@@ -256,7 +257,7 @@ fn sets_from_both_sides_do_not_block_each_other() {
     stage.put(LimitSpec::named("m").with(slots_of(1)));
     let there = [Ask::one("l", None), Ask::one("m", None)];
     let back = [Ask::one("m", None), Ask::one("l", None)];
-    let mut held = Some(lease(granted(stage.limiter.asks(&there).try_acquire().unwrap())));
+    let mut held = Some(lease(granted(stage.limiter.asks(&there).try_acquire())));
     let mut waiters: Vec<Waiter> = (0..20)
         .map(|n| if n % 2 == 0 { &there } else { &back })
         .map(|asks| Waiter::new(stage.limiter.asks(asks).acquire_within(seconds(60))).starts())
@@ -278,7 +279,7 @@ fn a_set_waits_for_all_its_rows() {
     let stage = Stage::with_slots(1);
     stage.put(LimitSpec::named("m").with(slots_of(1)));
     let both = [Ask::one("l", None), Ask::one("m", None)];
-    let (l, m) = (stage.take(1), lease(granted(stage.limiter.ask_all("m").try_acquire().unwrap())));
+    let (l, m) = (stage.take(1), lease(granted(stage.limiter.ask_all("m").try_acquire())));
     let mut set = Waiter::new(stage.limiter.asks(&both).acquire_within(seconds(60))).starts();
     let mut behind = stage.wait(1, seconds(60)).starts();
     drop(l);
@@ -295,10 +296,10 @@ fn queues_have_bounds() {
     let stage = Stage::with_bounds(3, 2);
     stage.put(LimitSpec::named("l").with(slots_of(1)));
     stage.put(LimitSpec::named("m").with(slots_of(1)));
-    let held = [stage.take(1), lease(granted(stage.limiter.ask_all("m").try_acquire().unwrap()))];
+    let held = [stage.take(1), lease(granted(stage.limiter.ask_all("m").try_acquire()))];
     let at_l: Vec<Waiter> = (0..2).map(|_| stage.wait(1, seconds(60)).starts()).collect();
     let refused = |mut waiter: Waiter| match waiter.poll() {
-        std::task::Poll::Ready(answer) => denied(answer.expect("a sensible question")).wait,
+        std::task::Poll::Ready(answer) => denied(answer).wait(),
         std::task::Poll::Pending => panic!("it waits in a full queue"),
     };
     assert_eq!(refused(stage.wait(1, seconds(60))), Wait::OnRelease, "the row is full");
@@ -318,7 +319,7 @@ fn what_will_never_fit_is_not_waited_for() {
     let stage = Stage::with_slots(2);
     stage.put(LimitSpec::named("t").with(ItemSpec::of(Policy::Total, 1)));
     let refused = |limit_id: &str, count| match stage.wait_for(limit_id, "u", count, seconds(60)).poll() {
-        std::task::Poll::Ready(answer) => denied(answer.expect("a sensible question")).wait,
+        std::task::Poll::Ready(answer) => denied(answer).wait(),
         std::task::Poll::Pending => panic!("it waits for nothing"),
     };
     assert_eq!(
@@ -336,7 +337,7 @@ fn what_will_never_fit_is_not_waited_for() {
 fn bad_patience_and_bad_questions_are_rejected() {
     let stage = Stage::with_slots(1);
     let rejected = |mut waiter: Waiter| match waiter.poll() {
-        std::task::Poll::Ready(Err(AcquireError::Rejected(rejection))) => rejection,
+        std::task::Poll::Ready(Err(AcquireError::Invalid(rejection))) => rejection,
         other => panic!("{other:?}"),
     };
     for patience in [seconds(60) + Duration::from_nanos(1), Duration::MAX] {
@@ -357,10 +358,10 @@ fn patience_counts_from_the_call() {
     let held = stage.take(1);
     let mut late = stage.wait(1, seconds(5));
     stage.pass(seconds(5));
-    let std::task::Poll::Ready(Ok(Decision::Denied(denial))) = late.poll() else {
+    let std::task::Poll::Ready(Err(AcquireError::Refused(denial))) = late.poll() else {
         panic!("its time is over")
     };
-    assert_eq!(denial.wait, Wait::OnRelease);
+    assert_eq!(denial.wait(), Wait::OnRelease);
     let mut hasty = stage.wait(1, Duration::ZERO);
     assert!(hasty.poll().is_ready());
     drop(held);
@@ -377,8 +378,8 @@ fn patience_ends_where_it_said() {
     first.still_waits();
     second.still_waits();
     stage.pass(Duration::from_nanos(1));
-    assert_eq!(second.is_refused().wait, Wait::OnRelease);
-    assert_eq!(first.is_refused().wait, Wait::OnRelease);
+    assert_eq!(second.is_refused().wait(), Wait::OnRelease);
+    assert_eq!(first.is_refused().wait(), Wait::OnRelease);
     assert!(first.polls <= 3 && second.polls <= 3);
     drop(held);
     stage.ends_with(0);
@@ -392,7 +393,7 @@ fn who_is_still_behind_at_the_end_is_refused_and_not_served() {
     let mut small = stage.wait(1, seconds(5)).starts();
     stage.pass(seconds(5));
     let denial = small.is_refused();
-    assert_eq!((denial.wait, denial.denied()), (Wait::OnRelease, None));
+    assert_eq!((denial.wait(), denial.by()), (Wait::OnRelease, None));
     drop(held);
     drop(large.is_served());
     stage.ends_with(0);
@@ -402,9 +403,9 @@ fn who_is_still_behind_at_the_end_is_refused_and_not_served() {
 fn a_wait_beyond_patience_is_refused_at_once() {
     let stage = Stage::with_slots(1);
     stage.put(LimitSpec::named("b").with(bucket()));
-    assert!(stage.limiter.ask_all("b").try_acquire().unwrap().is_granted());
+    assert!(stage.limiter.ask_all("b").try_acquire().is_granted());
     let mut short = stage.wait_for("b", "u", 1, Duration::from_nanos(9_999_999_999));
-    let std::task::Poll::Ready(Ok(Decision::Denied(denial))) = short.poll() else {
+    let std::task::Poll::Ready(Err(AcquireError::Refused(denial))) = short.poll() else {
         panic!("waiting is useless")
     };
     assert_eq!(denial.retry_after(), Some(seconds(10)));
@@ -412,7 +413,7 @@ fn a_wait_beyond_patience_is_refused_at_once() {
     stage.pass(Duration::from_nanos(9_999_999_999));
     exact.still_waits();
     stage.pass(Duration::from_nanos(1));
-    assert_eq!(exact.is_served().at, at(seconds(10)), "at the promised instant, with its last patience");
+    assert_eq!(exact.is_served().at(), at(seconds(10)), "at the promised instant, with its last patience");
     assert_eq!(exact.polls, 2);
     stage.ends_with(0);
 }

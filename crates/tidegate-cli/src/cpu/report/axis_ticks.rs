@@ -1,6 +1,6 @@
 //! Ticks: round times on the clocks of a zone, few enough to be told apart.
 
-use tidegate::{Span, Timestamp};
+use tidegate::model::{Span, Timestamp};
 use tidegate_core::Zone;
 
 use crate::cpu::format::wall;

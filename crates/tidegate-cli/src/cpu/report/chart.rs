@@ -10,8 +10,8 @@
 //!
 //! The same samples are the same picture: there is no date of drawing in it.
 
-use tidegate::Timestamp;
 use tidegate::budget::Rate;
+use tidegate::model::Timestamp;
 use tidegate_core::Zone;
 use tidegate_cpu::Settings;
 

@@ -10,7 +10,7 @@
 use std::time::Duration;
 
 use tidegate::budget::{Quota, Rate};
-use tidegate::{Span, Timestamp};
+use tidegate::model::{Span, Timestamp};
 use tidegate_cpu::journal::Sample;
 
 use crate::cpu::format::at_most_all;

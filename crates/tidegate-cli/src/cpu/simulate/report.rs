@@ -1,8 +1,8 @@
 //! What a simulation is told as: a table for people, an object for programs.
 
 use serde::Serialize;
-use tidegate::Timestamp;
 use tidegate::budget::Quota;
+use tidegate::model::Timestamp;
 use tidegate_core::Zone;
 use tidegate_cpu::Settings;
 use tidegate_cpu::simulation::{Outcome, Window};

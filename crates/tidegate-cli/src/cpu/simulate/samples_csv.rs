@@ -5,8 +5,8 @@
 
 use std::path::Path;
 
-use tidegate::Timestamp;
 use tidegate::budget::Rate;
+use tidegate::model::Timestamp;
 use tidegate_cpu::Look;
 
 use crate::Failure;

@@ -1,7 +1,7 @@
 //! V1 to V5, and what else the view has to show.
 
 use tidegate::activity::{ID, Reason};
-use tidegate::{Decision, Per};
+use tidegate::model::Per;
 
 use super::{BOTH, STRICT, Scene, Shown};
 use crate::cluster::{Cluster, server_log_path};
@@ -143,10 +143,8 @@ fn the_view_can_be_read_whoever_holds_a_place() {
     let limiter = tidegate::Limiter::new(std::sync::Arc::new(store.expect("the same schema")));
     let task = scene.begins("用户 'x\\");
     let held = [&b"a\0b"[..], b"\xff\xfe", b""].map(|key| {
-        match scene.runtime.block_on(limiter.ask(ID, key).try_acquire_async()).expect("an answer") {
-            Decision::Granted(granted) => granted.into_lease().expect("a lease"),
-            Decision::Denied(denial) => panic!("{denial:?}"),
-        }
+        let permit = scene.runtime.block_on(limiter.ask(ID, key).try_acquire_async()).expect("a permit");
+        permit.into_lease().expect("a lease")
     });
     let mut users: Vec<String> = scene.view().into_iter().map(|shown| shown.user).collect();
     users.sort();
@@ -176,7 +174,7 @@ fn what_runs_is_found_by_whoever_comes_next() {
 }
 
 fn ticks(seconds: u64) -> tidegate_core::Span {
-    tidegate::Tick::NANOSECOND.span(std::time::Duration::from_secs(seconds))
+    tidegate::model::Tick::NANOSECOND.span(std::time::Duration::from_secs(seconds))
 }
 
 /// What a database writes down that logs every statement.

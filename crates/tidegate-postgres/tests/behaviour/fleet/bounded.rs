@@ -3,7 +3,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tidegate::{Ask, Catalog, ExpectedVersion, Grant, ItemSpec, LimitSpec, Order, Outcome, Policy, Store};
+use tidegate::catalog::{Catalog, ExpectedVersion};
+use tidegate::model::{Ask, ItemSpec, LimitSpec, Order, Policy};
+use tidegate::reply::{GrantedLease, Outcome};
+use tidegate::store::Store;
 use tidegate_postgres::{Options, PostgresStore};
 
 use super::{LONG, SERVERS, deadlocks, fleet_of, rush, submit};
@@ -26,7 +29,7 @@ fn bounded(window: Duration, max_keys: Option<u64>) -> LimitSpec {
 }
 
 /// The slot that a key is granted, if it is. Whoever finds no room is refused by `on_outage`.
-fn grant(store: &PostgresStore, key: &[u8]) -> Option<Grant> {
+fn grant(store: &PostgresStore, key: &[u8]) -> Option<GrantedLease> {
     let asks = [Ask { limit_id: "bounded", key: Some(key), count: 1 }];
     match submit(store, Order::acquire(&asks)).expect("a sensible order").outcome {
         Outcome::Granted(grant) => grant,

@@ -1,6 +1,9 @@
 //! What is read: the rows that are asked about, and not the tables they lie in.
 
-use tidegate::{Ask, Catalog, Detail, ExpectedVersion, ItemSpec, LimitSpec, Order, Policy, Replies, Store};
+use tidegate::catalog::{Catalog, ExpectedVersion};
+use tidegate::model::{Ask, ItemSpec, LimitSpec, Order, Policy};
+use tidegate::reply::{Detail, Replies};
+use tidegate::store::Store;
 use tidegate_postgres::PostgresStore;
 
 use crate::cluster::{new_database, options_at};
@@ -35,7 +38,11 @@ fn rows_are_found_by_their_names_however_many_there_are() {
                 .collect();
             let answers = store.submit(&orders, Replies::new(Detail::Verdicts)).wait(&store);
             let answers = answers.expect("it answers");
-            assert!(answers.iter().all(|answer| answer.as_ref().is_ok_and(tidegate::Answer::is_granted)));
+            assert!(
+                answers
+                    .iter()
+                    .all(|answer| answer.as_ref().is_ok_and(tidegate::reply::OrderReply::is_granted))
+            );
         }
     }
     drop(store);

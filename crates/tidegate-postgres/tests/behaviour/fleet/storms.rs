@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tidegate::answer::{OrderError, Replies};
 use tidegate::catalog::{ApplyError, Edit, EditOutcome, Origin, PutError, Watcher};
+use tidegate::catalog::{Catalog, ExpectedVersion, RemovalMode};
+use tidegate::clock::Clock;
+use tidegate::model::{LeaseId, LeaseTerm, Limit, LimitSpec, Order, Timestamp};
+use tidegate::reply::{OrderError, Replies};
+use tidegate::store::{Actual, LimitStore, Settlement, Store, StoreReply};
 use tidegate::store::{Capabilities, Usage};
-use tidegate::{
-    Actual, Catalog, Clock, ExpectedVersion, LeaseId, LeaseTerm, Limit, LimitSpec, LimitStore, Order,
-    RemovalMode, Settlement, Store, StoreReply, Timestamp,
-};
 use tidegate_postgres::{Options, PostgresStore, Source};
 use tidegate_testkit::stress::{OperatorMode, SteppingClock, StressPlan, run_stress};
 

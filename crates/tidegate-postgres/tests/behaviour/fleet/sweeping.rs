@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{
-    Ask, Catalog, Clock, ExpectedVersion, Hold, ItemSpec, LimitSpec, ManualClock, Order, Policy, RemovalMode,
-    Store, Tick, Timestamp,
-};
+use tidegate::catalog::{Catalog, ExpectedVersion, RemovalMode};
+use tidegate::clock::{Clock, ManualClock};
+use tidegate::model::{Ask, Hold, ItemSpec, LimitSpec, Order, Policy, Tick, Timestamp};
+use tidegate::store::Store;
 use tidegate_postgres::{PostgresStore, Source};
 
 use super::{is_granted, slots, submit, total};
@@ -90,7 +90,7 @@ fn request_ids_and_settlements_are_forgotten() {
         let order =
             Order { request_id: Some(&[id]), hold: Hold::Yes, ttl: Some(HOUR), ..Order::acquire(&asks) };
         let held = lease(&submit(&store, order).expect("a sensible order").outcome).lease;
-        let settled = store.settle(held, tidegate::Actual::Every(1)).wait(&store).expect("it answers");
+        let settled = store.settle(held, tidegate::store::Actual::Every(1)).wait(&store).expect("it answers");
         settled.expect("it is held");
     }
     store.sweep().expect("it answers");

@@ -1,6 +1,8 @@
 //! Servers that have to wait for each other: what they find when it is their turn is how things are then.
 
-use tidegate::{Ask, Catalog, ExpectedVersion, ItemSpec, LimitSpec, Order, OrderError, Policy, Timestamp};
+use tidegate::catalog::{Catalog, ExpectedVersion};
+use tidegate::model::{Ask, ItemSpec, LimitSpec, Order, Policy, Timestamp};
+use tidegate::reply::OrderError;
 use tidegate_postgres::{Options, PostgresStore};
 
 use super::{submit, total};

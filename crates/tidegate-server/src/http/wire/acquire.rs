@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
-use tidegate::{Ask, Hold};
+use tidegate::model::{Ask, Hold};
 use tidegate_core::order::MAX_WAIT;
 
 use super::number::optional;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize};
 use tidegate::activity::{Active, Reason, Status};
-use tidegate::{Amount, Tick};
+use tidegate::model::{Amount, Tick};
 
 use super::instant;
 use super::number::optional;

@@ -7,7 +7,7 @@
 //! Anything else (another field, an escape, a large or fractional number, a repeated field, malformed JSON) is left to the general parser,
 //! which can report errors. So this parser accepts a subset of the general one and gives the same result.
 
-use tidegate::Amount;
+use tidegate::model::Amount;
 
 /// The most digits of a count.
 const MAX_DIGITS: usize = 18;
@@ -201,7 +201,7 @@ mod tests {
                 prop_assert_eq!((asks[0].limit_id, asks[0].key, asks[0].count), (limit_id, Some(limit_key.as_bytes()), count));
                 prop_assert!(body.request_id().is_none() && body.ttl().is_none());
                 prop_assert!(body.max_wait().is_ok_and(|max_wait| max_wait.is_zero()));
-                prop_assert_eq!(body.hold(), tidegate::Hold::No);
+                prop_assert_eq!(body.hold(), tidegate::model::Hold::No);
             }
         }
     }

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use tidegate::{Decision, Lease, Limit, Tick};
+use tidegate::model::{Limit, Tick};
+use tidegate::{Lease, Permit, Refused};
 
 use super::instant;
 use crate::http::decision_json::{DecisionFields, DecisionVerdict, LeaseFields, write_fields};
@@ -11,23 +12,23 @@ use crate::http::decision_json::{DecisionFields, DecisionVerdict, LeaseFields, w
 const INITIAL_CAPACITY: usize = 512;
 
 /// Encodes a decision. The lease of a grant is detached: it expires or is released by its id.
-pub(in crate::http) fn write(decision: Decision, tick: Tick) -> Vec<u8> {
+pub(in crate::http) fn write(decision: Result<Permit, Refused>, tick: Tick) -> Vec<u8> {
     match decision {
-        Decision::Granted(granted) => {
-            let verdict = DecisionVerdict::Granted(granted.lease().map(lease_fields));
+        Ok(permit) => {
+            let verdict = DecisionVerdict::Granted(permit.lease().map(lease_fields));
             let out = to_object(
-                &DecisionFields { verdict, degraded: granted.degraded, readings: granted.readings() },
+                &DecisionFields { verdict, degraded: permit.is_degraded(), readings: permit.readings() },
                 tick,
             );
-            granted.into_lease().map(Lease::into_id);
+            permit.into_lease().map(Lease::into_id);
             out
         }
-        Decision::Denied(denial) => {
-            let wait = Some((denial.wait, denial.retry_after()));
+        Err(refused) => {
+            let wait = Some((refused.wait(), refused.retry_after()));
             let verdict =
-                DecisionVerdict::Denied { limit_id: denial.limit_id(), item: denial.item_name(), wait };
+                DecisionVerdict::Denied { limit_id: refused.limit_id(), item: refused.item(), wait };
             to_object(
-                &DecisionFields { verdict, degraded: denial.degraded, readings: denial.readings() },
+                &DecisionFields { verdict, degraded: refused.is_degraded(), readings: refused.readings() },
                 tick,
             )
         }

@@ -6,7 +6,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use tidegate::{Tick, Timestamp};
+use tidegate::model::{Tick, Timestamp};
 
 /// Formats an instant of a store with this tick.
 pub(in crate::http) fn of(at: Timestamp, tick: Tick) -> String {

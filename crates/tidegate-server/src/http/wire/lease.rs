@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
-use tidegate::LeaseId;
+use tidegate::model::LeaseId;
 use tidegate_core::order::MAX_ASKS;
 
 use super::number::{WholeNumber, optional};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use tidegate::file::{Diagnostics, Severity, read_limit};
-use tidegate::{Capacity, ItemSpec, LimitSpec, OverrideSpec, Policy};
+use tidegate::model::{Capacity, ItemSpec, LimitSpec, OverrideSpec, Policy};
 
 use super::instant;
 use crate::http::problem::{FieldError, Problem, ProblemCode};
@@ -172,7 +172,7 @@ impl<'a> ItemBody<'a> {
             window: spec.policy.window().map(duration),
             burst,
             precision,
-            charge: spec.charge.map(tidegate::Charge::word),
+            charge: spec.charge.map(tidegate::model::Charge::word),
             ttl,
         }
     }

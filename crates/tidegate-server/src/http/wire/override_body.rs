@@ -1,7 +1,7 @@
 //! The body of an override: validated by the parser of settings files as the only override of its limit.
 
 use serde::Deserialize;
-use tidegate::{LimitSpec, OverrideSpec};
+use tidegate::model::{LimitSpec, OverrideSpec};
 
 use super::limit::{checked, limit_with, object, refusal, with_field};
 use crate::http::problem::{FieldError, Problem, ProblemCode};

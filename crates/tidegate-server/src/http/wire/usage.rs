@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
-use tidegate::Tick;
+use tidegate::model::Tick;
 use tidegate::store::Usage;
 
 use super::instant;

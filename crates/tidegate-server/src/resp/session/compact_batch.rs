@@ -4,9 +4,9 @@
 //! template. If another decision joins the batch, or the store stops answering compact requests, they become ordinary orders in
 //! their place.
 
+use tidegate::model::{Intent, Verdict};
 use tidegate::store::bid::MOST_LIMITS;
 use tidegate::store::{CompactBatch, CompactReply, CompactRequest};
-use tidegate::{Intent, Verdict};
 
 use super::{RespSession, SessionBuffers};
 use crate::resp::batch::{BatchEntry, MAX_BATCH};

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use tidegate::model::{LeaseId, Timestamp};
+use tidegate::reply::OrderError;
 use tidegate::store::Later;
-use tidegate::{LeaseId, OrderError, StoreReply, Timestamp};
+use tidegate::store::StoreReply;
 
 use super::{PendingStoreCall, RespSession};
 use crate::resp::decision_reply::DecisionWriter;

@@ -7,9 +7,12 @@ use std::time::Duration;
 
 use http::Request;
 use serde_json::{Value, json};
+use tidegate::Limiter;
 use tidegate::activity::{Activity, Rules};
+use tidegate::clock::ManualClock;
 use tidegate::limiter::ManualHolderClock;
-use tidegate::{Capacity, Limiter, ManualClock, MapStore, Timestamp};
+use tidegate::model::{Capacity, Timestamp};
+use tidegate::store::MapStore;
 use tidegate_server::http::HttpApi;
 use tidegate_server::http::events::{EventStream, MAX_EVENT_STREAMS};
 use tidegate_server::tokens::{Caller, Permissions, Role};
@@ -206,9 +209,9 @@ fn a_limit_of_another_shape_is_refused() {
     stage.ask("PUT /v1/limits/activity", odd).problem(422, "invalid_limit");
     begin(&stage, "u");
     // Somebody else puts it all the same.
-    let spec =
-        tidegate::LimitSpec::named("activity").with(tidegate::ItemSpec::of(tidegate::Policy::Total, 5));
-    stage.store.put(spec, tidegate::ExpectedVersion::Anything).expect("a limit");
+    let spec = tidegate::model::LimitSpec::named("activity")
+        .with(tidegate::model::ItemSpec::of(tidegate::model::Policy::Total, 5));
+    stage.store.put(spec, tidegate::catalog::ExpectedVersion::Anything).expect("a limit");
     for line in ["GET", "POST"] {
         let why = stage.ask(&format!("{line} /v1/activity/u"), "").problem(422, "invalid_limit");
         assert!(why.contains("the items of the limit 'activity' must"), "{why}");
@@ -334,7 +337,7 @@ impl Theatre {
     fn new() -> Theatre {
         let clock = Arc::new(ManualClock::at(Timestamp::EPOCH));
         let (store, pulse) = (Arc::new(MapStore::new(Arc::clone(&clock), 7)), ManualHolderClock::new());
-        let limiter = Limiter::builder(Arc::clone(&store) as _).pulse(pulse.clone()).build();
+        let limiter = Limiter::builder(Arc::clone(&store) as _).holder_clock(pulse.clone()).build();
         let activity = Activity::new(limiter.clone(), Rules::default()).expect("sensible rules");
         let api = HttpApi::new(Arc::clone(&store), limiter).activity(activity.clone());
         Theatre { store, activity, api, clock, pulse }

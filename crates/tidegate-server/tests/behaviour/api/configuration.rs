@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::json;
-use tidegate::{Edit, ExpectedVersion, ItemSpec, LimitSpec, Policy};
+use tidegate::catalog::{Edit, ExpectedVersion};
+use tidegate::model::{ItemSpec, LimitSpec, Policy};
 use tidegate_server::resp::RespService;
 use tidegate_server::resp::described_buckets::BucketDescription;
 

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use serde_json::json;
-use tidegate::{Memory, MemoryStore};
+use tidegate::store::{Memory, MemoryStore};
 use tidegate_server::tokens::{Caller, Permissions};
 use tidegate_testkit::remote_stub::{RemoteLink, RemoteStub};
 

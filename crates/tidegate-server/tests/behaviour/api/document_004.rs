@@ -4,7 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tidegate::{LimitStore, Limiter, ManualClock, MapStore, Memory, MemoryStore, Tick};
+use tidegate::Limiter;
+use tidegate::clock::ManualClock;
+use tidegate::model::Tick;
+use tidegate::store::{LimitStore, MapStore, Memory, MemoryStore};
 use tidegate_server::http::HttpApi;
 
 use crate::api::stage::Stage;
@@ -215,7 +218,7 @@ fn e12_a_count_fits_whole_or_not_at_all() {
 #[test]
 fn e13_configuration_and_counts_are_the_stores() {
     let store: Arc<dyn LimitStore> =
-        Arc::new(MemoryStore::new(ManualClock::at(tidegate::Timestamp::EPOCH), Memory::default()));
+        Arc::new(MemoryStore::new(ManualClock::at(tidegate::model::Timestamp::EPOCH), Memory::default()));
     let mut one = Stage::empty();
     let mut other = Stage::empty();
     for stage in [&mut one, &mut other] {

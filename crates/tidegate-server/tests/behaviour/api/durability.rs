@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use serde_json::json;
-use tidegate::MapStore;
+use tidegate::store::MapStore;
 use tidegate_server::tokens::{Caller, Permissions};
 use tidegate_testkit::logged_store::{LoggedStore, ManualLog};
 

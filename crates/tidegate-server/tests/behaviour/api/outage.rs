@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use serde_json::json;
 use tidegate::catalog::{ApplyError, Edit, EditOutcome, Origin, PutError, Watcher};
+use tidegate::catalog::{Catalog, ExpectedVersion, RemovalMode};
+use tidegate::model::{LeaseId, LeaseTerm, Limit, LimitSpec, Order, Timestamp};
+use tidegate::reply::{OrderError, Replies};
+use tidegate::store::{Actual, MapStore, Store, StoreReply};
 use tidegate::store::{Capabilities, Settlement, Unavailable, Usage};
-use tidegate::{
-    Actual, Catalog, ExpectedVersion, LeaseId, LeaseTerm, Limit, LimitSpec, MapStore, Order, OrderError,
-    RemovalMode, Replies, Store, StoreReply, Timestamp,
-};
 
 use crate::api::stage::Stage;
 

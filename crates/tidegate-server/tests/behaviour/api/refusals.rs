@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidegate::Tick;
+use tidegate::model::Tick;
 use tidegate_server::refusal_log::RefusalLog;
 
 use crate::api::stage::Stage;

@@ -10,8 +10,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response};
 use serde_json::Value;
+use tidegate::Limiter;
+use tidegate::clock::ManualClock;
 use tidegate::limiter::ManualHolderClock;
-use tidegate::{LimitStore, Limiter, ManualClock, Memory, MemoryStore, Timestamp};
+use tidegate::model::Timestamp;
+use tidegate::store::{LimitStore, Memory, MemoryStore};
 use tidegate_server::http::HttpApi;
 use tidegate_server::metrics::ServerMetrics;
 use tidegate_server::tokens::{Caller, Permissions, Role};
@@ -42,7 +45,7 @@ impl Stage {
         let clock = Arc::new(ManualClock::at(Timestamp::from_ticks(nanos)));
         let pulse = ManualHolderClock::new();
         let store = store(Arc::clone(&clock));
-        let limiter = Limiter::builder(Arc::clone(&store)).pulse(pulse.clone()).build();
+        let limiter = Limiter::builder(Arc::clone(&store)).holder_clock(pulse.clone()).build();
         let metrics = Arc::new(ServerMetrics::new(1));
         let api = HttpApi::new(Arc::clone(&store), limiter.clone()).metrics(Arc::clone(&metrics));
         Stage { api, clock, pulse, limiter, store, metrics }

@@ -8,10 +8,12 @@ use std::time::Duration;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use tidegate::catalog::{Catalog, ExpectedVersion};
+use tidegate::clock::ManualClock;
+use tidegate::model::LimitSpec;
 use tidegate::store::LimitStats;
-use tidegate::{
-    Catalog, ExpectedVersion, LimitSpec, LimitStore, Limiter, ManualClock, Memory, MemoryStore, Store, file,
-};
+use tidegate::store::{LimitStore, Memory, MemoryStore, Store};
+use tidegate::{Limiter, file};
 use tidegate_server::resp::{FeedNext, FeedOutcome, RespService, RespSession, SessionCounts};
 use tidegate_testkit::test_scale::cases;
 
@@ -183,7 +185,7 @@ fn happen(side: &mut Side, event: &Event) {
         }
         Event::Reset(which) => drop(side.store.reset(IDS[*which], None).now()),
         Event::Remove(which) => {
-            side.store.remove(IDS[*which], tidegate::RemovalMode::Forget);
+            side.store.remove(IDS[*which], tidegate::catalog::RemovalMode::Forget);
             for limit in specs(LIMITS) {
                 let _there = side.store.put(limit, ExpectedVersion::Absent);
             }

@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
+use tidegate::Limiter;
+use tidegate::catalog::Catalog;
 use tidegate::limiter::ManualHolderClock;
+use tidegate::store::Store;
 use tidegate::store::Usage;
-use tidegate::{Catalog, Limiter, Store};
 use tidegate_server::resp::{RespService, RespSession};
 
 use crate::resp::stage::{Kind, Manner, OPEN, Stage, check, say};
@@ -154,7 +156,8 @@ fn a_lease_is_renewed_and_given_back_once() {
 fn what_is_given_back_calls_those_who_wait_in_line() {
     for manner in [Manner::Now, Manner::Durable, Manner::Later] {
         let stage = Stage::new(Kind::Map, manner, OPEN);
-        let limiter = Limiter::builder(Arc::clone(&stage.store) as _).pulse(ManualHolderClock::new()).build();
+        let limiter =
+            Limiter::builder(Arc::clone(&stage.store) as _).holder_clock(ManualHolderClock::new()).build();
         let door =
             RespService::new(Arc::clone(&stage.store) as _, Arc::new(OPEN)).with_limiter(limiter.clone());
         let mut session = RespSession::new(Arc::new(door));

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use tidegate::{LimitStore, Tick};
+use tidegate::model::Tick;
+use tidegate::store::LimitStore;
 use tidegate_server::refusal_log::RefusalLog;
 use tidegate_server::resp::{RespService, RespSession};
 

@@ -12,12 +12,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tidegate::catalog::{ApplyError, Edit, EditOutcome, Origin, PutError, Watcher};
+use tidegate::catalog::{Catalog, ExpectedVersion, RemovalMode};
+use tidegate::clock::ManualClock;
+use tidegate::file;
+use tidegate::model::{LeaseId, LeaseTerm, Limit, LimitSpec, Order, Tick, Timestamp};
+use tidegate::reply::{OrderError, Replies};
+use tidegate::store::{Actual, LimitStore, MapStore, Memory, MemoryStore, Settlement, Store, StoreReply};
 use tidegate::store::{Capabilities, CompactBatch, CompactReplies, Later, Lsn, Unavailable, Usage};
-use tidegate::{
-    Actual, Catalog, ExpectedVersion, LeaseId, LeaseTerm, Limit, LimitSpec, LimitStore, ManualClock,
-    MapStore, Memory, MemoryStore, Order, OrderError, RemovalMode, Replies, Settlement, Store, StoreReply,
-    Tick, Timestamp, file,
-};
 use tidegate_server::resp::{Authenticator, FeedNext, FeedOutcome, RespService, RespSession};
 use tidegate_server::tokens::{Permissions, Role};
 

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{Catalog, LimitStore, RemovalMode, Store};
+use tidegate::catalog::{Catalog, RemovalMode};
+use tidegate::store::{LimitStore, Store};
 use tidegate_server::resp::described_buckets::{
     BucketDescription, DescribeError, DescribedBuckets, MAX_DESCRIBED_BUCKETS, is_reserved,
 };
@@ -165,8 +166,8 @@ fn three_of_three(stage: &Stage) -> DescribedBuckets {
 }
 
 fn use_now(stage: &Stage, limit_id: &str) {
-    let asks = [tidegate::Ask { limit_id, key: Some(b"ada"), count: 1 }];
-    stage.store.submit(&[tidegate::Order::acquire(&asks)], tidegate::Replies::default()).now();
+    let asks = [tidegate::model::Ask { limit_id, key: Some(b"ada"), count: 1 }];
+    stage.store.submit(&[tidegate::model::Order::acquire(&asks)], tidegate::reply::Replies::default()).now();
 }
 
 #[test]
@@ -190,11 +191,11 @@ fn the_one_that_is_unused_for_longest_is_forgotten_first() {
     throttles
         .get_or_create(bucket(2))
         .expect("it is known")
-        .record_use(crate::resp::stage::START.plus(tidegate::Span::ONE_TICK));
+        .record_use(crate::resp::stage::START.plus(tidegate::model::Span::ONE_TICK));
     throttles
         .get_or_create(bucket(5))
         .expect("it is known")
-        .record_use(crate::resp::stage::START.plus(tidegate::Span::from_ticks(2)));
+        .record_use(crate::resp::stage::START.plus(tidegate::model::Span::from_ticks(2)));
     stage.clock.advance(Duration::from_secs(100));
     throttles.get_or_create(bucket(1)).expect("all are fresh");
     assert!(stage.store.get("cl.throttle/9/1/1").is_none());

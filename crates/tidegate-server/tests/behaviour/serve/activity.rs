@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
-use tidegate::{LeaseId, ManualClock};
+use tidegate::clock::ManualClock;
+use tidegate::model::LeaseId;
 use tidegate_server::serve::ConnectionBounds;
 
 use crate::resp::stage::START;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use tidegate::ManualClock;
+use tidegate::clock::ManualClock;
 use tidegate_server::live_settings::LiveSettings;
 use tidegate_server::settings_reloader::SettingsReloader;
 

@@ -6,7 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
-use tidegate::{ExpectedVersion, LimitStore, Limiter, ManualClock, Memory, MemoryStore, file};
+use tidegate::catalog::ExpectedVersion;
+use tidegate::clock::ManualClock;
+use tidegate::store::{LimitStore, Memory, MemoryStore};
+use tidegate::{Limiter, file};
 use tidegate_server::http::HttpApi;
 use tidegate_server::metrics::ServerMetrics;
 use tidegate_server::resp::RespService;

@@ -10,8 +10,8 @@ use ::http::header::{Entry, RETRY_AFTER};
 use ::http::{HeaderMap, HeaderName, HeaderValue};
 use tidegate_core::{Amount, Capacity, Item, Limit, Mode, Policy, Timestamp, Unit};
 
-use crate::answer::ItemReading;
-use crate::limiter::Denial;
+use crate::limiter::Refused;
+use crate::reply::ItemReading;
 
 /// What is allowed.
 pub const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -29,13 +29,13 @@ pub fn describe(headers: &mut HeaderMap, readings: &[ItemReading], at: Timestamp
 
 /// Says with a refusal what is allowed, what is left, and when to come back, unless it says so itself. Of a key that there is no room for it does not
 /// say that all is left.
-pub fn describe_denial(headers: &mut HeaderMap, denial: &Denial) {
-    if denial.degraded {
-        add(headers, RATE_LIMIT_POLICY, rate_limit_policy(denial.readings()));
+pub fn describe_refusal(headers: &mut HeaderMap, refused: &Refused) {
+    if refused.is_degraded() {
+        add(headers, RATE_LIMIT_POLICY, rate_limit_policy(refused.readings()));
     } else {
-        describe(headers, denial.readings(), denial.at);
+        describe(headers, refused.readings(), refused.at());
     }
-    add(headers, RETRY_AFTER, retry_after(denial));
+    add(headers, RETRY_AFTER, retry_after(refused));
 }
 
 fn add(headers: &mut HeaderMap, name: HeaderName, value: Option<HeaderValue>) {
@@ -75,9 +75,9 @@ pub fn rate_limit(readings: &[ItemReading], at: Timestamp) -> Option<HeaderValue
     })
 }
 
-/// The `Retry-After` of a denial: whole seconds, rounded up and never 0. `None` if it is not a matter of time.
-pub fn retry_after(denial: &Denial) -> Option<HeaderValue> {
-    denial.retry_after().map(|wait| whole_seconds(wait).max(1).into())
+/// The `Retry-After` of a refusal: whole seconds, rounded up and never 0. `None` if it is not a matter of time.
+pub fn retry_after(refused: &Refused) -> Option<HeaderValue> {
+    refused.retry_after().map(|wait| whole_seconds(wait).max(1).into())
 }
 
 /// A list with an entry for each item that can refuse.

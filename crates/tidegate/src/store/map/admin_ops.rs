@@ -7,10 +7,10 @@ use tidegate_core::{AskTotals, DecisionRow, LeaseTerm, Limit, LimitPhase, LimitS
 
 use super::Inner;
 use super::map_limit::Tenant;
-use crate::answer::OrderError;
 use crate::catalog::{
     ApplyError, Edit, EditOutcome, ExpectedVersion, PutError, RETIREMENT, RemovalMode, check_each,
 };
+use crate::reply::OrderError;
 use crate::store::Usage;
 use crate::store::usage::usage;
 

@@ -20,7 +20,7 @@ use tidegate_core::{LeaseId, LeaseTerm, Limit, Order, Row, Tick, Timestamp};
 
 use super::map_limit::Tenant;
 use super::{Inner, check_key, check_ttl};
-use crate::answer::{OrderError, Replies};
+use crate::reply::{OrderError, Replies};
 use crate::store::leases::Lease;
 use crate::store::requests::Remembered;
 use crate::store::{Actual, Settlement, Usage};

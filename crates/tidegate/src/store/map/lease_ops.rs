@@ -5,7 +5,7 @@ use std::time::Duration;
 use tidegate_core::{LeaseId, LeaseTerm, Row, Timestamp};
 
 use super::Inner;
-use crate::answer::OrderError;
+use crate::reply::OrderError;
 use crate::store::leases::{Holding, Lease, SETTLED_MEMORY};
 use crate::store::{Actual, Settlement};
 

@@ -9,7 +9,7 @@ use tidegate_core::{
 };
 
 use super::key_table::Table;
-use crate::answer::{Answer, Outcome, Replies};
+use crate::reply::{OrderReply, Outcome, Replies};
 use crate::store::leases::Holding;
 use crate::store::order_path::{Entrant, Room, Station, put_in_words, read};
 
@@ -91,7 +91,7 @@ impl Tenant {
         intent: Intent,
         now: Timestamp,
         answers: &mut Replies,
-    ) -> Option<Answer> {
+    ) -> Option<OrderReply> {
         if !self.plain || (ask.key.is_none() && self.limit.needs_key()) {
             return None;
         }
@@ -128,7 +128,7 @@ impl Tenant {
             Decision::Denied(denial) => Outcome::Denied(put_in_words(denial, |_| limit)),
         };
         let readings = first..answers.mark();
-        Some(Answer { outcome, at: now, degraded: false, shadowed: Vec::new(), readings })
+        Some(OrderReply { outcome, at: now, degraded: false, shadowed: Vec::new(), readings })
     }
 
     /// Takes out the rows that one ask is about, or adds its load to those that are out already.

@@ -7,14 +7,18 @@ use tidegate_core::order::REQUEST_ID_RETENTION;
 use tidegate_core::{Ask, Hold, Intent, Limit, Order, Row, RowScope};
 
 use super::{Inner, LOOK_AHEAD};
-use crate::answer::{Answer, Denied, Grant, OrderError, Outcome, Replies};
+use crate::reply::{GrantedLease, OrderError, OrderRefusal, OrderReply, Outcome, Replies};
 use crate::store::order_path::{
     Conclusion, Entrant, Occasion, Room, Station, check_order, conclude, grant, put_in_words,
 };
 use crate::store::requests::Remembered;
 
 impl Inner {
-    pub(super) fn decide(&mut self, order: &Order<'_>, answers: &mut Replies) -> Result<Answer, OrderError> {
+    pub(super) fn decide(
+        &mut self,
+        order: &Order<'_>,
+        answers: &mut Replies,
+    ) -> Result<OrderReply, OrderError> {
         check_order(order)?;
         if let Some(repeated) = self.repeated(order, answers)? {
             return Ok(repeated);
@@ -34,12 +38,12 @@ impl Inner {
         let outcome = match conclusion.decision {
             Decision::Denied(denial) => {
                 let denied = put_in_words(denial, |line| &entrants[line].limit);
-                Outcome::Denied(Denied { lapses_at: conclusion.lapses_at, ..denied })
+                Outcome::Denied(OrderRefusal { lapses_at: conclusion.lapses_at, ..denied })
             }
             Decision::Granted => Outcome::Granted(self.grant(order, &mut entrants, &conclusion)),
         };
         self.leave(order, entrants);
-        let answer = Answer {
+        let answer = OrderReply {
             outcome,
             at: self.latest,
             degraded: conclusion.degraded,
@@ -71,7 +75,11 @@ impl Inner {
     }
 
     /// The answer that the same request was granted before.
-    fn repeated(&mut self, order: &Order<'_>, answers: &mut Replies) -> Result<Option<Answer>, OrderError> {
+    fn repeated(
+        &mut self,
+        order: &Order<'_>,
+        answers: &mut Replies,
+    ) -> Result<Option<OrderReply>, OrderError> {
         let (Some(id), Intent::Acquire) = (order.request_id, order.intent) else { return Ok(None) };
         let Some(remembered) = self.requests.get(id, self.latest) else { return Ok(None) };
         if !remembered.is_for(order) {
@@ -135,7 +143,7 @@ impl Inner {
         order: &Order<'_>,
         entrants: &mut [Entrant],
         conclusion: &Conclusion,
-    ) -> Option<Grant> {
+    ) -> Option<GrantedLease> {
         let Inner { limits, highest_fence, .. } = self;
         let register = |limit: &Limit| {
             let tenant = limits.get_mut(limit.id()).expect("its row was taken from there");

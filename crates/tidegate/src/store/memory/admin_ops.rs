@@ -8,7 +8,7 @@ use super::Shared;
 use super::insert::{Missing, with_row};
 use super::limit_table::{Brief, Tenant};
 use super::row_epoch::Because;
-use crate::answer::OrderError;
+use crate::reply::OrderError;
 use crate::store::Usage;
 use crate::store::usage::usage;
 

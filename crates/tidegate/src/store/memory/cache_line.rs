@@ -20,6 +20,7 @@
 use std::hint::select_unpredictable;
 
 use super::sync::{AtomicU32, AtomicU64, Ordering, fence};
+pub(super) use crate::store::journal::Tag;
 
 /// Rows in a line.
 pub(super) const SLOTS: usize = 3;
@@ -39,15 +40,6 @@ pub(super) const PAYLOAD_BITS: u32 = 61;
 
 const PASSED: u32 = 1;
 const ONE_VERSION: u32 = 2;
-
-/// What a line keeps of a fingerprint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Tag {
-    /// These bits also say where the row belongs.
-    pub low: u64,
-    /// The rest.
-    pub high: u32,
-}
 
 /// What a search found in a line.
 #[derive(Debug, Clone, Copy)]

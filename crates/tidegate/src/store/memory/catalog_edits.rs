@@ -11,13 +11,13 @@ use std::sync::{Arc, PoisonError};
 use hashbrown::HashSet;
 use tidegate_core::{Limit, LimitPhase, LimitSpec, Timestamp};
 
-use super::journal::{Holding, Origin};
 use super::limit_table::{Brief, Crowd, Tenant};
 use super::row_epoch::{Because, Draft};
 use super::{Desk, Shared};
 use crate::catalog::{
     ApplyError, Edit, EditOutcome, ExpectedVersion, PutError, RETIREMENT, RemovalMode, check_each,
 };
+use crate::store::journal::{Holding, Origin};
 
 /// An edit of one limit that was checked.
 enum Checked {

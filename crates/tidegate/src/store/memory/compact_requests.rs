@@ -12,7 +12,6 @@ use tidegate_core::{Timestamp, Verdict};
 
 use super::cache_line::{PAYLOAD, Tag};
 use super::insert::{self, Begun};
-use super::journal::Notes;
 use super::leaf::Near;
 use super::limit_table::Tenant;
 use super::lockfree::{self, Plea, Single, Told};
@@ -22,6 +21,7 @@ use super::rule_snapshot::Short;
 use super::single_ask::Seen;
 use super::{LOOK_AHEAD, Limits, Shared, counters};
 use crate::store::bid::{CompactBatch, CompactReplies, CompactReply, CompactRequest, MOST_LIMITS};
+use crate::store::journal::Notes;
 
 /// A limit that is bid for.
 struct Sought<'a> {

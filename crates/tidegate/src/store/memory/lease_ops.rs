@@ -11,11 +11,11 @@ use tidegate_core::decide;
 use tidegate_core::{AskTotals, DecisionRow, Item, LeaseId, LeaseTerm, Row, Timestamp};
 
 use super::insert::{Missing, with_row};
-use super::journal::{Notes, What};
 use super::limit_table::Tenant;
 use super::locked_path::note_row;
 use super::{Desk, Limits, Shared};
-use crate::answer::OrderError;
+use crate::reply::OrderError;
+use crate::store::journal::{Notes, What};
 use crate::store::leases::{Holding, Lease, SETTLED_MEMORY};
 use crate::store::{Actual, Settlement};
 

@@ -9,7 +9,6 @@ use tidegate_core::{Item, Law, Limit, Mode, Per, Row, Timestamp, UsageRecord};
 use super::cache_line::{self, Tag};
 use super::counters::Counts;
 use super::fingerprint::{Printer, Secret};
-use super::journal::{Origin, Text};
 use super::leaf::{Leaf, Means, Near, Owned, Shortcut};
 use super::leaf_header::Stamp;
 use super::memory_budget::Budget;
@@ -18,6 +17,7 @@ use super::row_epoch::{Because, Draft, Edition};
 use super::rule_snapshot::Board;
 use super::shared_rows::Place;
 use super::sync::{AtomicU64, Mutex, MutexGuard, OnceLock, Ordering, RwLock, fence};
+use crate::store::journal::{Origin, Text};
 
 /// How many editions may be remembered for leaves that nobody came to since.
 const MOST_EDITIONS: usize = 32;

@@ -21,14 +21,14 @@ use tidegate_core::{
 };
 
 use super::cache_line::{self, Tag};
-use super::journal::{Charge, Notes, What};
 use super::leaf::{Leaf, Means, Owned, Reserved, Spot};
 use super::limit_table::{AllRow, NO_TAG, OwnedAll, Tenant, holds};
 use super::lockfree::Plea;
 use super::row_epoch::{Edition, RESERVED};
 use super::sync::{Ordering, fence};
 use super::{Desk, Shared};
-use crate::answer::{Answer, Denied, Grant, Outcome, Replies};
+use crate::reply::{GrantedLease, OrderRefusal, OrderReply, Outcome, Replies};
+use crate::store::journal::{Charge, Notes, What};
 use crate::store::order_path::{
     Conclusion, Entrant, MOST_ENTRANTS, Occasion, Room, Station, conclude, grant, put_in_words,
 };
@@ -121,7 +121,7 @@ pub(super) struct Sitting<'a> {
 
 /// What came of a sitting.
 pub(super) enum Sat {
-    Answered(Answer),
+    Answered(OrderReply),
     /// Nothing was done: a limit has changed, or rows are elsewhere.
     Outdated,
 }
@@ -379,7 +379,7 @@ impl<'a> Sitting<'a> {
         let outcome = match conclusion.decision {
             Decision::Denied(denial) => {
                 let denied = put_in_words(denial, |line| entrants[line].limit);
-                Outcome::Denied(Denied { lapses_at: conclusion.lapses_at, ..denied })
+                Outcome::Denied(OrderRefusal { lapses_at: conclusion.lapses_at, ..denied })
             }
             Decision::Granted if order.intent == Intent::Peek => Outcome::Granted(None),
             Decision::Granted => {
@@ -399,7 +399,7 @@ impl<'a> Sitting<'a> {
         for Member { tenant, edition } in members.iter() {
             tenant.keep_brief(edition, now);
         }
-        Sat::Answered(Answer {
+        Sat::Answered(OrderReply {
             outcome,
             at: now,
             degraded: conclusion.degraded,
@@ -476,7 +476,7 @@ fn register(
     desk: Option<&mut Desk>,
     shared: &Shared,
     notes: Option<&mut Notes>,
-) -> Option<Grant> {
+) -> Option<GrantedLease> {
     let desk = desk?;
     let register = |limit: &Limit| {
         let tenant = tenant_of(members, limit).expect("its row was taken from there");

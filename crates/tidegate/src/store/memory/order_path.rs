@@ -8,7 +8,6 @@ use tidegate_core::{Ask, Hold, Intent, Limit, Order, Timestamp};
 
 use super::cache_line::Tag;
 use super::insert;
-use super::journal::What;
 use super::leaf::Near;
 use super::limit_table::Tenant;
 use super::locked_path::{Sat, Sitting};
@@ -17,7 +16,8 @@ use super::row_epoch::Edition;
 use super::single_ask::{bring_near, decide_alone};
 use super::sliding_path;
 use super::{Desk, LOOK_AHEAD, Limits, Shared};
-use crate::answer::{Answer, Denied, Detail, ItemReading, OrderError, Outcome, Replies};
+use crate::reply::{Detail, ItemReading, OrderError, OrderRefusal, OrderReply, Outcome, Replies};
+use crate::store::journal::What;
 use crate::store::order_path::check_order;
 use crate::store::requests::Remembered;
 
@@ -60,7 +60,7 @@ impl Shared {
         near: Option<Plea<'_>>,
         now: Timestamp,
         answers: &mut Replies,
-    ) -> Result<Answer, OrderError> {
+    ) -> Result<OrderReply, OrderError> {
         check_order(order)?;
         if let Some(plea) = near {
             return self.decide_pleas(limits, order, &[plea], now, answers);
@@ -90,7 +90,7 @@ impl Shared {
         pleas: &[Plea<'_>],
         now: Timestamp,
         answers: &mut Replies,
-    ) -> Result<Answer, OrderError> {
+    ) -> Result<OrderReply, OrderError> {
         if order.hold == Hold::No && order.request_id.is_none() {
             let answer = if pleas.first().is_some_and(|plea| plea.tenant.lean().is_some()) {
                 sliding_path::decide(order, pleas, now, answers)
@@ -112,7 +112,7 @@ impl Shared {
         pleas: &[Plea<'_>],
         now: Timestamp,
         answers: &mut Replies,
-    ) -> Result<Answer, OrderError> {
+    ) -> Result<OrderReply, OrderError> {
         let acquires = order.intent == Intent::Acquire;
         let mut desk = None;
         loop {
@@ -155,7 +155,7 @@ impl Shared {
     }
 
     /// Remembers a grant by its request id.
-    fn remember(&self, order: &Order<'_>, answer: &Answer, desk: &mut Desk, answers: &mut Replies) {
+    fn remember(&self, order: &Order<'_>, answer: &OrderReply, desk: &mut Desk, answers: &mut Replies) {
         if let (Some(id), true) = (order.request_id, answer.is_granted()) {
             let until = answer.at.plus(self.tick.span(REQUEST_ID_RETENTION));
             let readings = answers.readings(answer).to_vec();
@@ -229,7 +229,7 @@ fn decide_quickly(
     pleas: &[Plea<'_>],
     now: Timestamp,
     answers: &mut Replies,
-) -> Option<Answer> {
+) -> Option<OrderReply> {
     if !lockfree::are_apart(pleas, |plea| plea.tenant) {
         return None;
     }
@@ -255,7 +255,7 @@ fn decide_quickly(
             };
             let limits = [limit(denial.binding.row, binds)?, limit(denial.first.row, was_first)?];
             let [binding, was_first] = limits;
-            Outcome::Denied(Denied {
+            Outcome::Denied(OrderRefusal {
                 limit: binding,
                 item: denial.binding.item,
                 wait: denial.wait,
@@ -264,7 +264,7 @@ fn decide_quickly(
             })
         }
     };
-    Some(Answer { outcome, at, degraded: false, shadowed: Vec::new(), readings: first..answers.mark() })
+    Some(OrderReply { outcome, at, degraded: false, shadowed: Vec::new(), readings: first..answers.mark() })
 }
 
 /// The same with what every item says.
@@ -372,7 +372,7 @@ mod tests {
         assert!(matches!(sat, Sat::Outdated));
         drop(sitting);
         let answers = store.submit(&[order], answers).now();
-        let Some(Ok(Answer { outcome: Outcome::Granted(Some(grant)), .. })) = answers.get(0) else {
+        let Some(Ok(OrderReply { outcome: Outcome::Granted(Some(grant)), .. })) = answers.get(0) else {
             panic!("{answers:?}")
         };
         assert!(store.release(grant.lease).now());

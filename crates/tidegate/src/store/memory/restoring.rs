@@ -19,7 +19,6 @@ use tidegate_core::{
 use super::catalog_edits::void_holdings;
 use super::fingerprint;
 use super::insert::own_leaf;
-use super::journal::{Journal, Lease, LeaseNote, Origin, Tag, What};
 pub use super::leaf::Spread;
 use super::leaf::{Means, Reserved};
 use super::limit_table::{Brief, NO_TAG, Tenant};
@@ -27,6 +26,7 @@ use super::row_epoch::Because;
 use super::{Memory, MemoryStore, Shared};
 use crate::catalog::RemovalMode;
 use crate::clock::Clock;
+use crate::store::journal::{Journal, Lease, LeaseNote, Origin, Tag, What};
 
 /// A store that is being made again.
 pub struct Restore {

@@ -19,7 +19,7 @@ use super::order_path::{fetch, plea};
 use super::row_epoch::Edition;
 use super::rule_snapshot::Short;
 use super::{LOOK_AHEAD, Limits};
-use crate::answer::{Answer, Denied, Detail, ItemReading, Outcome, Replies};
+use crate::reply::{Detail, ItemReading, OrderRefusal, OrderReply, Outcome, Replies};
 
 /// What was found for an order of one ask before it is decided.
 #[derive(Clone, Copy)]
@@ -88,7 +88,7 @@ pub(super) fn decide_alone<'a>(
     held: &mut Held<'a>,
     now: Timestamp,
     answers: &mut Replies,
-) -> Option<Answer> {
+) -> Option<OrderReply> {
     let is_plain = order.intent == Intent::Acquire
         && order.hold == Hold::No
         && order.request_id.is_none()
@@ -138,7 +138,7 @@ pub(super) fn decide_alone<'a>(
         Verdict::Denied(wait) => {
             let item = short.head.item();
             let first = (Arc::clone(&limit), item);
-            Outcome::Denied(Denied { limit: Arc::clone(&limit), item, wait, first, lapses_at: None })
+            Outcome::Denied(OrderRefusal { limit: Arc::clone(&limit), item, wait, first, lapses_at: None })
         }
     };
     let first = answers.mark();
@@ -150,5 +150,5 @@ pub(super) fn decide_alone<'a>(
     if answers.detail() == Detail::Readings {
         answers.read(ItemReading { limit, item: short.head.item(), reading: told.reading() });
     }
-    Some(Answer { outcome, at, degraded: false, shadowed: Vec::new(), readings: first..answers.mark() })
+    Some(OrderReply { outcome, at, degraded: false, shadowed: Vec::new(), readings: first..answers.mark() })
 }

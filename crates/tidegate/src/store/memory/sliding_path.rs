@@ -32,7 +32,7 @@ use super::lockfree::{self, MOST_ROWS, Plea};
 use super::overflow::{Shelf, is_at_full_width};
 use super::row_epoch::{Edition, RESERVED};
 use super::sync::{Ordering, fence};
-use crate::answer::{Answer, Detail, ItemReading, Outcome, Replies};
+use crate::reply::{Detail, ItemReading, OrderReply, Outcome, Replies};
 use crate::store::order_path::put_in_words;
 
 /// Whoever comes here has locks and editions that match.
@@ -44,7 +44,7 @@ pub(super) fn decide(
     pleas: &[Plea<'_>],
     now: Timestamp,
     answers: &mut Replies,
-) -> Option<Answer> {
+) -> Option<OrderReply> {
     let mut stands = Stands { all: ArrayVec::new(), out: ArrayVec::new() };
     stands.lock(pleas)?;
     let at = stands.take_out(now);
@@ -76,7 +76,7 @@ pub(super) fn decide(
         stands.read(pleas.len(), at, answers);
     }
     stands.put_back(change, at);
-    Some(Answer { outcome, at, degraded: false, shadowed: Vec::new(), readings: first..answers.mark() })
+    Some(OrderReply { outcome, at, degraded: false, shadowed: Vec::new(), readings: first..answers.mark() })
 }
 
 /// Where the row of an ask is.
@@ -446,7 +446,7 @@ mod tests {
     }
 
     /// Asks once, the lean way only.
-    fn lean(store: &MemoryStore, asks: &[Ask<'_>], intent: Intent) -> Option<Answer> {
+    fn lean(store: &MemoryStore, asks: &[Ask<'_>], intent: Intent) -> Option<OrderReply> {
         let limits = store.shared.limits();
         let pleas: Vec<_> = asks.iter().map(|ask| super::super::order_path::plea(&limits, ask)).collect();
         let pleas: Vec<_> = pleas.into_iter().map(|plea| plea.expect("it is there")).collect();

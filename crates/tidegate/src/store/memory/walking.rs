@@ -10,12 +10,12 @@ use tidegate_core::{Item, LeaseId, Limit, Per, Row, Timestamp, UsageRecord};
 
 use super::MemoryStore;
 use super::cache_line::{self, EMPTY, HELD, WIDE};
-use super::journal::{LeaseNote, Tag, Text, What};
 use super::leaf::{Leaf, Spread};
 use super::limit_table::Tenant;
 use super::overflow::Shelf;
 use super::restoring::Counters;
 use super::row_epoch::{Edition, RESERVED};
+use crate::store::journal::{LeaseNote, Tag, Text, What};
 
 /// How many leases or request ids are copied at a time.
 const DEEDS_AT_A_TIME: usize = 256;

@@ -1,6 +1,6 @@
 //! Numbers, times and texts in bytes, written and read.
 
-use crate::store::memory::journal::Tag;
+use crate::store::journal::Tag;
 use tidegate_core::{LeaseId, Timestamp, row_codec};
 
 use super::CodecError;

@@ -14,7 +14,7 @@
 
 use std::sync::Arc;
 
-use crate::answer::{Answer, Grant, ItemReading, Outcome};
+use crate::reply::{GrantedLease, ItemReading, OrderReply, Outcome};
 use crate::store::leases::{HeldAsk, Holding, Lease};
 use crate::store::requests::Remembered;
 use tidegate_core::law::token_bucket::BucketReceipt;
@@ -120,7 +120,7 @@ pub fn write_grant(out: &mut Writer<'_>, grant: &Remembered) {
     out.time(answer.at);
     out.byte(u8::from(answer.degraded));
     let lease = if let Outcome::Granted(Some(lease)) = &answer.outcome { Some(lease) } else { None };
-    out.maybe(lease, |out, Grant { lease, expires_at, fences }| {
+    out.maybe(lease, |out, GrantedLease { lease, expires_at, fences }| {
         out.lease_id(*lease);
         out.time(*expires_at);
         out.number(fences.len() as u64);
@@ -163,7 +163,7 @@ pub fn read_grant(body: &mut Reader<'_>, limit_of: LimitOf<'_>) -> Result<Rememb
         let (lease, expires_at) = (body.lease_id()?, body.time()?);
         let fences = body.many(2, |body| Ok((limit_of(body.string()?), body.number()?)))?;
         let fences = fences.into_iter().filter_map(|(limit, fence)| Some((limit?, fence))).collect();
-        Ok(Grant { lease, expires_at, fences })
+        Ok(GrantedLease { lease, expires_at, fences })
     })?;
     let shadowed = body.many(1, |body| Ok(limit_of(body.string()?)))?;
     let readings = body.many(5, |body| {
@@ -171,7 +171,7 @@ pub fn read_grant(body: &mut Reader<'_>, limit_of: LimitOf<'_>) -> Result<Rememb
         let reading = read_reading(body)?;
         Ok(reading_of(limit_of(limit_id), name, reading))
     })?;
-    let answer = Answer {
+    let answer = OrderReply {
         outcome: Outcome::Granted(lease),
         at,
         degraded,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tidegate::activity::{Active, Reason, Rules};
 use tidegate::limiter::Renewal;
-use tidegate::{Capacity, Per};
+use tidegate::model::{Capacity, Per};
 use tokio::sync::Barrier;
 
 use super::{BOTH, LETTER, STRICT, Scene};

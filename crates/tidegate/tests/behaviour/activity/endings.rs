@@ -3,9 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate::Limiter;
 use tidegate::activity::{Activity, Ended, LOOK_EVERY, Standing};
 use tidegate::limiter::ManualHolderClock;
-use tidegate::{LeaseId, Limiter, Store as _};
+use tidegate::model::LeaseId;
+use tidegate::store::Store as _;
 use tokio::task::JoinHandle;
 
 use super::super::{Stage, Store};
@@ -127,7 +129,7 @@ async fn watched_tasks_share_one_store_query() {
     let stage = Stage::new();
     let pulse = ManualHolderClock::new();
     let store = Arc::new(CountingStore::over(Arc::new(Store::keeping(Arc::clone(&stage.clock)))));
-    let limiter = Limiter::builder(Arc::clone(&store) as _).pulse(pulse.clone()).build();
+    let limiter = Limiter::builder(Arc::clone(&store) as _).holder_clock(pulse.clone()).build();
     let activity = Activity::new(limiter, STRICT).unwrap();
     let mut tasks = Vec::new();
     for task in 0..30 {

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use tidegate::Limiter;
 use tidegate::activity::{Active, Activity, Reason, Rules, SYSTEM_IS_FULL};
+use tidegate::catalog::{Catalog, ExpectedVersion};
 use tidegate::limiter::Renewal;
-use tidegate::{Capacity, Catalog, ExpectedVersion, LeaseId, Limiter, Per};
+use tidegate::model::{Capacity, LeaseId, Per};
 use tidegate_core::limit::Item;
 
 use super::super::{Stage, Store};
@@ -179,7 +181,7 @@ async fn activity_limit_is_created_on_first_use() {
     let other = Activity::new(scene.stage.limiter.clone(), fewer).unwrap();
     assert_eq!(other.is_active("v").await.unwrap().reason, Some(Reason::Concurrency));
     // Somebody deletes it: it is put again.
-    scene.stage.store.remove("activity", tidegate::RemovalMode::Forget);
+    scene.stage.store.remove("activity", tidegate::catalog::RemovalMode::Forget);
     assert_eq!(scene.is_limited("u").await, None);
     drop(task);
     // Rules may change while tasks run.

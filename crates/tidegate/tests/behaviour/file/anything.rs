@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use tidegate::file::{read, read_limit};
-use tidegate::{Limit, Tick};
+use tidegate::model::{Limit, Tick};
 
 use super::EXAMPLE;
 

@@ -6,8 +6,8 @@ use tidegate::file::{
     ActivitySpec, Listen, Reading, Role, ServerSpec, Severity, StoreSpec, TokenSpec, read, read_limit,
     read_limits,
 };
-use tidegate::{Capacity, Charge, ItemSpec, LimitSpec, Mode, OverrideSpec, Policy, Precision};
-use tidegate::{Unit, WeekStart, Zone};
+use tidegate::model::{Capacity, Charge, ItemSpec, LimitSpec, Mode, OverrideSpec, Policy, Precision};
+use tidegate::model::{Unit, WeekStart, Zone};
 
 use super::EXAMPLE;
 

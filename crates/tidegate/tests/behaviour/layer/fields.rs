@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use tidegate::layer::http::{self, rate_limit, rate_limit_policy, retry_after};
-use tidegate::{
-    AcquireError, Ask, Capacity, Decision, Denial, ItemReading, ItemSpec, LimitSpec, Limiter, Mode,
-    OrderError, Policy, Precision, Timestamp, Unit,
-};
+use tidegate::model::{Ask, Capacity, ItemSpec, LimitSpec, Mode, Policy, Precision, Timestamp, Unit};
+use tidegate::reply::{ItemReading, OrderError};
+use tidegate::{AcquireError, Limiter, Refused};
 
 use super::{TTL, limiter, store};
+use crate::stage::DecisionExt;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -26,10 +26,11 @@ fn said(limits: Vec<LimitSpec>, count: u64) -> (Option<String>, Option<String>) 
     let ids: Vec<String> = limits.iter().map(|limit| limit.id.clone()).collect();
     let limiter = limiter(limits);
     let asks: Vec<Ask<'_>> = ids.iter().map(|id| Ask { limit_id: id, key: Some(b"ada"), count }).collect();
-    let decision = limiter.asks(&asks).readings().try_acquire().expect("a decision");
+    let decision = limiter.asks(&asks).readings().try_acquire();
     let (readings, at): (Vec<ItemReading>, Timestamp) = match &decision {
-        Decision::Granted(granted) => (granted.readings().to_vec(), granted.at),
-        Decision::Denied(denial) => (denial.readings().to_vec(), denial.at),
+        Ok(granted) => (granted.readings().to_vec(), granted.at()),
+        Err(AcquireError::Refused(denial)) => (denial.readings().to_vec(), denial.at()),
+        Err(error) => panic!("no decision: {error}"),
     };
     let text =
         |value: Option<::http::HeaderValue>| value.map(|value| value.to_str().expect("text").to_owned());
@@ -116,16 +117,16 @@ fn numbers_have_fifteen_digits_at_most() {
     assert_eq!(state.as_deref(), Some(r#""all/total";r=999999999999999"#));
 }
 
-fn denial(limiter: &Limiter, id: &str) -> Denial {
-    let decision = limiter.ask(id, "ada").readings().try_acquire().expect("a decision");
-    decision.denied().expect("it does not fit")
+fn denial(limiter: &Limiter, id: &str) -> Refused {
+    let decision = limiter.ask(id, "ada").readings().try_acquire();
+    decision.refused().expect("it does not fit")
 }
 
 #[test]
 fn retry_after_rounds_up_and_is_never_zero() {
     let (store, clock) = store([LimitSpec::named("l").with(sliding(1, Duration::from_secs(15)))]);
     let limiter = Limiter::new(store);
-    assert!(limiter.ask("l", "ada").try_acquire().expect("a decision").is_granted());
+    assert!(limiter.ask("l", "ada").try_acquire().is_granted());
     let told = || retry_after(&denial(&limiter, "l")).expect("a matter of time");
     assert_eq!(told(), "16", "15 s and a nanosecond");
     clock.advance(Duration::from_nanos(1));
@@ -161,7 +162,7 @@ fn the_ready_made_answer() {
 fn the_answer_to_a_key_that_there_is_no_room_for() {
     let spec = LimitSpec { max_keys: Some(1), ..LimitSpec::named("l").with(sliding(5, MINUTE).per_key()) };
     let limiter = limiter([spec]);
-    assert!(limiter.ask("l", "bob").try_acquire().expect("a decision").is_granted());
+    assert!(limiter.ask("l", "bob").try_acquire().is_granted());
     let response = http::too_many_requests(&denial(&limiter, "l"));
     assert_eq!(response.status(), 429);
     assert_eq!(response.headers()["ratelimit-policy"], r#""key/sliding-60s";q=5;w=60"#);

@@ -15,10 +15,12 @@ use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
+use tidegate::Limiter;
 use tidegate::layer::http::{HttpLimitLayer, limit, too_many_requests};
 use tidegate::layer::{Asking, Failure};
 use tidegate::limiter::ManualHolderClock;
-use tidegate::{ItemSpec, LimitSpec, Limiter, MapStore, Policy, Precision};
+use tidegate::model::{ItemSpec, LimitSpec, Policy, Precision};
+use tidegate::store::MapStore;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Mutex, mpsc};
 
@@ -181,7 +183,7 @@ async fn refusals_may_be_worded_otherwise() {
         let (mut head, _) = too_many_requests(denial).into_parts();
         head.headers.clear();
         head.headers.insert("ratelimit", "\"mine\";r=7".parse().expect("a value"));
-        Response::from_parts(head, format!("{} is enough", denial.item_name()))
+        Response::from_parts(head, format!("{} is enough", denial.item()))
     });
     let server = Server::start(layer).await;
     let (status, headers, body) = server.connect().await.get(Some("ada")).await;
@@ -242,7 +244,7 @@ async fn requests_may_wait_for_their_turn() {
 async fn but_not_for_longer_than_their_patience() {
     let (store, _) = store([slots(1)]);
     let pulse = ManualHolderClock::new();
-    let limiter = Limiter::builder(Arc::clone(&store) as Arc<_>).pulse(pulse.clone()).build();
+    let limiter = Limiter::builder(Arc::clone(&store) as Arc<_>).holder_clock(pulse.clone()).build();
     let patient = limit(limiter.clone(), asking).waiting(Duration::from_secs(2));
     let server = Server::start(patient).await;
     let (mut one, mut other) = (server.connect().await, server.connect().await);
@@ -272,7 +274,7 @@ async fn who_goes_away_does_not_wait_any_more() {
 async fn a_body_that_takes_longer_than_a_lease_lasts_keeps_it() {
     let (store, clock) = store([slots(1)]);
     let pulse = ManualHolderClock::new();
-    let limiter = Limiter::builder(Arc::clone(&store) as Arc<_>).pulse(pulse.clone()).build();
+    let limiter = Limiter::builder(Arc::clone(&store) as Arc<_>).holder_clock(pulse.clone()).build();
     let server = Server::start(limit(limiter, asking)).await;
     let mut one = server.connect().await;
     let _slow = one.send("/slow", Some("ada")).await.into_body();

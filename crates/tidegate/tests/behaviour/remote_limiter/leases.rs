@@ -3,11 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{Actual, ItemSpec, Lease, LimitSpec, OrderError, Policy, Renewal, Settlement, Store};
+use tidegate::Lease;
+use tidegate::limiter::Renewal;
+use tidegate::model::{ItemSpec, LimitSpec, Policy};
+use tidegate::reply::OrderError;
+use tidegate::store::{Actual, Settlement, Store};
 use tidegate_testkit::remote_stub::RemoteLink;
 
 use super::{DOWN, FarStage, held, stage, unavailable};
-use crate::stage::{Handheld, Staged, lease, seconds};
+use crate::stage::{DecisionExt, Handheld, Staged, lease, seconds};
 
 type Renewing = Handheld<std::pin::Pin<Box<dyn Future<Output = Result<Renewal, tidegate::AcquireError>>>>>;
 
@@ -254,7 +258,7 @@ fn a_hold_may_be_settled_until_its_settlement_is_answered() {
     assert_eq!(settling.is_done(), Ok(Settlement::Settled));
     waiter.still_waits();
     link.deliver_all();
-    assert!(waiter.is_done().expect("a question").is_granted());
+    assert!(waiter.is_done().is_granted());
 }
 
 #[test]

@@ -2,18 +2,19 @@
 
 use std::time::Duration;
 
-use tidegate::limiter::FLEET_LOOK;
-use tidegate::{AcquireError, Decision, ItemSpec, LimitSpec, Policy, Wait};
+use tidegate::limiter::FLEET_POLL_INTERVAL;
+use tidegate::model::{ItemSpec, LimitSpec, Policy, Wait};
+use tidegate::{AcquireError, Permit};
 use tidegate_testkit::remote_stub::{RemoteLink, RemoteStub};
 
 use super::{DOWN, FarStage, held, stage, stage_of, unavailable};
-use crate::stage::{Handheld, Staged, granted, lease, seconds, slots_of};
+use crate::stage::{DecisionExt, Handheld, Staged, granted, lease, seconds, slots_of};
 
 /// Somebody who asks once, and what they are told.
 fn asking(
     stage: &FarStage,
     count: u64,
-) -> Handheld<impl Future<Output = Result<Decision, AcquireError>> + use<>> {
+) -> Handheld<impl Future<Output = Result<Permit, AcquireError>> + use<>> {
     let limiter = stage.limiter.clone();
     Handheld::new(async move { limiter.ask("l", "u").count(count).try_acquire_async().await })
 }
@@ -29,7 +30,7 @@ fn everybody_is_told_when_they_are_answered() {
     }
     assert_eq!((link.in_flight(), stage.store.open_leases()), (2, 2));
     link.deliver(1);
-    let one = granted(asking.is_done().expect("a question"));
+    let one = granted(asking.is_done());
     assert!(!waiter.is_woken());
     link.deliver_all();
     drop((one, waiter.is_served()));
@@ -43,7 +44,7 @@ fn a_look_is_told_when_it_is_answered_and_changes_nothing() {
     let limiter = stage.limiter.clone();
     let mut look = Handheld::new(async move { limiter.ask("l", "u").peek_async().await }).starts();
     link.deliver_all();
-    assert!(look.is_done().expect("a question").is_granted());
+    assert!(look.is_done().is_granted());
     stage.ends();
 }
 
@@ -113,7 +114,7 @@ fn who_may_ask_again_by_a_request_id_finds_the_lease() {
     assert_eq!(stage.store.open_leases(), 1, "it lapses, or whoever repeats the request gives it back");
     let mut again = ask().starts();
     link.deliver_all();
-    let lease = lease(granted(again.is_done().expect("a question")));
+    let lease = lease(granted(again.is_done()));
     assert!(lease.is_held());
     drop(lease);
     stage.ends();
@@ -199,7 +200,7 @@ fn nobody_is_refused_because_somebody_has_not_been_answered_yet() {
     let stage = stage(2, &link);
     let (mut patient, mut other) = (stage.wait(1, seconds(60)).starts(), asking(&stage, 1).starts());
     link.deliver_all();
-    drop((granted(other.is_done().expect("a question")), patient.is_served()));
+    drop((granted(other.is_done()), patient.is_served()));
     link.deliver_all();
     stage.ends();
 }
@@ -215,8 +216,8 @@ fn nobody_overtakes_whoever_waits_in_line() {
     }
     let mut other = asking(&stage, 1).starts();
     link.deliver_all();
-    let denial = other.is_done().expect("a question").denied().expect("it is not their turn");
-    assert_eq!((denial.wait, denial.limit_id()), (Wait::OnRelease, "l"));
+    let denial = other.is_done().refused().expect("it is not their turn");
+    assert_eq!((denial.wait(), denial.limit_id()), (Wait::OnRelease, "l"));
     drop(slot);
     both.still_waits();
     link.deliver_all();
@@ -233,12 +234,12 @@ fn patience_that_ends_while_an_order_is_away_is_answered_by_it() {
     stage.pass(seconds(11));
     late.still_waits();
     link.deliver_all();
-    assert_eq!(late.is_refused().wait, Wait::OnRelease);
+    assert_eq!(late.is_refused().wait(), Wait::OnRelease);
 
     let mut hurried = stage.wait(1, seconds(10)).starts();
     link.deliver_all();
     hurried.still_waits();
-    hurried.hurry();
+    hurried.stop_waiting();
     assert!(hurried.poll().is_pending(), "the store has not answered");
     link.deliver_all();
     hurried.is_refused();
@@ -247,7 +248,7 @@ fn patience_that_ends_while_an_order_is_away_is_answered_by_it() {
     while link.deliver_all() > 0 {
         asleep.still_waits();
     }
-    asleep.hurry();
+    asleep.stop_waiting();
     assert!(asleep.poll().is_pending(), "it looks a last time");
     link.deliver_all();
     asleep.is_refused();
@@ -295,9 +296,9 @@ fn a_thread_waits_where_it_stands() {
     let stage = stage(1, &link);
     let limiter = stage.limiter.clone();
     let thread = std::thread::spawn(move || {
-        assert!(limiter.ask("l", "u").peek().expect("a question").is_granted());
-        let decision = limiter.ask("l", "u").try_acquire().expect("a question");
-        let granted = decision.granted().expect("there is room");
+        assert!(limiter.ask("l", "u").peek().is_granted());
+        let decision = limiter.ask("l", "u").try_acquire();
+        let granted = decision.permit().expect("there is room");
         granted.into_lease().expect("a slot").release()
     });
     for _ in ["peek", "try_acquire", "release"] {
@@ -324,17 +325,17 @@ fn whoever_is_first_in_line_looks_for_what_others_have_given_back() {
         second.still_waits();
     }
     for _ in 0..3 {
-        stage.pass(FLEET_LOOK / 2);
+        stage.pass(FLEET_POLL_INTERVAL / 2);
         assert!(!first.is_woken() && !second.is_woken());
-        stage.pass(FLEET_LOOK / 2);
+        stage.pass(FLEET_POLL_INTERVAL / 2);
         second.still_waits();
         first.still_waits();
         assert_eq!(link.deliver_all(), 1, "only the first looks");
         first.still_waits();
         assert_eq!(link.in_flight(), 0);
     }
-    assert!(tidegate::Store::release(stage.store.store(), slot).now(), "behind everybody's back");
-    stage.pass(FLEET_LOOK);
+    assert!(tidegate::store::Store::release(stage.store.store(), slot).now(), "behind everybody's back");
+    stage.pass(FLEET_POLL_INTERVAL);
     first.still_waits();
     link.deliver_all();
     drop(first.is_served());
@@ -360,7 +361,7 @@ fn who_waits_for_an_instant_does_not_look_before_unless_a_hold_is_open() {
         while link.deliver_all() > 0 {
             waiter.still_waits();
         }
-        stage.pass(FLEET_LOOK);
+        stage.pass(FLEET_POLL_INTERVAL);
         assert_eq!(waiter.is_woken(), hold);
         drop((taken, waiter));
         link.deliver_all();

@@ -7,10 +7,13 @@
 use std::task::Poll;
 use std::time::Duration;
 
-use tidegate::{Ask, Detail, ItemSpec, Lease, LimitSpec, Order, Policy, Replies, Store};
+use tidegate::Lease;
+use tidegate::model::{Ask, ItemSpec, LimitSpec, Order, Policy};
+use tidegate::reply::{Detail, Replies};
+use tidegate::store::Store;
 
 use super::Stage;
-use crate::stage::{Staged, Waiter, granted, lease, seconds, slots_of};
+use crate::stage::{DecisionExt, Staged, Waiter, granted, lease, seconds, slots_of};
 
 /// What is held while a scenario is played.
 type Held = Vec<Lease>;
@@ -58,7 +61,7 @@ fn play(scenario: &Scenario, moves: usize) -> Poll<()> {
     let answered = answer.map(drop);
     held.clear();
     assert_eq!(stage.store.open_leases(), 0, "after {moves} moves a lease is left behind");
-    drop(granted(behind.is_answered().expect("a sensible question")));
+    drop(granted(behind.is_answered()));
     stage.ends_with(0);
     answered
 }
@@ -117,8 +120,8 @@ fn while_its_own_key_keeps_it_waiting() {
     for moves in 0..=5 {
         let stage = Stage::new();
         stage.put(both(2));
-        let ada = lease(granted(stage.limiter.ask("l", "ada").try_acquire().unwrap()));
-        let bob = lease(granted(stage.limiter.ask("l", "bob").try_acquire().unwrap()));
+        let ada = lease(granted(stage.limiter.ask("l", "ada").try_acquire()));
+        let bob = lease(granted(stage.limiter.ask("l", "bob").try_acquire()));
         let mut doomed = stage.wait_for("l", "ada", 1, seconds(60));
         let mut cid = stage.wait_for("l", "cid", 1, seconds(60));
         let mut held = Some((ada, bob));
@@ -132,7 +135,7 @@ fn while_its_own_key_keeps_it_waiting() {
         }
         drop(doomed);
         drop(held);
-        drop(granted(cid.is_answered().unwrap()));
+        drop(granted(cid.is_answered()));
         stage.put(LimitSpec::named("l").with(slots_of(2)));
         stage.ends_with(0);
     }
@@ -190,7 +193,7 @@ fn nothing_is_charged_that_nobody_was_told_of() {
     for cut in 0..5 {
         let stage = Stage::with_slots(1);
         stage.put(spec());
-        assert!(stage.limiter.ask_all("t").try_acquire().unwrap().is_granted());
+        assert!(stage.limiter.ask_all("t").try_acquire().is_granted());
         let mut doomed = stage.wait_for("t", "u", 1, seconds(30));
         let mut granted = 0;
         for turn in 0..cut {
@@ -207,7 +210,7 @@ fn nothing_is_charged_that_nobody_was_told_of() {
         }
         let asks = [Ask::one("t", None)];
         let free = stage.store.submit(&[Order::peek(&asks)], Replies::new(Detail::Verdicts)).decided();
-        let is_free = free.iter().flatten().all(tidegate::Answer::is_granted);
+        let is_free = free.iter().flatten().all(tidegate::reply::OrderReply::is_granted);
         assert_eq!(is_free, granted == 0, "cut {cut}: {granted} told");
         stage.ends_with(0);
     }
@@ -239,5 +242,5 @@ fn a_dropped_waiter_leaves_no_timer() {
     drop(held);
     stage.pass(Duration::from_secs(1));
     stage.ends_with(0);
-    drop(lease(granted(stage.limiter.ask_all("l").try_acquire().unwrap())));
+    drop(lease(granted(stage.limiter.ask_all("l").try_acquire())));
 }

@@ -5,11 +5,12 @@
 
 use proptest::prelude::*;
 use std::task::Poll;
-use tidegate::{Ask, Decision, Lease, LimitSpec};
+use tidegate::model::{Ask, LimitSpec};
+use tidegate::{AcquireError, Lease, Permit};
 use tidegate_testkit::test_scale;
 
 use super::{Stage, Store};
-use crate::stage::{Staged, Waiter, seconds, slots_of};
+use crate::stage::{DecisionExt, Staged, Waiter, seconds, slots_of};
 
 const KEYS: [&str; 3] = ["ada", "bob", "cid"];
 
@@ -106,11 +107,11 @@ impl Play {
         match step {
             Move::Take { key, count } => {
                 let question = self.stage.limiter.ask("l", KEYS[key]).count(count);
-                let decision = question.try_acquire().expect("a sensible question");
+                let decision = question.try_acquire();
                 if decision.is_granted() {
                     self.nobody_was_overtaken(self.line.len(), key, &["l"]);
                 }
-                self.leases.extend(decision.granted().and_then(tidegate::Granted::into_lease));
+                self.leases.extend(decision.permit().and_then(Permit::into_lease));
             }
             Move::Wait { key, count, patience } => self.wait(key, count, patience, vec!["l"]),
             Move::WaitForBoth { key, count, patience } => self.wait(key, count, patience, vec!["m", "l"]),
@@ -141,7 +142,7 @@ impl Play {
     fn poll(&mut self, place: usize) {
         let Poll::Ready(answer) = self.line[place].waiter.poll() else { return };
         let Patient { key, both, .. } = self.line.remove(place);
-        if let Decision::Granted(granted) = answer.expect("a sensible question") {
+        if let Ok(granted) = answer {
             self.nobody_was_overtaken(place, key, &both);
             self.leases.extend(granted.into_lease());
         }
@@ -173,10 +174,10 @@ impl Play {
         }
     }
 
-    fn peek(&self, patient: &Patient) -> Decision {
+    fn peek(&self, patient: &Patient) -> Result<Permit, AcquireError> {
         let ask = |limit_id| Ask { limit_id, key: Some(KEYS[patient.key].as_bytes()), count: patient.count };
         let asks: Vec<Ask<'_>> = patient.both.iter().copied().map(ask).collect();
-        self.stage.limiter.asks(&asks).peek().expect("a sensible question")
+        self.stage.limiter.asks(&asks).peek()
     }
 
     /// Whether somebody stands before this place: of the same key, or at a row that all keys share if it is not their key
@@ -190,7 +191,7 @@ impl Play {
             let same_key = |third: &Patient| keyed && third.key == other.key;
             let shared = patient.both.iter().any(|id| counted(id) && other.both.contains(id));
             let waits_for_key =
-                self.peek(other).denied().is_some_and(|denial| denial.item_name().starts_with("key/"))
+                self.peek(other).refused().is_some_and(|denial| denial.item().starts_with("key/"))
                     || self.line[..earlier].iter().any(same_key);
             same_key(patient) || (shared && !waits_for_key)
         })

@@ -6,10 +6,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use tidegate::{Catalog, ExpectedVersion, ItemSpec, LimitSpec, Limiter, Policy, SystemClock};
+use tidegate::Limiter;
+use tidegate::catalog::{Catalog, ExpectedVersion};
+use tidegate::clock::SystemClock;
+use tidegate::model::{ItemSpec, LimitSpec, Policy};
 
 use super::Store;
-use crate::stage::Staged;
+use crate::stage::{DecisionExt, Staged};
 
 const SLOTS: usize = 3;
 const TASKS: usize = 16;
@@ -39,8 +42,8 @@ async fn everybody_is_served_and_never_too_many_at_once() {
                         let _answer = fickle.as_mut().poll(&mut Context::from_waker(Waker::noop()));
                         tokio::task::yield_now().await;
                     }
-                    let decision = limiter.ask_all("l").acquire_within(PATIENCE).await.expect("a question");
-                    let granted = decision.granted().expect("everybody is served");
+                    let decision = limiter.ask_all("l").acquire_within(PATIENCE).await;
+                    let granted = decision.permit().expect("everybody is served");
                     assert!(inside.fetch_add(1, Ordering::SeqCst) < SLOTS);
                     tokio::task::yield_now().await;
                     inside.fetch_sub(1, Ordering::SeqCst);
@@ -53,16 +56,16 @@ async fn everybody_is_served_and_never_too_many_at_once() {
         task.await.expect("no task fails");
     }
     assert_eq!(limiter.waiting_in_all(), 0);
-    let all: Vec<_> = (0..SLOTS).map(|_| limiter.ask_all("l").try_acquire().expect("a question")).collect();
-    assert!(all.iter().all(tidegate::Decision::is_granted), "everything was given back");
+    let all: Vec<_> = (0..SLOTS).map(|_| limiter.ask_all("l").try_acquire()).collect();
+    assert!(all.iter().all(DecisionExt::is_granted), "everything was given back");
 }
 
 #[test]
 fn whoever_releases_first_releases_once() {
     let limiter = limiter();
     for turn in 0..2_000 {
-        let granted = limiter.ask_all("l").try_acquire().expect("a question").granted();
-        let lease = granted.and_then(tidegate::Granted::into_lease).expect("everything was given back");
+        let granted = limiter.ask_all("l").try_acquire().permit();
+        let lease = granted.and_then(tidegate::Permit::into_lease).expect("everything was given back");
         let id = lease.id();
         let other = limiter.clone();
         std::thread::scope(|scope| {
@@ -72,7 +75,7 @@ fn whoever_releases_first_releases_once() {
             assert!(by_holder.is_none_or(|by_holder| by_holder != by_id), "released once");
         });
     }
-    let all: Vec<_> = (0..=SLOTS).map(|_| limiter.ask_all("l").try_acquire().expect("a question")).collect();
+    let all: Vec<_> = (0..=SLOTS).map(|_| limiter.ask_all("l").try_acquire()).collect();
     assert_eq!(all.iter().filter(|decision| decision.is_granted()).count(), SLOTS);
 }
 
@@ -85,8 +88,8 @@ async fn leases_that_are_kept_alive_are_given_back_once() {
             tokio::spawn(async move {
                 for _ in 0..TURNS {
                     let question = limiter.ask_all("l").ttl(Duration::from_millis(1));
-                    let decision = question.acquire_within(PATIENCE).await.expect("a question");
-                    let lease = decision.granted().and_then(tidegate::Granted::into_lease).expect("a lease");
+                    let decision = question.acquire_within(PATIENCE).await;
+                    let lease = decision.permit().and_then(tidegate::Permit::into_lease).expect("a lease");
                     lease.keep_alive();
                     tokio::task::yield_now().await;
                 }
@@ -97,6 +100,6 @@ async fn leases_that_are_kept_alive_are_given_back_once() {
         task.await.expect("no task fails");
     }
     assert_eq!(limiter.waiting_in_all(), 0);
-    let all: Vec<_> = (0..=SLOTS).map(|_| limiter.ask_all("l").try_acquire().expect("a question")).collect();
+    let all: Vec<_> = (0..=SLOTS).map(|_| limiter.ask_all("l").try_acquire()).collect();
     assert_eq!(all.iter().filter(|decision| decision.is_granted()).count(), SLOTS);
 }

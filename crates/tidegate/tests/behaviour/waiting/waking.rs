@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
+use tidegate::AcquireError;
+use tidegate::catalog::{Catalog, RemovalMode};
 use tidegate::limiter::Renewal;
-use tidegate::{
-    AcquireError, Actual, Catalog, ItemSpec, LimitSpec, Mode, OrderError, Policy, RemovalMode, Settlement,
-    Store, Wait,
-};
+use tidegate::model::{ItemSpec, LimitSpec, Mode, Policy, Wait};
+use tidegate::reply::OrderError;
+use tidegate::store::{Actual, Settlement, Store};
 
 use super::{Stage, bucket};
-use crate::stage::{at, decided, denied, granted, lease, seconds, slots_of};
+use crate::stage::{DecisionExt, at, decided, denied, granted, lease, seconds, slots_of};
 
 #[test]
 fn a_release() {
@@ -42,7 +43,7 @@ fn a_release_by_id_calls_only_those_who_wait_for_it() {
     let stage = Stage::with_slots(1);
     stage.put(LimitSpec::named("m").with(slots_of(1)));
     let id = stage.take(1).into_id();
-    let elsewhere = lease(granted(stage.limiter.ask_all("m").try_acquire().unwrap()));
+    let elsewhere = lease(granted(stage.limiter.ask_all("m").try_acquire()));
     let mut here = stage.wait(1, seconds(60)).starts();
     let mut there = stage.wait_for("m", "u", 1, seconds(60)).starts();
     assert!(stage.limiter.release(id));
@@ -57,11 +58,11 @@ fn a_release_by_id_calls_only_those_who_wait_for_it() {
 fn time() {
     let stage = Stage::with_slots(1);
     stage.put(LimitSpec::named("b").with(bucket()));
-    assert!(stage.limiter.ask_all("b").try_acquire().unwrap().is_granted());
+    assert!(stage.limiter.ask_all("b").try_acquire().is_granted());
     let mut waiters: Vec<_> = (0..5).map(|_| stage.wait_for("b", "u", 1, seconds(60)).starts()).collect();
     for (n, waiter) in (1..).zip(&mut waiters) {
         stage.pass(seconds(10));
-        assert_eq!(waiter.is_served().at, at(seconds(10 * n)));
+        assert_eq!(waiter.is_served().at(), at(seconds(10 * n)));
     }
     let polls: Vec<usize> = waiters.iter().map(|waiter| waiter.polls).collect();
     assert!(polls.iter().all(|polls| *polls <= 3), "{polls:?}: came, moved up, was served");
@@ -137,7 +138,7 @@ fn a_renewal_that_brings_the_lapse_nearer() {
 fn a_settlement() {
     let stage = Stage::with_slots(1);
     stage.put(LimitSpec::named("t").with(ItemSpec::of(Policy::Interval { window: seconds(3600) }, 10)));
-    let held = lease(granted(stage.limiter.ask_all("t").count(10).hold().try_acquire().unwrap()));
+    let held = lease(granted(stage.limiter.ask_all("t").count(10).hold().try_acquire()));
     let mut waiter = stage.wait_for("t", "u", 4, seconds(60)).starts();
     let mut other = stage.wait_for("t", "u", 4, seconds(60)).starts();
     assert_eq!(held.settle(Actual::Every(6)), Ok(Settlement::Settled));
@@ -157,7 +158,7 @@ fn a_hold_that_lapses() {
     let stage = Stage::with_slots(1);
     stage.put(LimitSpec::named("t").with(ItemSpec::of(Policy::Interval { window: seconds(3600) }, 10)));
     let asked = stage.limiter.ask_all("t").count(10).hold().ttl(seconds(5)).try_acquire();
-    let held = lease(granted(asked.unwrap()));
+    let held = lease(granted(asked));
     let mut waiter = stage.wait_for("t", "u", 4, seconds(60)).starts();
     stage.pass(seconds(4));
     assert_eq!(held.renew(seconds(3)), Ok(Renewal::Until(at(seconds(7)))));
@@ -167,7 +168,7 @@ fn a_hold_that_lapses() {
     stage.pass(seconds(1));
     assert_eq!(waiter.is_refused().retry_after(), Some(seconds(3593)));
     let late = stage.wait_for("t", "u", 4, seconds(60)).is_answered();
-    assert!(!late.unwrap().is_granted(), "there is nothing to wait for");
+    assert!(!late.is_granted(), "there is nothing to wait for");
     stage.ends_with(0);
 }
 
@@ -177,8 +178,8 @@ fn nobody_who_asks_for_nothing() {
     let held = stage.take(2);
     let mut waiter = stage.wait(4, seconds(30)).starts();
     assert!(!stage.is_free(), "somebody waits for what is left");
-    assert!(stage.limiter.ask("l", "u").count(0).try_acquire().unwrap().is_granted(), "it overtakes nobody");
-    assert!(stage.wait(0, seconds(30)).is_answered().unwrap().is_granted());
+    assert!(stage.limiter.ask("l", "u").count(0).try_acquire().is_granted(), "it overtakes nobody");
+    assert!(stage.wait(0, seconds(30)).is_answered().is_granted());
     waiter.still_waits();
     drop(held);
     drop(waiter.is_served());
@@ -189,11 +190,11 @@ fn nobody_who_asks_for_nothing() {
 fn a_reset_of_all() {
     let stage = Stage::with_slots(1);
     stage.put(LimitSpec::named("b").with(bucket()));
-    assert!(stage.limiter.ask_all("b").try_acquire().unwrap().is_granted());
+    assert!(stage.limiter.ask_all("b").try_acquire().is_granted());
     let mut waiter = stage.wait_for("b", "u", 1, seconds(60)).starts();
     stage.limiter.reset("b", None).unwrap();
     drop(waiter.is_served());
-    let unknown = AcquireError::Rejected(OrderError::UnknownLimit { limit_id: "nobody".into() });
+    let unknown = AcquireError::Invalid(OrderError::UnknownLimit { limit_id: "nobody".into() });
     assert_eq!(stage.limiter.reset("nobody", None), Err(unknown));
     stage.ends_with(0);
 }
@@ -202,7 +203,7 @@ fn a_reset_of_all() {
 fn a_reset_of_one_key() {
     let stage = Stage::with_slots(1);
     stage.put(LimitSpec::named("b").with(bucket().per_key()));
-    let ask = |key| stage.limiter.ask("b", key).try_acquire().unwrap().is_granted();
+    let ask = |key| stage.limiter.ask("b", key).try_acquire().is_granted();
     assert!(ask("ada") && ask("bob"));
     let mut ada = stage.wait_for("b", "ada", 1, seconds(60)).starts();
     let mut bob = stage.wait_for("b", "bob", 1, seconds(60)).starts();
@@ -236,7 +237,7 @@ fn an_edit_that_gives_too_little() {
     let mut large = stage.wait(4, seconds(60)).starts();
     stage.put(LimitSpec::named("l").with(slots_of(3)));
     small.still_waits();
-    assert_eq!(large.is_refused().wait, Wait::Never, "wherever it stood");
+    assert_eq!(large.is_refused().wait(), Wait::Never, "wherever it stood");
     drop(held);
     drop(small.is_served());
     stage.ends_with(0);
@@ -249,7 +250,7 @@ fn an_edit_that_refuses_nothing() {
     let mut waiter = stage.wait(1, seconds(60)).starts();
     stage.put(LimitSpec { mode: Mode::Shadow, ..LimitSpec::named("l").with(slots_of(1)) });
     let granted = waiter.is_served();
-    assert_eq!(granted.shadowed.len(), 1);
+    assert_eq!(granted.shadowed().len(), 1);
     drop((granted, held));
     stage.put(LimitSpec::named("l").with(slots_of(1)));
     stage.ends_with(0);
@@ -292,16 +293,16 @@ fn an_edit_after_which_they_are_in_nobodys_way() {
 fn an_edit_after_which_they_are_in_each_others_way() {
     let stage = Stage::new();
     stage.put(LimitSpec::named("l").with(slots_of(2).per_key()));
-    let ada = lease(granted(stage.limiter.ask("l", "ada").count(2).try_acquire().unwrap()));
+    let ada = lease(granted(stage.limiter.ask("l", "ada").count(2).try_acquire()));
     let mut waits = stage.wait_for("l", "ada", 2, seconds(60)).starts();
-    let bob = lease(granted(stage.limiter.ask("l", "bob").try_acquire().unwrap()));
+    let bob = lease(granted(stage.limiter.ask("l", "bob").try_acquire()));
     // What all keys hold is counted from now on, by a name that did not count before.
     stage.put(LimitSpec::named("l").with(slots_of(2)));
     let first = waits.is_served();
     let mut cid = stage.wait_for("l", "cid", 2, seconds(60)).starts();
-    assert!(!stage.limiter.ask("l", "dan").try_acquire().unwrap().is_granted());
+    assert!(!stage.limiter.ask("l", "dan").try_acquire().is_granted());
     drop(first);
-    assert!(!stage.limiter.ask("l", "dan").try_acquire().unwrap().is_granted(), "cid came first");
+    assert!(!stage.limiter.ask("l", "dan").try_acquire().is_granted(), "cid came first");
     drop(cid.is_served());
     drop((ada, bob));
     stage.ends_with(0);
@@ -314,7 +315,7 @@ fn a_removal_with_the_rejection() {
     let mut first = stage.wait(1, seconds(60)).starts();
     let mut second = stage.wait(1, seconds(60)).starts();
     assert!(stage.store.remove("l", RemovalMode::Forget));
-    let unknown = AcquireError::Rejected(OrderError::UnknownLimit { limit_id: "l".into() });
+    let unknown = AcquireError::Invalid(OrderError::UnknownLimit { limit_id: "l".into() });
     assert_eq!(second.is_rejected(), unknown);
     assert_eq!(first.is_rejected(), unknown);
     drop(held);
@@ -326,9 +327,9 @@ fn a_removal_with_the_rejection() {
 fn room_for_a_new_key() {
     let stage = Stage::with_slots(1);
     stage.put(LimitSpec { max_keys: Some(1), ..LimitSpec::named("few").with(slots_of(1).per_key()) });
-    let ada = lease(granted(stage.limiter.ask("few", "ada").try_acquire().unwrap()));
-    let denial = denied(stage.limiter.ask("few", "bob").try_acquire().unwrap());
-    assert!(denial.degraded && denial.denied().is_some());
+    let ada = lease(granted(stage.limiter.ask("few", "ada").try_acquire()));
+    let denial = denied(stage.limiter.ask("few", "bob").try_acquire());
+    assert!(denial.is_degraded() && denial.by().is_some());
     let mut bob = stage.wait_for("few", "bob", 1, seconds(60)).starts();
     let mut cid = stage.wait_for("few", "cid", 1, seconds(60)).starts();
     drop(ada);

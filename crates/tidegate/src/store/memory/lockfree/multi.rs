@@ -10,11 +10,11 @@ use tidegate_core::{AskTotals, Denial, Intent, ItemPosition, Reading, Timestamp,
 
 use super::super::cache_line::{self, PAYLOAD, PRESENT};
 use super::super::counters;
-use super::super::journal::Charge;
 use super::super::limit_table::Tenant;
 use super::super::rule_snapshot::{AskLaw, CellLaw, Head, Sheet, Short};
 use super::super::sync::pause;
 use super::{Found, Judged, MOST_ROWS, Plea, Setback, TRIES, find_all, find_key, is_in, judge, not_before};
+use crate::store::journal::Charge;
 
 /// What the quick way came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -15,7 +15,7 @@ use super::super::shared_rows::Gallery;
 use super::super::sliding_path;
 use super::super::sync::loom_sync;
 use super::{START, at, beside, charged, explore, interval_per_key, limit_of, seed, table, tag, tenant_at};
-use crate::answer::{Detail, Replies};
+use crate::reply::{Detail, Replies};
 
 /// Half a second later.
 const LATER: Timestamp = at(START.ticks() + 500_000_000);

@@ -14,7 +14,7 @@ use super::lockfree::{self, Bundle, MOST_ROWS, Plea, Several, Single, Sought, To
 use super::order_path::quickly;
 use super::rule_snapshot::{AskKind, CellLaw, Drop, Head, Sheet};
 use super::{LOOK_AHEAD, Shared};
-use crate::answer::{Detail, OrderError, Outcome, Replies};
+use crate::reply::{Detail, OrderError, Outcome, Replies};
 use crate::store::Actual;
 use crate::store::order_path::check_key;
 
@@ -25,27 +25,30 @@ use crate::store::order_path::check_key;
 /// (it vanished from a file) and comes back is the same limit.
 ///
 /// It does not know who waits in a [`Limiter`](crate::Limiter)'s queues, and passes them. It is not the
-/// [`Gate`](crate::stream::Gate) of streams, which has rules and a store of its own.
+/// [`MemoryHandle`](crate::stream::MemoryHandle) of streams, which has rules and a store of its own.
 ///
 /// ```
-/// use tidegate::{Catalog, ExpectedVersion, ItemSpec, LimitSpec, Memory, MemoryStore, Policy, SystemClock, Verdict, Wait};
+/// use tidegate::catalog::{Catalog, ExpectedVersion};
+/// use tidegate::clock::SystemClock;
+/// use tidegate::model::{ItemSpec, LimitSpec, Policy, Verdict, Wait};
+/// use tidegate::store::{Memory, MemoryStore};
 ///
 /// let store = MemoryStore::new(SystemClock::new(), Memory::default());
 /// store.put(LimitSpec::named("trial").with(ItemSpec::of(Policy::Total, 2).per_key()), ExpectedVersion::Absent)?;
-/// let gate = store.gate("trial").ok_or("it was put")?;
-/// assert_eq!(gate.try_acquire(b"ada", 2)?, Verdict::Granted);
-/// assert_eq!(gate.try_acquire(b"ada", 1)?, Verdict::Denied(Wait::Never));
+/// let handle = store.handle("trial").ok_or("it was put")?;
+/// assert_eq!(handle.try_acquire(b"ada", 2)?, Verdict::Granted);
+/// assert_eq!(handle.try_acquire(b"ada", 1)?, Verdict::Denied(Wait::Never));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone)]
-pub struct Gate {
+pub struct MemoryHandle {
     shared: Arc<Shared>,
     tenant: Arc<Tenant>,
 }
 
-impl Gate {
-    pub(super) fn new(shared: Arc<Shared>, tenant: Arc<Tenant>) -> Gate {
-        Gate { shared, tenant }
+impl MemoryHandle {
+    pub(super) fn new(shared: Arc<Shared>, tenant: Arc<Tenant>) -> MemoryHandle {
+        MemoryHandle { shared, tenant }
     }
 
     /// Takes `count` for a key, now or not at all. Limits without `per: key` items take the key and ignore it.
@@ -89,7 +92,7 @@ impl Gate {
         let head = self.tenant.board.head();
         if head.is_only_of_key()
             && !(count == 1 && head.has_drops())
-            && let Some(verdict) = head.of_kind(OneOfKey { gate: self, key, count })
+            && let Some(verdict) = head.of_kind(OneOfKey { handle: self, key, count })
         {
             return Ok(verdict);
         }
@@ -139,7 +142,7 @@ impl Gate {
     /// Takes `count` for each of these keys, one after the other, all at one instant, as if each were asked alone.
     ///
     /// # Errors
-    /// As [`Gate::try_acquire`]. A key that is too long is found before anybody is charged; a limit that is removed in the midst of it
+    /// As [`MemoryHandle::try_acquire`]. A key that is too long is found before anybody is charged; a limit that is removed in the midst of it
     /// leaves those before it charged.
     ///
     /// # Panics
@@ -169,7 +172,7 @@ impl Gate {
         verdicts: &mut [Verdict],
     ) -> Result<(), OrderError> {
         let head = self.tenant.board.head();
-        let some = SomeOfKeys { gate: self, keys, count, now, verdicts };
+        let some = SomeOfKeys { handle: self, keys, count, now, verdicts };
         if count == 1 && head.has_drops() { some.ask::<Drop>() } else { head.of_kind(some) }
     }
 
@@ -214,7 +217,7 @@ fn acquire_further<L: CellLaw>(tenant: &Tenant, count: Amount, tag: Tag, now: Ti
 
 /// Some asks of keys, before the law is known.
 struct SomeOfKeys<'a> {
-    gate: &'a Gate,
+    handle: &'a MemoryHandle,
     keys: &'a [&'a [u8]],
     count: Amount,
     now: Timestamp,
@@ -226,18 +229,18 @@ impl AskKind for SomeOfKeys<'_> {
 
     #[inline]
     fn ask<L: CellLaw>(self) -> Result<(), OrderError> {
-        let SomeOfKeys { gate, keys, count, now, verdicts } = self;
-        let several = Several { tenant: &gate.tenant, keys, count, now };
-        let mut otherwise = |index: usize| gate.decide_alone(keys[index], count, now);
+        let SomeOfKeys { handle, keys, count, now, verdicts } = self;
+        let several = Several { tenant: &handle.tenant, keys, count, now };
+        let mut otherwise = |index: usize| handle.decide_alone(keys[index], count, now);
         let (granted, end) = lockfree::decide_several::<L, _>(&several, verdicts, &mut otherwise);
-        gate.tenant.counts.granted_on(counters::own(), granted);
+        handle.tenant.counts.granted_on(counters::own(), granted);
         end
     }
 }
 
 /// One ask of a key, before the law is known.
 struct OneOfKey<'a> {
-    gate: &'a Gate,
+    handle: &'a MemoryHandle,
     key: &'a [u8],
     count: Amount,
 }
@@ -247,15 +250,15 @@ impl AskKind for OneOfKey<'_> {
 
     #[inline(never)]
     fn ask<L: CellLaw>(self) -> Option<Verdict> {
-        let OneOfKey { gate, key, count } = self;
-        let sheet = gate.tenant.board.sheet();
-        gate.acquire_of_key::<L>(gate.tenant.printer.print_within(key)?, count, sheet, sheet.head())
+        let OneOfKey { handle, key, count } = self;
+        let sheet = handle.tenant.board.sheet();
+        handle.acquire_of_key::<L>(handle.tenant.printer.print_within(key)?, count, sheet, sheet.head())
     }
 }
 
 /// A handle on several limits that are decided together, all or nothing.
 #[derive(Clone)]
-pub struct Gates {
+pub struct MemoryHandleSet {
     shared: Arc<Shared>,
     tenants: Box<[Arc<Tenant>]>,
     /// Whether they can be decided the quick way.
@@ -264,18 +267,23 @@ pub struct Gates {
     bundle: Option<Arc<Bundle>>,
 }
 
-impl Gates {
-    pub(super) fn new(shared: Arc<Shared>, tenants: Vec<Arc<Tenant>>) -> Option<Gates> {
+impl MemoryHandleSet {
+    pub(super) fn new(shared: Arc<Shared>, tenants: Vec<Arc<Tenant>>) -> Option<MemoryHandleSet> {
         let tenants: Box<[Arc<Tenant>]> = tenants.into();
         let are_apart = lockfree::are_apart(&tenants, |tenant| tenant);
         let bundle = Bundle::of(&tenants).filter(|_| are_apart).map(Arc::new);
-        (1..=MAX_ASKS).contains(&tenants.len()).then_some(Gates { shared, tenants, are_apart, bundle })
+        (1..=MAX_ASKS).contains(&tenants.len()).then_some(MemoryHandleSet {
+            shared,
+            tenants,
+            are_apart,
+            bundle,
+        })
     }
 
     /// Takes one of each limit for these keys, in the order of the limits: everything or nothing.
     ///
     /// # Errors
-    /// As [`Gate::try_acquire`], and [`OrderError::KeyMissing`] where a limit counts per key and none is given.
+    /// As [`MemoryHandle::try_acquire`], and [`OrderError::KeyMissing`] where a limit counts per key and none is given.
     ///
     /// # Panics
     /// If there is not one key for each limit.

@@ -16,7 +16,14 @@ use crate::catalog::RemovalMode;
 pub use crate::store::leases::{HeldAsk, Holding, Lease};
 pub use crate::store::requests::{HeldQuestion, Remembered};
 
-pub use super::cache_line::Tag;
+/// 96 bits of a key's fingerprint. The journal names rows by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Tag {
+    /// The bits that also place the row.
+    pub low: u64,
+    /// The remaining bits.
+    pub high: u32,
+}
 
 /// What a batch changed.
 #[derive(Debug, Default)]

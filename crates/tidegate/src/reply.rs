@@ -11,7 +11,7 @@ use tidegate_core::limit::{MAX_KEY_BYTES, MAX_LIMIT_ID_BYTES};
 use tidegate_core::order::{MAX_ASKS, MAX_REQUEST_ID_BYTES, MAX_WAIT};
 use tidegate_core::{LeaseId, Limit, Reading, Timestamp, Wait};
 
-use crate::store::memory::journal::Notes;
+use crate::store::journal::Notes;
 
 /// How much an asker wants to know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -27,7 +27,7 @@ pub enum Detail {
 #[derive(Debug, Default)]
 pub struct Replies {
     detail: Detail,
-    list: Vec<Result<Answer, OrderError>>,
+    list: Vec<Result<OrderReply, OrderError>>,
     readings: Vec<ItemReading>,
     /// What a store with a log is told about what they changed.
     notes: Option<Box<Notes>>,
@@ -74,17 +74,17 @@ impl Replies {
     }
 
     /// The answers, in the order of the orders.
-    pub fn iter(&self) -> impl Iterator<Item = &Result<Answer, OrderError>> {
+    pub fn iter(&self) -> impl Iterator<Item = &Result<OrderReply, OrderError>> {
         self.list.iter()
     }
 
     /// The answer to the order at `index`.
-    pub fn get(&self, index: usize) -> Option<&Result<Answer, OrderError>> {
+    pub fn get(&self, index: usize) -> Option<&Result<OrderReply, OrderError>> {
         self.list.get(index)
     }
 
     /// What the items of one answer said about themselves, in written order; none unless they were wanted.
-    pub fn readings(&self, answer: &Answer) -> &[ItemReading] {
+    pub fn readings(&self, answer: &OrderReply) -> &[ItemReading] {
         &self.readings[answer.readings.clone()]
     }
 
@@ -99,7 +99,7 @@ impl Replies {
     }
 
     /// Takes back a grant that changed nothing: somebody else's turn is first.
-    pub(crate) fn deny(&mut self, index: usize, denied: Denied) {
+    pub(crate) fn deny(&mut self, index: usize, denied: OrderRefusal) {
         if let Some(Ok(answer)) = self.list.get_mut(index)
             && answer.is_granted()
         {
@@ -108,14 +108,14 @@ impl Replies {
     }
 
     /// For stores: the next answer.
-    pub fn push(&mut self, answer: Result<Answer, OrderError>) {
+    pub fn push(&mut self, answer: Result<OrderReply, OrderError>) {
         self.list.push(answer);
     }
 }
 
 /// A decision, and everything there is to say about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answer {
+pub struct OrderReply {
     /// Granted or denied.
     pub outcome: Outcome,
     /// The instant it was decided at.
@@ -132,12 +132,12 @@ pub struct Answer {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// All of it, with a lease if something is held.
-    Granted(Option<Grant>),
+    Granted(Option<GrantedLease>),
     /// None of it.
-    Denied(Denied),
+    Denied(OrderRefusal),
 }
 
-impl Answer {
+impl OrderReply {
     /// Whether it was granted.
     pub fn is_granted(&self) -> bool {
         matches!(self.outcome, Outcome::Granted(_))
@@ -146,7 +146,7 @@ impl Answer {
 
 /// The lease a grant comes with.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Grant {
+pub struct GrantedLease {
     /// Its identity.
     pub lease: LeaseId,
     /// When it lapses.
@@ -157,7 +157,7 @@ pub struct Grant {
 
 /// Which item refused for the longest, and when asking again could help.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Denied {
+pub struct OrderRefusal {
     /// The limit.
     pub limit: Arc<Limit>,
     /// The index of the item in it.
@@ -170,7 +170,7 @@ pub struct Denied {
     pub lapses_at: Option<Timestamp>,
 }
 
-impl Denied {
+impl OrderRefusal {
     /// The name of the item that binds.
     pub fn item_name(&self) -> &str {
         self.limit.items()[self.item].name()

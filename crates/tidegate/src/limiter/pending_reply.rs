@@ -12,97 +12,97 @@
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use super::decision::{AcquireError, Decision};
+use super::error::AcquireError;
 use super::lease::Lease;
+use super::permit::Permit;
 use crate::store::{Later, LimitStore, Lsn, StoreReply, Unavailable, block_on, wait_durable};
 
-/// What a store says to an order.
-pub(super) type Asked = StoreReply<Result<Decision, AcquireError>>;
+/// The outcome of a request.
+pub(super) type Decision = Result<Permit, AcquireError>;
 
-/// A decision, and what must be durable before anybody is told.
-#[derive(Debug)]
-pub(super) struct Early {
-    pub(super) reply: Decision,
-    pub(super) durable: Option<Lsn>,
+/// The reply of a store to an order.
+pub(super) type SubmitReply = StoreReply<Decision>;
+
+/// Whether the store granted or refused, rather than reported an error.
+pub(super) fn is_decided(decision: &Decision) -> bool {
+    matches!(decision, Ok(_) | Err(AcquireError::Refused(_)))
 }
 
 /// What is told later.
-pub(super) enum Owed {
+pub(super) enum PendingReply {
     /// When the log is durable.
-    Log(Box<Untold>),
+    Log(Box<UndurableDecision>),
     /// When somebody else has decided.
-    Elsewhere(Later<Result<Decision, AcquireError>>),
+    Elsewhere(Later<Decision>),
 }
 
-impl Owed {
+impl PendingReply {
     /// What may be told at once, or what has to be waited for; whether the order had a request id.
-    pub(super) fn of(asked: Asked, may_be_repeated: bool) -> Result<Result<Decision, AcquireError>, Owed> {
+    pub(super) fn of(asked: SubmitReply, may_be_repeated: bool) -> Result<Decision, PendingReply> {
         match asked {
             StoreReply::Now(decided) => Ok(decided),
-            StoreReply::Durable(Ok(decision), lsn) => {
-                Err(Owed::Log(Untold::new(decision, lsn, may_be_repeated)))
+            StoreReply::Durable(decision, lsn) if is_decided(&decision) => {
+                Err(PendingReply::Log(UndurableDecision::new(decision, lsn, may_be_repeated)))
             }
-            StoreReply::Durable(rejected, _) => Ok(rejected),
-            StoreReply::Later(later) => Err(Owed::Elsewhere(later)),
+            StoreReply::Durable(error, _) => Ok(error),
+            StoreReply::Later(later) => Err(PendingReply::Elsewhere(later)),
         }
     }
 
     /// Waits where it stands.
-    pub(super) fn wait(self, store: &dyn LimitStore) -> Result<Decision, AcquireError> {
+    pub(super) fn wait(self, store: &dyn LimitStore) -> Decision {
         match self {
-            Owed::Log(mut untold) => {
+            PendingReply::Log(mut untold) => {
                 wait_durable(store, untold.lsn)?;
                 untold.take()
             }
-            Owed::Elsewhere(later) => block_on(later)?,
+            PendingReply::Elsewhere(later) => block_on(later)?,
         }
     }
 
     /// Waits, and blocks nobody.
-    pub(super) async fn told(self, store: &Arc<dyn LimitStore>) -> Result<Decision, AcquireError> {
+    pub(super) async fn wait_async(self, store: &Arc<dyn LimitStore>) -> Decision {
         match self {
-            Owed::Log(mut untold) => std::future::poll_fn(|context| untold.poll(store, context)).await,
-            Owed::Elsewhere(later) => later.await?,
+            PendingReply::Log(mut untold) => {
+                std::future::poll_fn(|context| untold.poll(store, context)).await
+            }
+            PendingReply::Elsewhere(later) => later.await?,
         }
     }
 }
 
 /// A decision of which nobody has been told, and which waits for the log. It is kept apart, so that only who waits needs room for it.
 #[derive(Debug)]
-pub(super) struct Untold {
+pub(super) struct UndurableDecision {
     decision: Option<Decision>,
     lsn: Lsn,
     may_be_repeated: bool,
 }
 
-impl Untold {
+impl UndurableDecision {
     /// This decision, until the log is durable up to there; whether the order had a request id.
-    pub(super) fn new(decision: Decision, lsn: Lsn, may_be_repeated: bool) -> Box<Untold> {
-        Box::new(Untold { decision: Some(decision), lsn, may_be_repeated })
+    pub(super) fn new(decision: Decision, lsn: Lsn, may_be_repeated: bool) -> Box<UndurableDecision> {
+        Box::new(UndurableDecision { decision: Some(decision), lsn, may_be_repeated })
     }
 
     /// The decision as soon as it may be told, once.
-    pub(super) fn poll(
-        &mut self,
-        store: &Arc<dyn LimitStore>,
-        context: &mut Context<'_>,
-    ) -> Poll<Result<Decision, AcquireError>> {
+    pub(super) fn poll(&mut self, store: &Arc<dyn LimitStore>, context: &mut Context<'_>) -> Poll<Decision> {
         store.poll_durable(self.lsn, context).map(|durable| {
             durable?;
             self.take()
         })
     }
 
-    fn take(&mut self) -> Result<Decision, AcquireError> {
+    fn take(&mut self) -> Decision {
         let gone = || Unavailable { reason: "an answer is given once".to_owned() };
-        Ok(self.decision.take().ok_or_else(gone)?)
+        self.decision.take().ok_or_else(gone)?
     }
 }
 
-impl Drop for Untold {
+impl Drop for UndurableDecision {
     fn drop(&mut self) {
-        if let (true, Some(Decision::Granted(granted))) = (self.may_be_repeated, self.decision.take()) {
-            granted.into_lease().map(Lease::into_id);
+        if let (true, Some(Ok(permit))) = (self.may_be_repeated, self.decision.take()) {
+            permit.into_lease().map(Lease::into_id);
         }
     }
 }

@@ -10,29 +10,29 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use hashbrown::HashMap;
 use tidegate_core::LeaseId;
 
-use super::queues::RowId;
+use super::wait_queues::RowId;
 
 /// The most ids that are remembered. The oldest are forgotten first.
-const MOST_ABROAD: usize = 100_000;
+const MAX_DETACHED: usize = 100_000;
 
 /// Leases that left as an id.
 #[derive(Debug, Default)]
-pub(super) struct Abroad {
-    list: Mutex<List>,
+pub(super) struct DetachedLeases {
+    list: Mutex<DetachedList>,
 }
 
 #[derive(Debug, Default)]
-struct List {
+struct DetachedList {
     rows: HashMap<LeaseId, Arc<[RowId]>>,
     /// Every id that was added and perhaps taken out since.
     oldest_first: VecDeque<LeaseId>,
 }
 
-impl Abroad {
+impl DetachedLeases {
     /// A lease leaves.
     pub(super) fn add(&self, lease: LeaseId, rows: &Arc<[RowId]>) {
         let mut list = self.lock();
-        if list.oldest_first.len() >= MOST_ABROAD
+        if list.oldest_first.len() >= MAX_DETACHED
             && let Some(oldest) = list.oldest_first.pop_front()
         {
             list.rows.remove(&oldest);
@@ -51,7 +51,7 @@ impl Abroad {
         self.lock().rows.remove(&lease)
     }
 
-    fn lock(&self) -> MutexGuard<'_, List> {
+    fn lock(&self) -> MutexGuard<'_, DetachedList> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -59,16 +59,16 @@ impl Abroad {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limiter::queues::{Bounds, Kind, Queues};
+    use crate::limiter::wait_queues::{RowKind, WaitBounds, WaitQueues};
 
     #[test]
     fn the_oldest_are_forgotten_first() {
-        let queues = Queues::new(Bounds { in_all: 1, per_row: 1 });
-        let rows: Arc<[RowId]> = Arc::new([queues.row("l", Kind::All, None)]);
-        let abroad = Abroad::default();
-        let ids = || (0..=MOST_ABROAD as u128).map(LeaseId);
-        ids().for_each(|id| abroad.add(id, &rows));
-        assert_eq!(ids().filter(|id| abroad.get(*id).is_none()).collect::<Vec<_>>(), [LeaseId(0)]);
-        assert!(abroad.remove(LeaseId(7)).is_some() && abroad.remove(LeaseId(7)).is_none());
+        let queues = WaitQueues::new(WaitBounds { in_all: 1, per_row: 1 });
+        let rows: Arc<[RowId]> = Arc::new([queues.row("l", RowKind::All, None)]);
+        let detached_leases = DetachedLeases::default();
+        let ids = || (0..=MAX_DETACHED as u128).map(LeaseId);
+        ids().for_each(|id| detached_leases.add(id, &rows));
+        assert_eq!(ids().filter(|id| detached_leases.get(*id).is_none()).collect::<Vec<_>>(), [LeaseId(0)]);
+        assert!(detached_leases.remove(LeaseId(7)).is_some() && detached_leases.remove(LeaseId(7)).is_none());
     }
 }

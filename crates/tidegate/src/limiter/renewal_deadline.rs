@@ -12,11 +12,11 @@
 
 use tidegate_core::Timestamp;
 
-use super::pulse::HolderInstant;
+use super::holder_clock::HolderInstant;
 
 /// Until when a lease is held by the store's clock, and what is on its way that may move it.
 #[derive(Debug)]
-pub(super) struct Horizon {
+pub(super) struct RenewalDeadline {
     pub(super) expires_at: Timestamp,
     flock: Option<Flock>,
 }
@@ -54,10 +54,10 @@ pub(super) struct Landed {
     pub(super) is_sooner: bool,
 }
 
-impl Horizon {
+impl RenewalDeadline {
     /// It is held until this instant, and nothing is on its way.
-    pub(super) fn new(expires_at: Timestamp) -> Horizon {
-        Horizon { expires_at, flock: None }
+    pub(super) fn new(expires_at: Timestamp) -> RenewalDeadline {
+        RenewalDeadline { expires_at, flock: None }
     }
 
     /// A renewal is sent; so far the holder goes by this deadline.
@@ -105,52 +105,52 @@ mod tests {
     }
 
     /// A lease that is held for a minute, with so many renewals on their way.
-    fn with(sent: usize) -> Horizon {
-        let mut horizon = Horizon::new(at(60));
-        (0..sent).for_each(|_| horizon.send(uptime(60)));
-        horizon
+    fn with(sent: usize) -> RenewalDeadline {
+        let mut renewal_deadline = RenewalDeadline::new(at(60));
+        (0..sent).for_each(|_| renewal_deadline.send(uptime(60)));
+        renewal_deadline
     }
 
     #[test]
     fn one_alone_counts() {
-        let mut horizon = with(1);
-        let landed = horizon.land(uptime(90), Landing::Moved(at(90)));
+        let mut renewal_deadline = with(1);
+        let landed = renewal_deadline.land(uptime(90), Landing::Moved(at(90)));
         assert_eq!(landed, Some(Landed { deadline: uptime(90), is_sooner: false }));
-        assert_eq!(horizon.expires_at, at(90));
-        horizon.send(uptime(90));
-        let landed = horizon.land(uptime(70), Landing::Moved(at(70)));
+        assert_eq!(renewal_deadline.expires_at, at(90));
+        renewal_deadline.send(uptime(90));
+        let landed = renewal_deadline.land(uptime(70), Landing::Moved(at(70)));
         assert_eq!(landed, Some(Landed { deadline: uptime(70), is_sooner: true }));
     }
 
     #[test]
     fn of_several_the_nearest_counts_when_all_have_landed() {
         for (first, second) in [(90, 80), (80, 90)] {
-            let mut horizon = with(2);
-            assert_eq!(horizon.land(uptime(first), Landing::Moved(at(first))), None);
-            assert_eq!(horizon.expires_at, at(60));
-            let landed = horizon.land(uptime(second), Landing::Moved(at(second)));
+            let mut renewal_deadline = with(2);
+            assert_eq!(renewal_deadline.land(uptime(first), Landing::Moved(at(first))), None);
+            assert_eq!(renewal_deadline.expires_at, at(60));
+            let landed = renewal_deadline.land(uptime(second), Landing::Moved(at(second)));
             assert_eq!(landed, Some(Landed { deadline: uptime(80), is_sooner: false }));
-            assert_eq!(horizon.expires_at, at(80));
+            assert_eq!(renewal_deadline.expires_at, at(80));
         }
     }
 
     #[test]
     fn who_was_not_heard_may_have_been() {
-        let mut horizon = with(2);
-        assert_eq!(horizon.land(uptime(20), Landing::Unheard), None);
-        let landed = horizon.land(uptime(90), Landing::Moved(at(90)));
+        let mut renewal_deadline = with(2);
+        assert_eq!(renewal_deadline.land(uptime(20), Landing::Unheard), None);
+        let landed = renewal_deadline.land(uptime(90), Landing::Moved(at(90)));
         assert_eq!(landed, Some(Landed { deadline: uptime(20), is_sooner: false }));
-        let mut horizon = with(1);
-        let landed = horizon.land(uptime(90), Landing::Unheard);
+        let mut renewal_deadline = with(1);
+        let landed = renewal_deadline.land(uptime(90), Landing::Unheard);
         assert_eq!(landed, Some(Landed { deadline: uptime(60), is_sooner: false }), "nobody has said longer");
     }
 
     #[test]
     fn a_refusal_moves_nothing() {
-        let mut horizon = with(1);
-        let landed = horizon.land(uptime(0), Landing::Refused);
+        let mut renewal_deadline = with(1);
+        let landed = renewal_deadline.land(uptime(0), Landing::Refused);
         assert_eq!(landed, Some(Landed { deadline: uptime(60), is_sooner: false }));
-        assert_eq!(horizon.expires_at, at(60));
-        assert_eq!(horizon.land(uptime(0), Landing::Refused), None, "nothing was on its way");
+        assert_eq!(renewal_deadline.expires_at, at(60));
+        assert_eq!(renewal_deadline.land(uptime(0), Landing::Refused), None, "nothing was on its way");
     }
 }

@@ -12,13 +12,13 @@ use tidegate_core::{Ask, LeaseId};
 
 use super::Inner;
 use super::lease::Renewal;
-use super::queues::{Call, RowId};
-use crate::answer::OrderError;
+use super::wait_queues::{Call, RowId};
+use crate::reply::OrderError;
 use crate::store::{Actual, Later, Settlement, StoreReply};
 
 /// Who is to be called.
 #[derive(Debug)]
-pub(super) enum Whom {
+pub(super) enum WakeTarget {
     /// Those who wait for these rows, or all if nobody knows which.
     Rows(Option<Arc<[RowId]>>),
     /// Those who wait for this limit.
@@ -26,46 +26,46 @@ pub(super) enum Whom {
 }
 
 /// Calls somebody when it is dropped: when an answer is in, or when nobody waits for it any more.
-pub(super) struct Calling {
+pub(super) struct WakeOnDrop {
     inner: Arc<Inner>,
-    whom: Option<Whom>,
+    whom: Option<WakeTarget>,
 }
 
-impl Calling {
+impl WakeOnDrop {
     /// There is nothing to call for.
-    pub(super) fn keep_still(mut self) {
+    pub(super) fn cancel(mut self) {
         self.whom = None;
     }
 }
 
-impl Drop for Calling {
+impl Drop for WakeOnDrop {
     fn drop(&mut self) {
         match self.whom.take() {
             None => {}
-            Some(Whom::Rows(rows)) => self.inner.stir(rows.as_deref()),
-            Some(Whom::Limit(id)) => self.inner.queues.stir_limit(&id, Call::Look),
+            Some(WakeTarget::Rows(rows)) => self.inner.wake_rows(rows.as_deref()),
+            Some(WakeTarget::Limit(id)) => self.inner.queues.wake_limit(&id, Call::Ask),
         }
     }
 }
 
-impl fmt::Debug for Calling {
+impl fmt::Debug for WakeOnDrop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Calling").field("whom", &self.whom).finish_non_exhaustive()
+        f.debug_struct("WakeOnDrop").field("whom", &self.whom).finish_non_exhaustive()
     }
 }
 
 impl Inner {
     /// Calls these in the end.
-    pub(super) fn calling(self: &Arc<Inner>, whom: Whom) -> Calling {
-        Calling { inner: Arc::clone(self), whom: Some(whom) }
+    pub(super) fn wake_on_drop(self: &Arc<Inner>, whom: WakeTarget) -> WakeOnDrop {
+        WakeOnDrop { inner: Arc::clone(self), whom: Some(whom) }
     }
 
     /// The same answer, and these are called in the end.
-    pub(super) fn then_call<T: 'static>(self: &Arc<Inner>, later: Later<T>, whom: Whom) -> Later<T> {
-        let calling = self.calling(whom);
+    pub(super) fn then_wake<T: 'static>(self: &Arc<Inner>, later: Later<T>, whom: WakeTarget) -> Later<T> {
+        let wake_on_drop = self.wake_on_drop(whom);
         Box::pin(async move {
             let reply = later.await;
-            drop(calling);
+            drop(wake_on_drop);
             reply
         })
     }
@@ -93,13 +93,13 @@ impl Inner {
         let renewed = match self.store.renew(lease, ttl) {
             // Perhaps it lapses sooner now than those believe who wait for it.
             StoreReply::Later(later) if ttl.is_some() => {
-                StoreReply::Later(self.then_call(later, Whom::Rows(self.abroad.get(lease))))
+                StoreReply::Later(self.then_wake(later, WakeTarget::Rows(self.detached_leases.get(lease))))
             }
             spoken => {
                 if let (true, StoreReply::Now(Ok(_)) | StoreReply::Durable(Ok(_), _)) =
                     (ttl.is_some(), &spoken)
                 {
-                    self.stir(self.abroad.get(lease).as_deref());
+                    self.wake_rows(self.detached_leases.get(lease).as_deref());
                 }
                 spoken
             }
@@ -117,18 +117,18 @@ impl Inner {
         let rows = || self.queues.rows_of(&ask);
         match (self.store.reset(limit_id, key), key) {
             (StoreReply::Later(later), None) => {
-                StoreReply::Later(self.then_call(later, Whom::Limit(limit_id.into())))
+                StoreReply::Later(self.then_wake(later, WakeTarget::Limit(limit_id.into())))
             }
             (StoreReply::Later(later), Some(_)) => {
-                StoreReply::Later(self.then_call(later, Whom::Rows(Some(rows().collect()))))
+                StoreReply::Later(self.then_wake(later, WakeTarget::Rows(Some(rows().collect()))))
             }
             (spoken @ (StoreReply::Now(Err(_)) | StoreReply::Durable(Err(_), _)), _) => spoken,
             (spoken, None) => {
-                self.queues.stir_limit(limit_id, Call::Look);
+                self.queues.wake_limit(limit_id, Call::Ask);
                 spoken
             }
             (spoken, Some(_)) => {
-                self.queues.stir(rows());
+                self.queues.wake_rows(rows());
                 spoken
             }
         }
@@ -147,20 +147,20 @@ impl Inner {
                 if let StoreReply::Now(reply) | StoreReply::Durable(reply, _) = &spoken
                     && is_over(reply)
                 {
-                    self.stir(self.abroad.remove(lease).as_deref());
+                    self.wake_rows(self.detached_leases.remove(lease).as_deref());
                 }
                 return spoken;
             }
         };
-        let calling = self.calling(Whom::Rows(self.abroad.get(lease)));
+        let wake_on_drop = self.wake_on_drop(WakeTarget::Rows(self.detached_leases.get(lease)));
         let inner = Arc::clone(self);
         StoreReply::Later(Box::pin(async move {
             // Whoever is not heard may be asked again, and it is known then whom to call.
             let reply = later.await?;
             if is_over(&reply) {
-                inner.abroad.remove(lease);
+                inner.detached_leases.remove(lease);
             }
-            drop(calling);
+            drop(wake_on_drop);
             Ok(reply)
         }))
     }

@@ -7,16 +7,15 @@ use std::time::Duration;
 
 use tidegate_core::{Amount, Ask, Hold, Intent, Order};
 
-use super::decision::{AcquireError, Decision};
-use super::early::{Asked, Owed};
-use super::waiting::Acquire;
+use super::acquire::Acquire;
+use super::pending_reply::{Decision, PendingReply, SubmitReply};
 use super::{Inner, Limiter};
-use crate::answer::Detail;
+use crate::reply::Detail;
 
 /// A question to a [`Limiter`], made by [`Limiter::ask`]. Nothing happens until it is put.
 #[derive(Debug, Clone)]
 #[must_use = "a question does nothing until it is put: try_acquire, peek or acquire_within"]
-pub struct Question<'a> {
+pub struct Request<'a> {
     limiter: &'a Limiter,
     asks: Asks<'a>,
     hold: Hold,
@@ -32,21 +31,21 @@ enum Asks<'a> {
     Many(Cow<'a, [Ask<'a>]>),
 }
 
-impl<'a> Question<'a> {
-    pub(super) fn one(limiter: &'a Limiter, ask: Ask<'a>) -> Question<'a> {
-        Question::new(limiter, Asks::One([ask]))
+impl<'a> Request<'a> {
+    pub(super) fn one(limiter: &'a Limiter, ask: Ask<'a>) -> Request<'a> {
+        Request::new(limiter, Asks::One([ask]))
     }
 
-    pub(super) fn many(limiter: &'a Limiter, asks: &'a [Ask<'a>]) -> Question<'a> {
-        Question::new(limiter, Asks::Many(Cow::Borrowed(asks)))
+    pub(super) fn many(limiter: &'a Limiter, asks: &'a [Ask<'a>]) -> Request<'a> {
+        Request::new(limiter, Asks::Many(Cow::Borrowed(asks)))
     }
 
-    fn new(limiter: &'a Limiter, asks: Asks<'a>) -> Question<'a> {
-        Question { limiter, asks, hold: Hold::No, ttl: None, request_id: None, detail: Detail::Verdicts }
+    fn new(limiter: &'a Limiter, asks: Asks<'a>) -> Request<'a> {
+        Request { limiter, asks, hold: Hold::No, ttl: None, request_id: None, detail: Detail::Verdicts }
     }
 
     /// How much: 1 unless said, and of a set this much of everything.
-    pub fn count(mut self, count: Amount) -> Question<'a> {
+    pub fn count(mut self, count: Amount) -> Request<'a> {
         let asks: &mut [Ask<'a>] = match &mut self.asks {
             Asks::One(ask) => ask,
             Asks::Many(asks) => asks.to_mut(),
@@ -58,14 +57,14 @@ impl<'a> Question<'a> {
     }
 
     /// The charge is an estimate, to be settled to its true cost: the grant comes with a lease.
-    pub fn hold(mut self) -> Question<'a> {
+    pub fn hold(mut self) -> Request<'a> {
         self.hold = Hold::Yes;
         self
     }
 
     /// How long a lease lasts. Unless said it is the shortest of the `concurrency` items that are held, and a minute for a
-    /// [hold](Question::hold) of others.
-    pub fn ttl(mut self, ttl: Duration) -> Question<'a> {
+    /// [hold](Request::hold) of others.
+    pub fn ttl(mut self, ttl: Duration) -> Request<'a> {
         self.ttl = Some(ttl);
         self
     }
@@ -73,21 +72,21 @@ impl<'a> Question<'a> {
     /// A name that makes the question safe to repeat: it is answered again and charged once. A repeated grant speaks of
     /// the same lease; whoever drops or releases it first gives it back for all, and a question that is repeated after that is told of
     /// a lease that has lapsed.
-    pub fn request_id(mut self, id: &'a (impl AsRef<[u8]> + ?Sized)) -> Question<'a> {
+    pub fn request_id(mut self, id: &'a (impl AsRef<[u8]> + ?Sized)) -> Request<'a> {
         self.request_id = Some(id.as_ref());
         self
     }
 
     /// Ask every item what it says about itself.
-    pub fn readings(mut self) -> Question<'a> {
+    pub fn readings(mut self) -> Request<'a> {
         self.detail = Detail::Readings;
         self
     }
 
     /// Takes it if it all fits now. Nobody who waits is overtaken: if somebody is held up by one of the same rows, this is
     /// denied. Over a store with a log it blocks until a grant is durable, and where somebody else decides until they have; in tasks
-    /// [`Question::try_acquire_async`] does not.
-    pub fn try_acquire(&self) -> Result<Decision, AcquireError> {
+    /// [`Request::try_acquire_async`] does not.
+    pub fn try_acquire(&self) -> Decision {
         let inner = &self.limiter.inner;
         let asked = inner.try_acquire(&self.order(Intent::Acquire), self.detail);
         self.owed(asked).unwrap_or_else(|owed| owed.wait(&*inner.store))
@@ -95,31 +94,31 @@ impl<'a> Question<'a> {
 
     /// The same, blocking nobody. It is put when it is first polled. Whoever drops it before they are told gives back a lease that
     /// was granted, unless the question has a request id and may be repeated; what else was charged stays so.
-    pub async fn try_acquire_async(&self) -> Result<Decision, AcquireError> {
+    pub async fn try_acquire_async(&self) -> Decision {
         let inner = &self.limiter.inner;
         let owed = match self.owed(inner.try_acquire(&self.order(Intent::Acquire), self.detail)) {
             Ok(decided) => return decided,
             Err(owed) => owed,
         };
-        owed.told(&inner.store).await
+        owed.wait_async(&inner.store).await
     }
 
     /// Says whether it would fit now, and changes nothing. It looks at what is counted, and not at who waits in line: where somebody does,
-    /// [`Question::try_acquire`] may be denied what this says would fit.
-    pub fn peek(&self) -> Result<Decision, AcquireError> {
+    /// [`Request::try_acquire`] may be denied what this says would fit.
+    pub fn peek(&self) -> Decision {
         let inner = &self.limiter.inner;
         let asked = inner.submit(&self.order(Intent::Peek), self.detail);
         self.owed(asked).unwrap_or_else(|owed| owed.wait(&*inner.store))
     }
 
     /// The same, blocking nobody.
-    pub async fn peek_async(&self) -> Result<Decision, AcquireError> {
+    pub async fn peek_async(&self) -> Decision {
         let inner = &self.limiter.inner;
         let owed = match self.owed(inner.submit(&self.order(Intent::Peek), self.detail)) {
             Ok(decided) => return decided,
             Err(owed) => owed,
         };
-        owed.told(&inner.store).await
+        owed.wait_async(&inner.store).await
     }
 
     /// Takes it as soon as it all fits, first come first served, if that is within `patience` of this call; a minute is the longest there
@@ -130,8 +129,8 @@ impl<'a> Question<'a> {
     }
 
     /// What may be told at once, and what has to be waited for.
-    fn owed(&self, asked: Asked) -> Result<Result<Decision, AcquireError>, Owed> {
-        Owed::of(asked, self.request_id.is_some())
+    fn owed(&self, asked: SubmitReply) -> Result<Decision, PendingReply> {
+        PendingReply::of(asked, self.request_id.is_some())
     }
 
     fn order(&self, intent: Intent) -> Order<'_> {

@@ -1,4 +1,4 @@
-//! The pulse: this process's own sense of time.
+//! The holder_clock: this process's own sense of time.
 //!
 //! A store decides by its clock, and another machine may keep it. Whoever holds a lease cannot ask it "am I still the
 //! holder?" before every step, so holders go by a clock of their own: one that is never set and that goes on counting
@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Timers of asynchronous runtimes do not count suspended time. [`SystemHolderClock`] therefore sleeps in naps of at most
-//! [`LONGEST_NAP`] and looks at the clock after each: that is how late, after a resume, an end can be noticed at most.
+//! [`MAX_SLEEP`] and looks at the clock after each: that is how late, after a resume, an end can be noticed at most.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -21,7 +21,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 /// The longest that [`SystemHolderClock`] sleeps without looking at the clock.
-pub const LONGEST_NAP: Duration = Duration::from_secs(1);
+pub const MAX_SLEEP: Duration = Duration::from_secs(1);
 
 /// How long the machine has been up, suspended time included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -81,34 +81,34 @@ impl HolderClock for SystemHolderClock {
     }
 
     fn sleep_until(&self, until: HolderInstant) -> Sleep {
-        let pulse = *self;
+        let holder_clock = *self;
         Box::pin(async move {
             loop {
-                let left = until.since(pulse.now());
+                let left = until.since(holder_clock.now());
                 if left.is_zero() {
                     return;
                 }
-                tokio::time::sleep(left.min(LONGEST_NAP)).await;
+                tokio::time::sleep(left.min(MAX_SLEEP)).await;
             }
         })
     }
 }
 
-/// A pulse that beats when it is told to: for tests. Copies beat together.
+/// A holder_clock that beats when it is told to: for tests. Copies beat together.
 #[derive(Clone, Default)]
 pub struct ManualHolderClock {
-    inner: Arc<Mutex<Manual>>,
+    inner: Arc<Mutex<ManualState>>,
 }
 
 #[derive(Default)]
-struct Manual {
+struct ManualState {
     now: HolderInstant,
     last_sleeper: u64,
     sleepers: BTreeMap<(HolderInstant, u64), Waker>,
 }
 
 impl ManualHolderClock {
-    /// A pulse that stands at the machine's start.
+    /// A holder_clock that stands at the machine's start.
     pub fn new() -> ManualHolderClock {
         ManualHolderClock::default()
     }
@@ -135,7 +135,7 @@ impl ManualHolderClock {
         self.lock().sleepers.len()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Manual> {
+    fn lock(&self) -> MutexGuard<'_, ManualState> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -148,7 +148,7 @@ impl HolderClock for ManualHolderClock {
     fn sleep_until(&self, until: HolderInstant) -> Sleep {
         let mut inner = self.lock();
         inner.last_sleeper += 1;
-        Box::pin(ManualSleep { pulse: self.clone(), place: (until, inner.last_sleeper) })
+        Box::pin(ManualSleep { holder_clock: self.clone(), place: (until, inner.last_sleeper) })
     }
 }
 
@@ -159,7 +159,7 @@ impl fmt::Debug for ManualHolderClock {
 }
 
 struct ManualSleep {
-    pulse: ManualHolderClock,
+    holder_clock: ManualHolderClock,
     place: (HolderInstant, u64),
 }
 
@@ -167,7 +167,7 @@ impl Future for ManualSleep {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let mut inner = self.pulse.lock();
+        let mut inner = self.holder_clock.lock();
         if self.place.0 <= inner.now {
             return Poll::Ready(());
         }
@@ -178,6 +178,6 @@ impl Future for ManualSleep {
 
 impl Drop for ManualSleep {
     fn drop(&mut self) {
-        self.pulse.lock().sleepers.remove(&self.place);
+        self.holder_clock.lock().sleepers.remove(&self.place);
     }
 }

@@ -1,7 +1,7 @@
 //! The queues: who waits for which rows, in which order.
 //!
-//! Whoever waits draws a ticket and stands in the queue of every row they ask. They are *first* when nobody with a lower
-//! ticket stands in any of these queues; only then do they put their order to the store, and they do that themselves. The
+//! Whoever waits draws a id and stands in the queue of every row they ask. They are *first* when nobody with a lower
+//! id stands in any of these queues; only then do they put their order to the store, and they do that themselves. The
 //! queues decide nothing and grant nothing: they call somebody who may now be served, and that is all. Tickets are drawn
 //! from one roll, so the lowest of all is always first everywhere, and no two can block each other.
 //!
@@ -11,12 +11,12 @@
 //!   row of bob        ─▶  9   12             and both are bob's
 //! ```
 //!
-//! There is one exception to standing still. Whom the row of their own key keeps waiting cannot use what all keys
+//! There is one exception to standing still. WakeTarget the row of their own key keeps waiting cannot use what all keys
 //! share, and one key could otherwise stop a whole limit by being patient. They *step aside* in the queues of rows that
-//! all keys share, and keep their ticket: as soon as their own row is called they stand in their old place again.
+//! all keys share, and keep their id: as soon as their own row is called they stand in their old place again.
 //! Nobody starves by that: in the row of their key nobody passes them, so once it lets them through it stays so.
 //!
-//! Where somebody else decides, a ticket is drawn when the first order is sent, and used if the answer is that it has to wait: who was
+//! Where somebody else decides, a id is drawn when the first order is sent, and used if the answer is that it has to wait: who was
 //! answered sooner does not come before who asked sooner.
 //!
 //! Because everybody asks for themselves, a waiter must be polled or dropped. One that is kept and never polled keeps
@@ -34,7 +34,7 @@ use std::task::Waker;
 use hashbrown::HashMap;
 use tidegate_core::{Ask, LeaseId, Limit, Mode, Per};
 
-use super::pulse::HolderInstant;
+use super::holder_clock::HolderInstant;
 
 /// A row, as far as queues need to know it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -42,34 +42,34 @@ pub(super) struct RowId(u64);
 
 /// What kind of row somebody stands at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Kind {
+pub(super) enum RowKind {
     /// What a limit counts for all keys together.
     All,
     /// What it counts for one key.
     Key,
     /// The room a limit with a bound has for new keys. Only those stand here whom it has refused.
-    Room,
+    Capacity,
 }
 
 /// A row that somebody asks for, and by which of their asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Spot {
+pub(super) struct QueuePosition {
     pub(super) row: RowId,
-    pub(super) kind: Kind,
+    pub(super) kind: RowKind,
     pub(super) ask: usize,
 }
 
 /// A place in all queues: lower is earlier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Ticket(u64);
+pub(super) struct WaiterId(u64);
 
 /// Why somebody is called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Call {
     /// They may be served.
-    Look,
+    Ask,
     /// A limit they ask was edited: their rows may be others now.
-    EditOutcome,
+    LimitEdited,
 }
 
 /// What somebody finds when they look up.
@@ -78,12 +78,12 @@ pub(super) struct Turn {
     /// Whether they were called since they last looked.
     pub(super) call: Option<Call>,
     /// Whether nobody stands before them.
-    pub(super) standing: Standing,
+    pub(super) standing: QueueStanding,
 }
 
 /// Whether somebody stands before them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum QueueStanding {
     /// Nobody.
     First,
     /// Somebody.
@@ -92,28 +92,28 @@ pub(super) enum Standing {
 
 /// How many may wait.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Bounds {
+pub(super) struct WaitBounds {
     pub(super) in_all: usize,
     pub(super) per_row: usize,
 }
 
 /// All who wait at one limiter.
 #[derive(Debug)]
-pub(super) struct Queues {
-    bounds: Bounds,
+pub(super) struct WaitQueues {
+    bounds: WaitBounds,
     hasher: RandomState,
     /// How many wait; those who will not wait look at this and at nothing else while it is zero.
     total: AtomicUsize,
     by_limit: RwLock<HashMap<Box<str>, Arc<AtomicUsize>>>,
-    hall: Mutex<Hall>,
+    state: Mutex<QueueState>,
 }
 
 /// Everything behind the lock.
 #[derive(Debug, Default)]
-struct Hall {
-    last_ticket: u64,
-    waiters: HashMap<Ticket, Waiter>,
-    queues: HashMap<RowId, Queue>,
+struct QueueState {
+    last_id: u64,
+    waiters: HashMap<WaiterId, Waiter>,
+    queues: HashMap<RowId, RowQueue>,
     /// The holds that are open at a row in this process, and until when: settling one may give something back.
     holds: HashMap<RowId, HashMap<LeaseId, HolderInstant>>,
     /// Those who are to be woken once the lock is free.
@@ -122,30 +122,30 @@ struct Hall {
 
 /// Those who ask for one row.
 #[derive(Debug, Default)]
-struct Queue {
+struct RowQueue {
     /// How many do, those who have stepped aside included.
     members: usize,
-    standing: BTreeSet<Ticket>,
+    standing: BTreeSet<WaiterId>,
 }
 
 #[derive(Debug)]
 struct Waiter {
-    spots: Vec<Spot>,
+    positions: Vec<QueuePosition>,
     limits: Vec<Box<str>>,
     waker: Option<Waker>,
     call: Option<Call>,
     /// What kind of row refused them when they last asked, if they were not called since.
-    held_up_by: Option<Kind>,
+    blocked_by: Option<RowKind>,
 }
 
-impl Queues {
-    pub(super) fn new(bounds: Bounds) -> Queues {
-        Queues {
+impl WaitQueues {
+    pub(super) fn new(bounds: WaitBounds) -> WaitQueues {
+        WaitQueues {
             bounds,
             hasher: RandomState::new(),
             total: AtomicUsize::new(0),
             by_limit: RwLock::default(),
-            hall: Mutex::default(),
+            state: Mutex::default(),
         }
     }
 
@@ -167,86 +167,102 @@ impl Queues {
     }
 
     /// The row of a limit, of this kind, for this key.
-    pub(super) fn row(&self, limit_id: &str, kind: Kind, key: Option<&[u8]>) -> RowId {
+    pub(super) fn row(&self, limit_id: &str, kind: RowKind, key: Option<&[u8]>) -> RowId {
         RowId(self.hasher.hash_one((kind, limit_id, key)))
     }
 
     /// The rows that one ask may have taken something from.
     pub(super) fn rows_of(&self, ask: &Ask<'_>) -> impl Iterator<Item = RowId> {
-        [(Kind::All, None), (Kind::Key, ask.key), (Kind::Room, None)]
+        [(RowKind::All, None), (RowKind::Key, ask.key), (RowKind::Capacity, None)]
             .map(|(kind, key)| self.row(ask.limit_id, kind, key))
             .into_iter()
     }
 
     /// Where somebody with this ask stands. A limit that refuses nothing has no queues.
-    pub(super) fn spots(&self, index: usize, ask: &Ask<'_>, limit: &Limit, spots: &mut Vec<Spot>) {
+    pub(super) fn positions(
+        &self,
+        index: usize,
+        ask: &Ask<'_>,
+        limit: &Limit,
+        positions: &mut Vec<QueuePosition>,
+    ) {
         if limit.mode() != Mode::Enforce {
             return;
         }
-        let mut stand = |kind: Kind, key: Option<&[u8]>| {
-            let spot = Spot { row: self.row(ask.limit_id, kind, key), kind, ask: index };
-            if spots.iter().all(|other| other.row != spot.row) {
-                spots.push(spot);
+        let mut stand = |kind: RowKind, key: Option<&[u8]>| {
+            let position = QueuePosition { row: self.row(ask.limit_id, kind, key), kind, ask: index };
+            if positions.iter().all(|other| other.row != position.row) {
+                positions.push(position);
             }
         };
         if limit.items().iter().any(|item| item.per() == Per::All) {
-            stand(Kind::All, None);
+            stand(RowKind::All, None);
         }
         if limit.needs_key() && ask.key.is_some() {
-            stand(Kind::Key, ask.key);
+            stand(RowKind::Key, ask.key);
             if limit.spec().max_keys.is_some() {
-                stand(Kind::Room, None);
+                stand(RowKind::Capacity, None);
             }
         }
     }
 
-    /// The first of these spots at which somebody else stands, before whoever has this ticket.
-    pub(super) fn contested(&self, spots: &[Spot], before: Option<Ticket>) -> Option<Spot> {
-        self.within(|hall| spots.iter().copied().find(|spot| hall.is_contested(*spot, before)))
+    /// The first of these positions at which somebody else stands, before whoever has this id.
+    pub(super) fn contested(
+        &self,
+        positions: &[QueuePosition],
+        before: Option<WaiterId>,
+    ) -> Option<QueuePosition> {
+        self.within(|state| positions.iter().copied().find(|position| state.is_contested(*position, before)))
     }
 
-    /// Draws a ticket, for whoever may have to join when they were answered.
-    pub(super) fn draw(&self) -> Ticket {
-        self.within(Hall::draw)
+    /// Draws a id, for whoever may have to join when they were answered.
+    pub(super) fn draw(&self) -> WaiterId {
+        self.within(QueueState::draw)
     }
 
-    /// Joins the queues of these rows, in the place of the ticket or of one that is drawn now; `None` if one of them is full. Whoever joins
+    /// Joins the queues of these rows, in the place of the id or of one that is drawn now; `None` if one of them is full. Whoever joins
     /// is called at once.
     pub(super) fn join(
         &self,
-        ticket: Option<Ticket>,
-        spots: Vec<Spot>,
+        id: Option<WaiterId>,
+        positions: Vec<QueuePosition>,
         mut limits: Vec<Box<str>>,
-    ) -> Option<Ticket> {
+    ) -> Option<WaiterId> {
         limits.sort_unstable();
         limits.dedup();
-        self.within(|hall| {
-            let members = |spot: &Spot| hall.queues.get(&spot.row).map_or(0, |queue| queue.members);
-            if hall.waiters.len() >= self.bounds.in_all
-                || spots.iter().any(|spot| members(spot) >= self.bounds.per_row)
+        self.within(|state| {
+            let members =
+                |position: &QueuePosition| state.queues.get(&position.row).map_or(0, |queue| queue.members);
+            if state.waiters.len() >= self.bounds.in_all
+                || positions.iter().any(|position| members(position) >= self.bounds.per_row)
             {
                 return None;
             }
-            let ticket = ticket.unwrap_or_else(|| hall.draw());
+            let id = id.unwrap_or_else(|| state.draw());
             self.count(&limits, |count| {
                 count.fetch_add(1, Ordering::Relaxed);
             });
             self.total.fetch_add(1, Ordering::Relaxed);
-            let waiter =
-                Waiter { spots: Vec::new(), limits, waker: None, call: Some(Call::Look), held_up_by: None };
-            hall.waiters.insert(ticket, waiter);
-            hall.occupy(ticket, spots);
-            // Pairs with the one in `stir`: either they see us waiting, or we see what they gave back.
+            let waiter = Waiter {
+                positions: Vec::new(),
+                limits,
+                waker: None,
+                call: Some(Call::Ask),
+                blocked_by: None,
+            };
+            state.waiters.insert(id, waiter);
+            state.occupy(id, positions);
+            // Pairs with the one in `wake_rows`: either they see us waiting, or we see what they gave back.
             fence(Ordering::SeqCst);
-            Some(ticket)
+            Some(id)
         })
     }
 
     /// Looks up: was I called, and am I first? `timer` is a call by the clock. The waker is for the next call.
-    pub(super) fn attend(&self, ticket: Ticket, timer: Option<Call>, waker: &Waker) -> Turn {
-        self.within(|hall| {
-            let Some(waiter) = hall.waiters.get_mut(&ticket) else {
-                return Turn { call: None, standing: Standing::Behind };
+    pub(super) fn take_turn(&self, id: WaiterId, timer: Option<Call>, waker: &Waker) -> Turn {
+        self.within(|state| {
+            let Some(waiter) = state.waiters.get_mut(&id) else {
+                return Turn { call: None, standing: QueueStanding::Behind };
             };
             let call = waiter.call.take().max(timer);
             match &mut waiter.waker {
@@ -254,47 +270,47 @@ impl Queues {
                 none => *none = Some(waker.clone()),
             }
             if call.is_some() {
-                waiter.held_up_by = None;
-                hall.take_stand(ticket);
+                waiter.blocked_by = None;
+                state.take_stand(id);
             }
-            Turn { call, standing: hall.standing(ticket) }
+            Turn { call, standing: state.standing(id) }
         })
     }
 
     /// Whether there was a call that nobody has heard; if not, the waker is for the next one.
-    pub(super) fn is_called(&self, ticket: Ticket, waker: &Waker) -> bool {
-        self.within(|hall| {
-            let Some(waiter) = hall.waiters.get_mut(&ticket) else { return false };
+    pub(super) fn is_called(&self, id: WaiterId, waker: &Waker) -> bool {
+        self.within(|state| {
+            let Some(waiter) = state.waiters.get_mut(&id) else { return false };
             waiter.waker = Some(waker.clone());
             waiter.call.is_some()
         })
     }
 
-    /// Stands at other rows from now on, in the place that the ticket gives.
-    pub(super) fn move_to(&self, ticket: Ticket, spots: Vec<Spot>) -> Standing {
-        self.within(|hall| {
-            hall.vacate(ticket);
-            hall.occupy(ticket, spots);
-            hall.standing(ticket)
+    /// Stands at other rows from now on, in the place that the id gives.
+    pub(super) fn move_to(&self, id: WaiterId, positions: Vec<QueuePosition>) -> QueueStanding {
+        self.within(|state| {
+            state.vacate(id);
+            state.occupy(id, positions);
+            state.standing(id)
         })
     }
 
-    /// Notes what kind of row refused whoever has this ticket. Those of their own key step aside for others.
-    pub(super) fn held_up(&self, ticket: Ticket, by: Kind) {
-        self.within(|hall| {
+    /// Notes what kind of row refused whoever has this id. Those of their own key step aside for others.
+    pub(super) fn set_blocked_by(&self, id: WaiterId, by: RowKind) {
+        self.within(|state| {
             // Who was called meanwhile is about to look again, and stands.
-            if let Some(waiter) = hall.waiters.get_mut(&ticket).filter(|waiter| waiter.call.is_none()) {
-                waiter.held_up_by = Some(by);
-                hall.take_stand(ticket);
+            if let Some(waiter) = state.waiters.get_mut(&id).filter(|waiter| waiter.call.is_none()) {
+                waiter.blocked_by = Some(by);
+                state.take_stand(id);
             }
         });
     }
 
     /// Leaves all queues.
-    pub(super) fn leave(&self, ticket: Ticket) {
-        self.within(|hall| {
-            hall.vacate(ticket);
-            if let Some(waiter) = hall.waiters.remove(&ticket) {
+    pub(super) fn leave(&self, id: WaiterId) {
+        self.within(|state| {
+            state.vacate(id);
+            if let Some(waiter) = state.waiters.remove(&id) {
                 self.total.fetch_sub(1, Ordering::Relaxed);
                 self.count(&waiter.limits, |count| {
                     count.fetch_sub(1, Ordering::Relaxed);
@@ -304,35 +320,35 @@ impl Queues {
     }
 
     /// Something was given back at these rows.
-    pub(super) fn stir(&self, rows: impl IntoIterator<Item = RowId>) {
+    pub(super) fn wake_rows(&self, rows: impl IntoIterator<Item = RowId>) {
         fence(Ordering::SeqCst);
         if !self.is_quiet() {
-            self.within(|hall| rows.into_iter().for_each(|row| hall.call_first(row)));
+            self.within(|state| rows.into_iter().for_each(|row| state.call_first(row)));
         }
     }
 
     /// Something was given back, nobody knows where.
-    pub(super) fn stir_all(&self) {
+    pub(super) fn wake_all(&self) {
         fence(Ordering::SeqCst);
         if !self.is_quiet() {
-            self.within(|hall| {
-                let rows: Vec<RowId> = hall.queues.keys().copied().collect();
+            self.within(|state| {
+                let rows: Vec<RowId> = state.queues.keys().copied().collect();
                 for row in rows {
-                    hall.call_first(row);
+                    state.call_first(row);
                 }
             });
         }
     }
 
     /// Something happened to a limit as a whole.
-    pub(super) fn stir_limit(&self, limit_id: &str, call: Call) {
+    pub(super) fn wake_limit(&self, limit_id: &str, call: Call) {
         fence(Ordering::SeqCst);
         if !self.is_quiet() {
-            self.within(|hall| {
-                let mut called: Vec<Ticket> = hall.waiters_of(limit_id).collect();
+            self.within(|state| {
+                let mut called: Vec<WaiterId> = state.waiters_of(limit_id).collect();
                 called.sort_unstable();
-                for ticket in called {
-                    hall.call(ticket, call);
+                for id in called {
+                    state.call(id, call);
                 }
             });
         }
@@ -340,18 +356,18 @@ impl Queues {
 
     /// A hold was opened at these rows, and can be settled until then.
     pub(super) fn open_hold(&self, rows: &[RowId], id: LeaseId, until: HolderInstant) {
-        self.within(|hall| {
+        self.within(|state| {
             for row in rows {
-                hall.holds.entry(*row).or_default().insert(id, until);
+                state.holds.entry(*row).or_default().insert(id, until);
             }
         });
     }
 
     /// A hold at these rows can be settled until another moment, unless it was closed.
     pub(super) fn move_hold(&self, rows: &[RowId], id: LeaseId, until: HolderInstant) {
-        self.within(|hall| {
+        self.within(|state| {
             for row in rows {
-                if let Some(known) = hall.holds.get_mut(row).and_then(|holds| holds.get_mut(&id)) {
+                if let Some(known) = state.holds.get_mut(row).and_then(|holds| holds.get_mut(&id)) {
                     *known = until;
                 }
             }
@@ -360,28 +376,32 @@ impl Queues {
 
     /// A hold at these rows will not be settled here any more.
     pub(super) fn close_hold(&self, rows: &[RowId], id: LeaseId) {
-        self.within(|hall| {
+        self.within(|state| {
             for row in rows {
-                if let Some(holds) = hall.holds.get_mut(row) {
+                if let Some(holds) = state.holds.get_mut(row) {
                     holds.remove(&id);
                     if holds.is_empty() {
-                        hall.holds.remove(row);
+                        state.holds.remove(row);
                     }
                 }
             }
         });
     }
 
-    /// Until when a hold at one of these spots can be settled, which could help; `None` if none is open. Holds that nobody closed when their
+    /// Until when a hold at one of these positions can be settled, which could help; `None` if none is open. Holds that nobody closed when their
     /// time was over are forgotten.
-    pub(super) fn settled_until(&self, spots: &[Spot], now: HolderInstant) -> Option<HolderInstant> {
-        self.within(|hall| {
-            let rows = spots.iter().filter_map(|spot| {
-                let holds = hall.holds.get_mut(&spot.row)?;
+    pub(super) fn settleable_until(
+        &self,
+        positions: &[QueuePosition],
+        now: HolderInstant,
+    ) -> Option<HolderInstant> {
+        self.within(|state| {
+            let rows = positions.iter().filter_map(|position| {
+                let holds = state.holds.get_mut(&position.row)?;
                 holds.retain(|_, until| *until > now);
                 let last = holds.values().max().copied();
                 if last.is_none() {
-                    hall.holds.remove(&spot.row);
+                    state.holds.remove(&position.row);
                 }
                 last
             });
@@ -390,11 +410,11 @@ impl Queues {
     }
 
     /// Does this under the lock, and then wakes those who were called.
-    fn within<T>(&self, act: impl FnOnce(&mut Hall) -> T) -> T {
-        let mut hall = self.hall.lock().unwrap_or_else(PoisonError::into_inner);
-        let done = act(&mut hall);
-        let awake = std::mem::take(&mut hall.awake);
-        drop(hall);
+    fn within<T>(&self, act: impl FnOnce(&mut QueueState) -> T) -> T {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let done = act(&mut state);
+        let awake = std::mem::take(&mut state.awake);
+        drop(state);
         awake.into_iter().for_each(Waker::wake);
         done
     }
@@ -414,80 +434,81 @@ impl Queues {
     }
 }
 
-impl Hall {
-    fn draw(&mut self) -> Ticket {
-        self.last_ticket += 1;
-        Ticket(self.last_ticket)
+impl QueueState {
+    fn draw(&mut self) -> WaiterId {
+        self.last_id += 1;
+        WaiterId(self.last_id)
     }
 
-    fn is_contested(&self, spot: Spot, before: Option<Ticket>) -> bool {
-        let first = self.queues.get(&spot.row).and_then(|queue| queue.standing.first());
-        spot.kind != Kind::Room && first.is_some_and(|first| before.is_none_or(|ticket| *first < ticket))
+    fn is_contested(&self, position: QueuePosition, before: Option<WaiterId>) -> bool {
+        let first = self.queues.get(&position.row).and_then(|queue| queue.standing.first());
+        position.kind != RowKind::Capacity && first.is_some_and(|first| before.is_none_or(|id| *first < id))
     }
 
-    /// Whether nobody stands before whoever has this ticket.
-    fn standing(&self, ticket: Ticket) -> Standing {
-        let behind = |waiter: &Waiter| waiter.spots.iter().any(|spot| self.is_contested(*spot, Some(ticket)));
-        if self.waiters.get(&ticket).is_none_or(behind) { Standing::Behind } else { Standing::First }
+    /// Whether nobody stands before whoever has this id.
+    fn standing(&self, id: WaiterId) -> QueueStanding {
+        let behind =
+            |waiter: &Waiter| waiter.positions.iter().any(|position| self.is_contested(*position, Some(id)));
+        if self.waiters.get(&id).is_none_or(behind) { QueueStanding::Behind } else { QueueStanding::First }
     }
 
     /// Enters the queues of these rows.
-    fn occupy(&mut self, ticket: Ticket, spots: Vec<Spot>) {
-        for spot in &spots {
-            let queue = self.queues.entry(spot.row).or_default();
+    fn occupy(&mut self, id: WaiterId, positions: Vec<QueuePosition>) {
+        for position in &positions {
+            let queue = self.queues.entry(position.row).or_default();
             queue.members += 1;
-            if spot.kind == Kind::Key {
-                queue.standing.insert(ticket);
+            if position.kind == RowKind::Key {
+                queue.standing.insert(id);
             }
         }
-        if let Some(waiter) = self.waiters.get_mut(&ticket) {
-            waiter.spots = spots;
+        if let Some(waiter) = self.waiters.get_mut(&id) {
+            waiter.positions = positions;
         }
-        self.take_stand(ticket);
+        self.take_stand(id);
     }
 
     /// Leaves every queue; whoever stood behind moves up.
-    fn vacate(&mut self, ticket: Ticket) {
-        let Some(waiter) = self.waiters.get_mut(&ticket) else { return };
-        for spot in std::mem::take(&mut waiter.spots) {
-            self.step_out(spot.row, ticket);
-            if let Some(queue) = self.queues.get_mut(&spot.row) {
+    fn vacate(&mut self, id: WaiterId) {
+        let Some(waiter) = self.waiters.get_mut(&id) else { return };
+        for position in std::mem::take(&mut waiter.positions) {
+            self.step_out(position.row, id);
+            if let Some(queue) = self.queues.get_mut(&position.row) {
                 queue.members -= 1;
                 if queue.members == 0 {
-                    self.queues.remove(&spot.row);
+                    self.queues.remove(&position.row);
                 }
             }
         }
     }
 
     /// Stands where they have to stand now, and steps aside where they need not.
-    fn take_stand(&mut self, ticket: Ticket) {
-        let Some(waiter) = self.waiters.get(&ticket) else { return };
-        let held_up_by = waiter.held_up_by;
-        let spots = waiter.spots.clone();
-        let mut keys = spots.iter().filter(|spot| spot.kind == Kind::Key);
-        let shares = held_up_by.is_none_or(|kind| kind == Kind::All)
-            && keys.all(|spot| !self.is_contested(*spot, Some(ticket)));
-        for spot in spots {
-            let stands = match (spot.kind, held_up_by) {
+    fn take_stand(&mut self, id: WaiterId) {
+        let Some(waiter) = self.waiters.get(&id) else { return };
+        let blocked_by = waiter.blocked_by;
+        let positions = waiter.positions.clone();
+        let mut keys = positions.iter().filter(|position| position.kind == RowKind::Key);
+        let shares = blocked_by.is_none_or(|kind| kind == RowKind::All)
+            && keys.all(|position| !self.is_contested(*position, Some(id)));
+        for position in positions {
+            let stands = match (position.kind, blocked_by) {
                 // Who is called to see whether there is room goes on standing there until they have seen.
-                (Kind::Key, _) | (Kind::Room, None) => continue,
-                (Kind::All, _) => shares,
-                (Kind::Room, Some(by)) => by == Kind::Room,
+                (RowKind::Key, _) | (RowKind::Capacity, None) => continue,
+                (RowKind::All, _) => shares,
+                (RowKind::Capacity, Some(by)) => by == RowKind::Capacity,
             };
             if !stands {
-                self.step_out(spot.row, ticket);
-            } else if let Some(queue) = self.queues.get_mut(&spot.row) {
-                queue.standing.insert(ticket);
+                self.step_out(position.row, id);
+            } else if let Some(queue) = self.queues.get_mut(&position.row) {
+                queue.standing.insert(id);
             }
         }
     }
 
     /// No longer stands at a row; if they were first there, the next is called.
-    fn step_out(&mut self, row: RowId, ticket: Ticket) {
+    fn step_out(&mut self, row: RowId, id: WaiterId) {
         let Some(queue) = self.queues.get_mut(&row) else { return };
-        let was_first = queue.standing.first() == Some(&ticket);
-        if queue.standing.remove(&ticket) && was_first {
+        let was_first = queue.standing.first() == Some(&id);
+        if queue.standing.remove(&id) && was_first {
             self.call_first(row);
         }
     }
@@ -495,21 +516,21 @@ impl Hall {
     /// Calls whoever is first at a row.
     fn call_first(&mut self, row: RowId) {
         if let Some(&first) = self.queues.get(&row).and_then(|queue| queue.standing.first()) {
-            self.call(first, Call::Look);
+            self.call(first, Call::Ask);
         }
     }
 
-    fn call(&mut self, ticket: Ticket, call: Call) {
-        let Some(waiter) = self.waiters.get_mut(&ticket) else { return };
+    fn call(&mut self, id: WaiterId, call: Call) {
+        let Some(waiter) = self.waiters.get_mut(&id) else { return };
         waiter.call = waiter.call.max(Some(call));
-        waiter.held_up_by = None;
+        waiter.blocked_by = None;
         let waker = waiter.waker.take();
         self.awake.extend(waker);
-        self.take_stand(ticket);
+        self.take_stand(id);
     }
 
-    fn waiters_of(&self, limit_id: &str) -> impl Iterator<Item = Ticket> {
+    fn waiters_of(&self, limit_id: &str) -> impl Iterator<Item = WaiterId> {
         let asks_for = |waiter: &Waiter| waiter.limits.iter().any(|id| **id == *limit_id);
-        self.waiters.iter().filter(move |(_, waiter)| asks_for(waiter)).map(|(ticket, _)| *ticket)
+        self.waiters.iter().filter(move |(_, waiter)| asks_for(waiter)).map(|(id, _)| *id)
     }
 }

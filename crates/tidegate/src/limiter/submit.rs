@@ -1,0 +1,142 @@
+//! Putting an order to the store, and taking into possession what it grants.
+//!
+//! A store that has the states at hand has decided when it returns, and nothing is copied for it. Where somebody else decides, the order is
+//! on its way then, and what is needed to understand the answer goes with it: whose rows it is about, and the moment before it was
+//! sent, from which its holder reckons.
+//!
+//! Decided: whoever leaves while an order is on its way calls those who wait for the same rows. The store gives back what was granted to
+//! nobody; who looks too early for that looks again, as they do for everything that happens elsewhere.
+
+use std::sync::Arc;
+
+use tidegate_core::{Ask, Hold, Intent, Limit, Order, Wait};
+
+use super::error::{AcquireError, Refused, RefusedDetails};
+use super::holder_clock::HolderInstant;
+use super::lease::Lease;
+use super::pending_reply::{Decision, SubmitReply};
+use super::permit::{Permit, PermitDetails};
+use super::wait_queues::{QueuePosition, RowId, RowKind, WaiterId};
+use super::wakeup::WakeTarget;
+use super::{Inner, item_at};
+use crate::reply::{Detail, OrderError, OrderReply, Outcome, Replies};
+use crate::store::{StoreReply, Unavailable};
+
+/// What is known of an order beside its answer.
+#[derive(Debug, Clone, Copy)]
+struct SentOrder {
+    /// The moment before it was.
+    before: HolderInstant,
+    hold: Hold,
+}
+
+/// Whether an order could take something from under the noses of those who wait. One that asks for nothing only looks.
+pub(super) fn takes_something(order: &Order<'_>) -> bool {
+    order.hold == Hold::Yes || order.asks.iter().any(|ask| ask.count > 0)
+}
+
+impl Inner {
+    /// Puts an order of somebody who will not wait, unless that would overtake somebody who does.
+    pub(super) fn try_acquire(self: &Arc<Inner>, order: &Order<'_>, detail: Detail) -> SubmitReply {
+        if !self.queues.is_quiet() && takes_something(order) {
+            let positions = self.positions(order.asks);
+            if self.queues.contested(&positions, None).is_some() {
+                return self.peek_behind(order, detail, &positions, None);
+            }
+        }
+        self.submit(order, detail)
+    }
+
+    /// Puts an order to the store, and takes into possession what it grants.
+    pub(super) fn submit(self: &Arc<Inner>, order: &Order<'_>, detail: Detail) -> SubmitReply {
+        let sent = SentOrder { before: self.holder_clock.now(), hold: order.hold };
+        // A repeated order is answered as it was then; the one beside it tells what time it is.
+        let orders = [*order, Order { intent: Intent::Peek, request_id: None, ..*order }];
+        let orders = if order.request_id.is_some() { &orders[..] } else { &orders[..1] };
+        let later = match self.store.submit(orders, Replies::new(detail)) {
+            StoreReply::Now(answers) => {
+                return StoreReply::Now(self.decision(&answers, sent, || self.rows(order.asks)));
+            }
+            StoreReply::Durable(answers, lsn) => {
+                return StoreReply::Durable(self.decision(&answers, sent, || self.rows(order.asks)), lsn);
+            }
+            StoreReply::Later(later) => later,
+        };
+        let rows = self.rows(order.asks);
+        let wake = (order.intent == Intent::Acquire)
+            .then(|| self.wake_on_drop(WakeTarget::Rows(Some(Arc::from(rows.as_slice())))));
+        let inner = Arc::clone(self);
+        StoreReply::Later(Box::pin(async move {
+            let wake = wake;
+            let answers = later.await?;
+            let decision = inner.decision(&answers, sent, || rows);
+            if let Some(wake) = wake {
+                wake.cancel();
+            }
+            Ok(decision)
+        }))
+    }
+
+    /// Turns the store's reply to an order into a permit or an error, and owns the lease if there is one.
+    fn decision(
+        self: &Arc<Inner>,
+        replies: &Replies,
+        sent: SentOrder,
+        rows: impl FnOnce() -> Vec<RowId>,
+    ) -> Decision {
+        let reply = replies.get(0).cloned().ok_or_else(no_reply)??;
+        let now = replies.iter().last().and_then(|last| last.as_ref().ok()).map_or(reply.at, |last| last.at);
+        let readings = replies.readings(&reply).to_vec();
+        let OrderReply { outcome, at, degraded, shadowed, .. } = reply;
+        match outcome {
+            Outcome::Granted(grant) => {
+                let lease =
+                    grant.map(|grant| Lease::granted(self, grant, sent.hold, rows(), sent.before, now));
+                Ok(Permit::new(at, lease, PermitDetails { shadowed, is_degraded: degraded, readings }))
+            }
+            Outcome::Denied(by) => {
+                let refused = Refused::by_item(at, by.wait, Arc::clone(&by.limit), by.item);
+                let details = RefusedDetails { by: Some(by), is_degraded: degraded, readings };
+                Err(AcquireError::Refused(refused.with_details(details)))
+            }
+        }
+    }
+
+    /// Decides an order that is behind a waiter, without charging anything. If it would fit, it is refused with
+    /// [`Wait::OnRelease`]: it may fit when the waiters before it are served or leave.
+    pub(super) fn peek_behind(
+        self: &Arc<Inner>,
+        order: &Order<'_>,
+        detail: Detail,
+        positions: &[QueuePosition],
+        waiter: Option<WaiterId>,
+    ) -> SubmitReply {
+        let position = self.queues.contested(positions, waiter).or(positions.first().copied());
+        let limit_id = order.asks[position.map_or(0, |position| position.ask)].limit_id;
+        let unknown = || OrderError::UnknownLimit { limit_id: limit_id.to_owned() };
+        let limit = self.store.get(limit_id).ok_or_else(unknown);
+        let kind = position.map_or(RowKind::Key, |position| position.kind);
+        let refuse = move |decision: Decision| -> Decision {
+            let permit = decision?;
+            let limit: Arc<Limit> = limit?;
+            let item = item_at(&limit, kind);
+            let refused = Refused::by_item(permit.at(), Wait::OnRelease, limit, item);
+            let details = RefusedDetails { readings: permit.into_readings(), ..RefusedDetails::default() };
+            Err(AcquireError::Refused(refused.with_details(details)))
+        };
+        self.submit(&Order { intent: Intent::Peek, ..*order }, detail).map(refuse)
+    }
+
+    /// The rows that these asks may have taken something from, each once.
+    fn rows(&self, asks: &[Ask<'_>]) -> Vec<RowId> {
+        let mut rows: Vec<RowId> = asks.iter().flat_map(|ask| self.queues.rows_of(ask)).collect();
+        rows.sort_unstable();
+        rows.dedup();
+        rows
+    }
+}
+
+/// What a store that answers nothing to an order is told.
+fn no_reply() -> AcquireError {
+    AcquireError::Unavailable(Unavailable { reason: "the store gave no answer".to_owned() })
+}
