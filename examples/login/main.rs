@@ -11,7 +11,7 @@ use tidegate::catalog::{Catalog, ExpectedVersion};
 use tidegate::clock::{Clock, ManualClock};
 use tidegate::model::{Ask, Timestamp};
 use tidegate::store::{Memory, MemoryStore};
-use tidegate::{AcquireError, Limiter, file};
+use tidegate::{AcquireError, Limiter, config};
 
 const LIMITS: &str = "
 limits:
@@ -60,7 +60,7 @@ fn try_login(limiter: &Limiter, user: &str, address: &str) -> Result<String, Box
 }
 
 fn store(clock: impl Clock + 'static) -> Result<MemoryStore, Box<dyn Error>> {
-    let limits = file::read("login", LIMITS.as_bytes()).map_err(|errors| errors.summary())?.settings.limits;
+    let limits = config::limits::read_text("login", LIMITS)?;
     let store = MemoryStore::new(clock, Memory::default());
     for limit in limits {
         store.put(limit, ExpectedVersion::Absent)?;

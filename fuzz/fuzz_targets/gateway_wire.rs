@@ -1,5 +1,7 @@
-//! Any bytes at all, taken for a request, a response and a body: understood or refused, never a panic; and what is composed for an endpoint is
-//! understood there as it was here, once and to its last byte. Where the two differ, a request could be hidden in another.
+//! Parses arbitrary bytes as a request, a response and a body.
+//!
+//! Parsing must not panic. A composed head must parse to the same meaning and length, because any difference would allow
+//! request smuggling.
 
 #![no_main]
 
@@ -7,11 +9,11 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use libfuzzer_sys::fuzz_target;
 use tidegate_gateway::wire::body::{BodyDecoder, BodyEncoder, BodyFraming};
-use tidegate_gateway::wire::request_head::{ForwardingInfo, RequestHead, header_storage};
-use tidegate_gateway::wire::response_head::{ResponseHead, ResponseOptions};
+use tidegate_gateway::wire::request_head::{ForwardingInfo, Http1RequestHead, header_storage};
+use tidegate_gateway::wire::response_head::{Http1ResponseHead, ResponseOptions};
 
-/// The largest body.
-const MOST: u64 = 1 << 40;
+/// The maximum body size.
+const MAX_BODY: u64 = 1 << 40;
 
 fuzz_target!(|bytes: &[u8]| {
     request(bytes);
@@ -21,14 +23,14 @@ fuzz_target!(|bytes: &[u8]| {
 
 fn request(bytes: &[u8]) {
     let mut storage = header_storage();
-    let Ok(Some(head)) = RequestHead::read(bytes, &mut storage) else { return };
+    let Ok(Some(head)) = Http1RequestHead::read(bytes, &mut storage) else { return };
     for is_trusted in [false, true] {
-        let about = ForwardingInfo { peer: IpAddr::V4(Ipv4Addr::LOCALHOST), is_trusted, is_secure: false };
+        let info = ForwardingInfo { peer: IpAddr::V4(Ipv4Addr::LOCALHOST), is_trusted, is_secure: false };
         let mut composed = Vec::new();
-        head.compose(&about, &mut composed);
-        // Endpoints may be told more than clients may tell: the gateway's own fields come on top.
+        head.compose(&info, &mut composed);
+        // The composed head may exceed the limits, because the gateway adds fields.
         let mut storage = header_storage();
-        let Ok(read) = RequestHead::read(&composed, &mut storage) else { continue };
+        let Ok(read) = Http1RequestHead::read(&composed, &mut storage) else { continue };
         let again = read.expect("a head is whole");
         assert_eq!(again.length, composed.len());
         assert_eq!((again.method, again.path, again.framing), (head.method, head.path, head.framing));
@@ -41,21 +43,24 @@ fn request(bytes: &[u8]) {
 fn response(bytes: &[u8]) {
     for is_head_request in [false, true] {
         let mut storage = header_storage();
-        let Ok(Some(reply)) = ResponseHead::read(bytes, &mut storage, is_head_request) else { continue };
+        let Ok(Some(reply)) = Http1ResponseHead::read(bytes, &mut storage, is_head_request) else { continue };
         let mut composed = Vec::new();
-        let (frames, keep_alive) = reply.compose(ResponseOptions { minor: 1, keeps_alive: true }, &mut composed);
+        let (encoder, keep_alive) =
+            reply.compose(ResponseOptions { minor: 1, keeps_alive: true }, &mut composed);
         let mut storage = header_storage();
-        let again = ResponseHead::read(&composed, &mut storage, is_head_request).expect("it makes sense").expect("it is whole");
+        let again = Http1ResponseHead::read(&composed, &mut storage, is_head_request)
+            .expect("a composed head is valid")
+            .expect("a composed head is complete");
         assert_eq!((again.length, again.status), (composed.len(), reply.status));
         match (reply.framing, again.framing) {
-            (BodyFraming::UntilClose, BodyFraming::Chunked) => assert_eq!(frames, BodyEncoder::Chunks),
+            (BodyFraming::UntilClose, BodyFraming::Chunked) => assert_eq!(encoder, BodyEncoder::Chunks),
             (before, after) => assert_eq!(before, after),
         }
-        assert!(keep_alive, "everything is delimited for a client of HTTP/1.1");
+        assert!(keep_alive, "HTTP/1.1 responses are always delimited");
     }
 }
 
-/// What is read from chunks in any pieces is the same, and so is what is read from it when it was written anew.
+/// Chunks decode to the same data in pieces of any size, and again after encoding.
 fn chunks(bytes: &[u8]) {
     let Some((size, bytes)) = bytes.split_first() else { return };
     let whole = data(bytes, bytes.len().max(1));
@@ -67,9 +72,9 @@ fn chunks(bytes: &[u8]) {
     assert_eq!(data(&written, 7), Some(data_of_whole));
 }
 
-/// What a body of chunks carries, if it is one from its beginning to its end.
+/// Decodes a complete chunked body.
 fn data(bytes: &[u8], size: usize) -> Option<Vec<u8>> {
-    let mut body = BodyDecoder::new(BodyFraming::Chunked, MOST).expect("nobody knows yet how long it is");
+    let mut body = BodyDecoder::new(BodyFraming::Chunked, MAX_BODY).expect("the length is unknown");
     let (mut data, mut start, mut end) = (Vec::new(), 0, 0);
     while !body.is_done() {
         let piece = body.next(&bytes[start..end]).ok()?;

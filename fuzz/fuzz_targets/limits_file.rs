@@ -6,5 +6,5 @@ use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
     // Only the absence of a panic is asked for here; what a file means is held by the library's own tests.
-    let _ = tidegate::file::read("fuzz.yaml", bytes);
+    let _ = tidegate_server::settings::read("fuzz.yaml", bytes);
 });

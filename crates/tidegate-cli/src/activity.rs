@@ -1,21 +1,22 @@
-//! What the environment says about activities: document 000's three names.
+//! Activity settings from the environment.
 //!
-//! They go over the settings, so that whoever starts a server can change a number without editing a file.
+//! `MAX_CONCURRENT_TASKS`, `SLIDE_WINDOW_QUESTION_COUNT` and `SLIDE_WINDOW_TIME` override the section `activity` of
+//! the settings file.
 
 use std::time::Duration;
 
-use tidegate::file::ActivitySpec;
-use tidegate::text::{parse_capacity, parse_duration};
+use tidegate_config::text::{parse_capacity, parse_duration};
+use tidegate_server::settings::ActivitySpec;
 
 use crate::Failure;
 use crate::remote::client;
 
-/// The names, as the document has them.
+/// The names of the variables.
 const TASKS: &str = "MAX_CONCURRENT_TASKS";
 const REQUESTS: &str = "SLIDE_WINDOW_QUESTION_COUNT";
 const WINDOW: &str = "SLIDE_WINDOW_TIME";
 
-/// What is set; or all that is wrong with it.
+/// Reads the variables. Fails with every error at once.
 pub(crate) fn environment() -> Result<ActivitySpec, Failure> {
     let mut values = Vec::new();
     for name in [TASKS, REQUESTS, WINDOW] {
@@ -29,9 +30,9 @@ fn read(set: impl Fn(&str) -> Option<String>) -> Result<ActivitySpec, Vec<String
     let mut wrong = Vec::new();
     let mut spec = ActivitySpec::default();
     let mut note = |name: &str, why: String| wrong.push(format!("the environment variable {name} {why}"));
-    for (name, place) in [(TASKS, &mut spec.max_concurrent_tasks), (REQUESTS, &mut spec.window_requests)] {
+    for (name, field) in [(TASKS, &mut spec.max_concurrent_tasks), (REQUESTS, &mut spec.window_requests)] {
         match set(name).map(|value| parse_capacity(&value)).transpose() {
-            Ok(capacity) => *place = capacity,
+            Ok(capacity) => *field = capacity,
             Err(why) => note(name, why),
         }
     }
@@ -42,7 +43,7 @@ fn read(set: impl Fn(&str) -> Option<String>) -> Result<ActivitySpec, Vec<String
     if wrong.is_empty() { Ok(spec) } else { Err(wrong) }
 }
 
-/// Whole seconds, as in the document, or a duration.
+/// Reads whole seconds or a duration.
 fn window(value: &str) -> Result<Duration, String> {
     let window = if value.bytes().all(|digit| digit.is_ascii_digit()) {
         parse_duration(&format!("{value}s"))
@@ -52,7 +53,7 @@ fn window(value: &str) -> Result<Duration, String> {
     match window {
         Ok(window) if !window.is_zero() => Ok(window),
         Ok(_) => Err(format!("must be at least 1ms, found '{value}'")),
-        Err(why) => Err(format!("is a number of whole seconds such as 15, or a duration: it {why}")),
+        Err(why) => Err(format!("must be whole seconds such as 15, or a duration: it {why}")),
     }
 }
 
@@ -67,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn the_documents_names_are_known() {
+    fn variables_override_their_settings() {
         assert_eq!(with(&[]), Ok(ActivitySpec::default()));
         let spec = with(&[(TASKS, "7"), (REQUESTS, "-1"), (WINDOW, "20")]).unwrap();
         assert_eq!(spec.max_concurrent_tasks, Some(Capacity::AtMost(7)));
@@ -77,15 +78,15 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_is_wrong_is_told_with_its_name() {
+    fn every_error_names_its_variable() {
         let wrong = with(&[(TASKS, "many"), (REQUESTS, "-2"), (WINDOW, "1.5")]).unwrap_err();
         assert_eq!(wrong.len(), 3);
-        for ((name, allowed), told) in
+        for ((name, allowed), message) in
             [(TASKS, "whole number"), (REQUESTS, "-1 (count, never refuse)"), (WINDOW, "whole seconds")]
                 .iter()
                 .zip(&wrong)
         {
-            assert!(told.contains(name) && told.contains(allowed), "{told}");
+            assert!(message.contains(name) && message.contains(allowed), "{message}");
         }
         for value in ["0", "0s", "-1", "15 s", "1h30m", "99999999999999999999"] {
             assert!(with(&[(WINDOW, value)]).is_err(), "{value}");

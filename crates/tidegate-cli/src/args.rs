@@ -1,4 +1,4 @@
-//! What can be typed. Every command shows an example under `--help`; nothing here decides anything.
+//! Command-line arguments. Every command shows an example under `--help`; no decisions are made here.
 
 mod bench;
 mod cpu;
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
 use tidegate::stream::Rate;
-use tidegate::text;
+use tidegate_config::text;
 
 pub(crate) use bench::BenchArgs;
 pub(crate) use cpu::{
@@ -30,7 +30,7 @@ pub(crate) use serve::ServeArgs;
 pub(crate) use store::{BackupArgs, DumpArgs, StoreArgs, StoreCommand, VerifyArgs};
 pub(crate) use token::{CompletionsArgs, NewTokenArgs, TokenArgs, TokenCommand};
 
-/// Decide who may do how much, how fast, and how many at once
+/// Rate limits, quotas, leases and CPU budgets
 #[derive(Debug, Parser)]
 #[command(name = "tidegate", version)]
 #[command(after_help = "Example:
@@ -44,37 +44,37 @@ pub(crate) struct CliArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum CliCommand {
-    /// Answer over HTTP and RESP: the service
+    /// Run the rate-limit server (HTTP and RESP)
     Serve(ServeArgs),
-    /// Stand in front of services, and let through what their limits allow: the gateway
+    /// Run the gateway: a reverse proxy that limits requests
     Gateway(GatewayArgs),
-    /// Find everything that is wrong with a file, before it is used
+    /// Check a settings file and list every error
     Check(CheckArgs),
-    /// Run a recorded or an invented day through the engine, in milliseconds
+    /// Run recorded or made-up events through the engine, on their own clock
     Simulate(SimulateArgs),
-    /// Throttle a stream of JSON lines: admitted ones pass, byte for byte and in order
+    /// Throttle a stream of JSON lines; lines within the limits pass unchanged and in order
     Pipe(PipeArgs),
-    /// Add, change and look at the limits of a running server
+    /// Add, change, show and delete limits of a running server
     Limit(LimitArgs),
-    /// Ask a running server for something: exit code 0 if it is granted, 3 if it is refused
+    /// Acquire from a running server; exit code 0 if granted, 3 if refused
     Acquire(AcquireArgs),
-    /// Ask the same and take nothing
+    /// Check whether an acquire would be granted, without charging
     Peek(PeekArgs),
-    /// Give a lease back
+    /// Release a lease
     Release(ReleaseArgs),
-    /// Let a lease last longer
+    /// Renew a lease
     Renew(RenewArgs),
-    /// Correct what was taken with --hold to what it has truly cost
+    /// Settle a held charge to its actual cost
     Settle(SettleArgs),
-    /// Put load on a server, and check that it sells nothing twice
+    /// Load-test a server and check that no limit is exceeded
     Bench(Box<BenchArgs>),
-    /// Keep the average load of a processor under a limit: plans, simulations, how it stands
+    /// Keep the average CPU load under a limit: plan, run, simulate, report
     Cpu(CpuArgs),
-    /// Look at a directory that a server keeps its counts in, and copy it
+    /// Verify, dump and back up the data directory of a server
     Store(StoreArgs),
-    /// Make tokens for a server that asks for them
+    /// Create access tokens
     Token(TokenArgs),
-    /// Print what a shell needs to complete these commands
+    /// Print shell completions
     Completions(CompletionsArgs),
 }
 
@@ -84,10 +84,10 @@ pub(crate) enum CliCommand {
   tidegate check --json - < tidegate.yaml
   tidegate check --schema > tidegate.schema.json")]
 pub(crate) struct CheckArgs {
-    /// The file to check; - for standard input
+    /// File to check; - for standard input
     #[arg(required_unless_present = "schema")]
     pub(crate) file: Option<PathBuf>,
-    /// Answer in JSON
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
     /// Print the JSON schema of settings files, for editors
@@ -103,13 +103,13 @@ pub(crate) struct CheckArgs {
 Events, one per line; at is RFC 3339 or seconds since 1970:
   {"at":…,"op":"acquire|peek|release|reset","limit_id":"x","limit_key":"u","count":1,"as":"label","lease":"label"}"#)]
 pub(crate) struct SimulateArgs {
-    /// The file with the limits; - for standard input, if the events come from elsewhere
+    /// File with the limits; - for standard input, if --input is given
     #[arg(long, value_name = "FILE")]
     pub(crate) limits: PathBuf,
-    /// The events; standard input if not given
+    /// File with the events [default: standard input]
     #[arg(long, value_name = "FILE")]
     pub(crate) input: Option<PathBuf>,
-    /// Close with a line that counts what was allowed and what refused it
+    /// Print a last line with allowed and refused counts per limit
     #[arg(long)]
     pub(crate) summary: bool,
 }
@@ -118,38 +118,38 @@ pub(crate) struct SimulateArgs {
 #[command(after_help = "Example:
   tail -f chat.ndjson | tidegate pipe --global 100/60s --per-key 10/60s --key user.id | publish")]
 pub(crate) struct PipeArgs {
-    /// How many messages pass in any window, all users together; 0/60s refuses all, unlimited only counts
+    /// Messages that pass in any window, all users together; 0/60s refuses all, unlimited only counts
     #[arg(long, value_name = "RATE", default_value = "100/60s", value_parser = parse_rate, allow_hyphen_values = true)]
     pub(crate) global: Rate,
-    /// How many messages of each user
+    /// Messages that pass in any window, per user
     #[arg(long, value_name = "RATE", default_value = "10/60s", value_parser = parse_rate, allow_hyphen_values = true)]
     pub(crate) per_key: Rate,
-    /// Where a message names its user, as a dotted path; without one it is from `unknown_user`
+    /// Dotted path of the user in a message; a message without it counts as `unknown_user`
     #[arg(long, value_name = "PATH", default_value = "user_id", value_parser = parse_path)]
     pub(crate) key: FieldPath,
-    /// Where a message says when it was sent (RFC 3339 or seconds), to replay a recording; else it is now
+    /// Dotted path of the time in a message (RFC 3339 or seconds), to replay a recording [default: the clock]
     #[arg(long, value_name = "PATH", value_parser = parse_path)]
     pub(crate) time_field: Option<FieldPath>,
-    /// What happens to a line that is not JSON, or has no time that can be read
+    /// What to do with a line that is not JSON or has no valid time
     #[arg(long, value_enum, default_value_t = OnError::Drop)]
     pub(crate) on_error: OnError,
     /// Append refused lines to this file
     #[arg(long, value_name = "FILE")]
     pub(crate) drops: Option<PathBuf>,
-    /// Close with counts, as JSON on standard error
+    /// Print statistics as one JSON object on standard error at the end
     #[arg(long)]
     pub(crate) stats: bool,
-    /// Say on standard error how many messages were refused, whenever that has doubled
+    /// Log the number of refused messages to standard error whenever it has doubled
     #[arg(short, long)]
     pub(crate) verbose: bool,
 }
 
-/// What happens to a line that cannot be judged.
+/// What `pipe` does with a line that cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnError {
-    /// It goes no further
+    /// Drop the line
     Drop,
-    /// It passes, and nobody is charged
+    /// Pass the line without charging a limit
     Pass,
 }
 
@@ -162,7 +162,7 @@ fn parse_rate(text: &str) -> Result<Rate, String> {
     Ok(Rate { limit, window })
 }
 
-/// The names on the way from a message to one of its values.
+/// A dotted path: the field names from a message to one of its values.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FieldPath {
     pub(crate) first: String,
@@ -192,12 +192,12 @@ mod tests {
     use tidegate::stream::Rules;
 
     #[test]
-    fn the_grammar_holds_together() {
+    fn command_definition_is_consistent() {
         CliArgs::command().debug_assert();
     }
 
     #[test]
-    fn rates_may_be_unlimited() {
+    fn rate_unlimited_is_parsed() {
         assert_eq!(parse_rate("unlimited"), Ok(Rate::unlimited(Duration::from_secs(60))));
         let hour = Duration::from_secs(3600);
         assert_eq!(parse_rate("unlimited/1h"), Ok(Rate::unlimited(hour)));
@@ -206,15 +206,15 @@ mod tests {
     }
 
     #[test]
-    fn the_defaults_are_those_of_the_rules() {
+    fn pipe_defaults_are_those_of_the_library() {
         let CliCommand::Pipe(pipe) = CliArgs::parse_from(["tidegate", "pipe"]).command else {
-            panic!("that is pipe")
+            panic!("expected the pipe command")
         };
         assert_eq!(Rules { global: pipe.global, user: pipe.per_key }, Rules::default());
     }
 
     #[test]
-    fn paths_have_no_empty_names() {
+    fn path_with_empty_name_is_refused() {
         assert!(parse_path("").is_err());
         assert!(parse_path("a..b").is_err());
         assert!(parse_path("a.").is_err());

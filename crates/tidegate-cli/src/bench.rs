@@ -1,23 +1,23 @@
-//! `tidegate bench`: document 004's load test as a tool, with a verdict.
+//! `tidegate bench`: a load test with a verdict.
 //!
 //! ```text
-//!   for every level of concurrency
-//!     limit to warm up with ──▶ warm-up ──▶ how fast is it? ──▶ limit to measure with ──▶ measured
-//!                                  │                                                         │
-//!                                  └────── what was granted, per key ──▶ verdict ◀───────────┘
-//!                                                                           ▲
-//!                                            what the server has counted ───┘
+//!   for each concurrency level
+//!     warm-up limit ──▶ warm-up ──▶ decisions/s ──▶ sized limit ──▶ measured run
+//!                          │                                            │
+//!                          └────── grants per key ──▶ verdict ◀─────────┘
+//!                                                        ▲
+//!                               the server's own counts ─┘
 //! ```
 //!
-//! In the document throughput rose with concurrency and the success rate collapsed, because those who came at the same time failed
-//! each other. So a rate alone says nothing here: the tool sets up the limits itself, counts from outside what it was granted of
-//! them, and says whether anything failed or was sold twice.
+//! A rate alone can hide errors: throughput may rise with concurrency while the success rate collapses. So the tool
+//! creates the limits itself, counts grants from outside, and reports failures and grants above the limit.
 //!
-//! Decided: a closed loop. Every connection asks again when it was answered, so that concurrency is a number and not an outcome;
-//! what is late is in the latencies of those who waited. Limits are sized by the warm-up, so that grants and refusals both happen
-//! on any machine. Limits that were made are removed, whatever happens in between.
+//! The loop is closed: a connection sends its next request after the reply. Concurrency is therefore an input, and
+//! delays appear in the latencies. The warm-up sizes the limits, so that grants and refusals both occur on any
+//! machine. Test limits are deleted in every case.
 //!
-//! Refused: TLS, which would measure the encryption; a proxy of the environment, which would measure the proxy.
+//! TLS is not supported, because it would measure encryption. Proxies from the environment are ignored, because they
+//! would be measured too.
 
 mod chart;
 mod connection;
@@ -43,16 +43,16 @@ use std::time::Duration;
 
 use crate::args::BenchArgs;
 use crate::{Failure, print_message, print_result};
-use connection::Endpoint;
+use connection::BenchEndpoint;
 use load_plan::{LoadPlan, LoadQuota};
 use number::grouped;
 use progress_bar::{LoadPhase, ProgressBar};
 use report::{LevelReport, LoadReport};
-use stop_signal::StopSignal;
+use stop_signal::BenchStopSignal;
 use temporary_limit::{ControlApi, TemporaryLimit};
 use workers::{LoadRun, WorkerPool};
 
-/// Puts load on a server, or kills one.
+/// Runs a load test, or a crash test.
 pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     for path in [&args.json, &args.svg].into_iter().flatten().filter(|path| *path != Path::new("-")) {
         probe(path)?;
@@ -61,20 +61,20 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
         return crash::run(args);
     }
     let plan = LoadPlan::of(args)?;
-    let stop = StopSignal::listen()?;
+    let stop = BenchStopSignal::listen()?;
     let control = ControlApi::of(args, &plan)?;
-    let endpoint = Endpoint::find(&plan.target, control.token(), plan.timeout)?;
+    let endpoint = BenchEndpoint::find(&plan.target, control.token(), plan.timeout)?;
     let (progress, report) = (ProgressBar::on_stderr(&plan), LoadReport::begin(&plan));
     let mut bench = BenchRun { plan, stop, control, endpoint, progress, report };
     let measured = bench.measure();
     let BenchRun { report, progress, .. } = bench;
     drop(progress);
-    // What was measured before something went wrong is worth knowing.
+    // Results from before a failure are published too.
     if report.verdict.decisions > 0 || report.verdict.failures > 0 {
         publish(args, &report)?;
     }
     match measured {
-        // A server that goes away under load has failed, and how is in the verdict.
+        // A server that disappears under load has failed; the verdict has the details.
         Err(why) if !report.verdict.is_clean() => {
             print_message(&why.to_string());
             report.verdict.result()
@@ -83,18 +83,18 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     }
 }
 
-/// A run, as far as it is.
+/// The state of a load test.
 struct BenchRun {
     plan: LoadPlan,
-    stop: StopSignal,
+    stop: BenchStopSignal,
     control: ControlApi,
-    endpoint: Endpoint,
+    endpoint: BenchEndpoint,
     progress: ProgressBar,
     report: LoadReport,
 }
 
 impl BenchRun {
-    /// All levels, one after another.
+    /// Measures all levels, one after another.
     fn measure(&mut self) -> Result<(), Failure> {
         self.control.check_access()?;
         for concurrency in self.plan.levels.clone() {
@@ -106,8 +106,7 @@ impl BenchRun {
         Ok(())
     }
 
-    /// Asks for a while about a limit that is made for it, and judges what came of it. Tells how many decisions there were in a
-    /// second.
+    /// Runs one load phase against a temporary limit and judges the result. Returns decisions per second.
     fn run_load(&mut self, workers: &WorkerPool, phase: LoadPhase, quota: LoadQuota) -> Result<u64, Failure> {
         let limit = TemporaryLimit::create(&self.control, quota)?;
         let lasts = match phase {
@@ -119,7 +118,7 @@ impl BenchRun {
         let counted = limit.count();
         let server_counted = counted.as_ref().ok().copied();
         let found = self.report.verdict.judge(&tally, quota, server_counted);
-        // Half a level has no rate.
+        // An interrupted level has no rate.
         if phase == LoadPhase::Measured && !self.stop.is_requested() {
             let level = LevelReport::of(workers.connections(), &tally, quota, server_counted, found);
             self.report.levels.push(level);
@@ -127,14 +126,14 @@ impl BenchRun {
         counted?;
         limit.remove()?;
         if self.stop.is_requested() {
-            let why = "stopped before the end; the limits that were made are removed";
+            let why = "stopped before the end; the test limits are deleted";
             return Err(Failure::Failed(why.to_owned()));
         }
         Ok(tally.rate())
     }
 }
 
-/// Words for people, JSON for programs, and a picture.
+/// Prints the report and writes the chart.
 fn publish(args: &BenchArgs, report: &LoadReport) -> Result<(), Failure> {
     if let Some(path) = &args.svg {
         write(path, &chart::draw(report))?;
@@ -142,7 +141,8 @@ fn publish(args: &BenchArgs, report: &LoadReport) -> Result<(), Failure> {
     publish_text(args.json.as_deref(), &report.text(), &report.json())
 }
 
-/// The text, and the JSON where it was asked for. Standard output belongs to one of them.
+/// Prints the text, and writes the JSON if requested. With `-` standard output has the JSON and standard error the
+/// text.
 fn publish_text(json: Option<&Path>, text: &str, value: &str) -> Result<(), Failure> {
     match json {
         Some(path) if path == Path::new("-") => {
@@ -157,14 +157,13 @@ fn publish_text(json: Option<&Path>, text: &str, value: &str) -> Result<(), Fail
     }
 }
 
-/// Whether a file can be written, before there is anything to write: nobody wants to know that at the end of a long run. What is there
-/// stays as it is.
+/// Checks that a file can be written before a long run begins. An existing file is not changed.
 fn probe(path: &Path) -> Result<(), Failure> {
     let is_new = !path.exists();
     let opened = std::fs::OpenOptions::new().write(true).create(true).truncate(false).open(path);
     opened.map_err(|error| Failure::BadInput(format!("cannot write {}: {error}", path.display())))?;
     if is_new {
-        let _it_was_only_a_try = std::fs::remove_file(path);
+        let _removed = std::fs::remove_file(path);
     }
     Ok(())
 }
@@ -174,13 +173,13 @@ fn write(path: &Path, content: &str) -> Result<(), Failure> {
     written.map_err(|error| Failure::Failed(format!("cannot write {}: {error}", path.display())))
 }
 
-/// A time for people, in milliseconds with three places: what is measured in microseconds and in seconds stands in one column.
+/// Milliseconds with three decimals, so that micro- and milliseconds share one column. Rounded up.
 fn milliseconds(nanoseconds: u64) -> String {
     let microseconds = nanoseconds.div_ceil(1000);
     format!("{}.{:03} ms", grouped(microseconds / 1000), microseconds % 1000)
 }
 
-/// Nanoseconds, as many as fit.
+/// Nanoseconds, saturating.
 fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -190,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_rounded_up_to_the_microsecond() {
+    fn milliseconds_are_rounded_up_to_the_microsecond() {
         for (nanoseconds, text) in
             [(0, "0.000 ms"), (1, "0.001 ms"), (182_000, "0.182 ms"), (1_234_567_001, "1,234.568 ms")]
         {

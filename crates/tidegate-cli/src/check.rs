@@ -1,17 +1,19 @@
-//! `tidegate check`: everything that is wrong with a file, all at once, before anything uses it.
+//! `tidegate check`: reports all errors of a file at once, before the file is used.
 
 use std::net::SocketAddr;
 
+use crate::file_kind::FileKind;
 use serde::Serialize;
-use tidegate::file::{self, Diagnostic, Diagnostics, FileKind, Severity};
 use tidegate::model::LimitSpec;
-use tidegate::text::StoreUrl;
+use tidegate_config::{Diagnostic, Diagnostics, Severity};
+use tidegate_server::settings;
+use tidegate_server::settings::StoreUrl;
 
 use crate::args::CheckArgs;
 use crate::open_store::postgres_options;
 use crate::{Failure, color_of_stderr, gateway, print_message, print_result, read_whole};
 
-/// Checks a file, or prints the schema that files are checked with.
+/// Checks a file, or prints the JSON schema of settings files.
 pub(crate) fn run(args: &CheckArgs) -> Result<(), Failure> {
     let Some(path) = &args.file else { return print_schema() };
     let read = read_whole(path);
@@ -22,13 +24,13 @@ pub(crate) fn run(args: &CheckArgs) -> Result<(), Failure> {
     match FileKind::of(&bytes) {
         FileKind::Cpu => check_cpu(args, &name, &bytes),
         FileKind::Gateway => check_gateway(args, &name, &bytes),
-        _ => check_settings(args, &name, &bytes),
+        FileKind::Settings => check_settings(args, &name, &bytes),
     }
 }
 
-/// The settings of the governor, whole as it would have them.
+/// Checks settings of the CPU governor.
 fn check_cpu(args: &CheckArgs, name: &str, bytes: &[u8]) -> Result<(), Failure> {
-    let spec = file::read_cpu(name, bytes);
+    let spec = tidegate_cpu::settings::read_cpu(name, bytes);
     let flaw = spec.as_ref().ok().and_then(|spec| tidegate_cpu::Settings::of(spec.clone()).err());
     if let Some(flaw) = flaw {
         return refuse(
@@ -44,9 +46,9 @@ fn check_cpu(args: &CheckArgs, name: &str, bytes: &[u8]) -> Result<(), Failure> 
     }
 }
 
-/// The settings of the gateway, with the environment and the certificate that it would find.
+/// Checks settings of the gateway, with the current environment and certificate files.
 fn check_gateway(args: &CheckArgs, name: &str, bytes: &[u8]) -> Result<(), Failure> {
-    let spec = file::read_gateway(name, bytes, &gateway::environment);
+    let spec = tidegate_gateway::settings::read_gateway(name, bytes, &gateway::environment);
     let tls = spec.as_ref().ok().and_then(|spec| spec.tls.as_ref());
     if let Some(Err(wrong)) = tls.map(tidegate_gateway::check_certificate) {
         return refuse(
@@ -55,7 +57,7 @@ fn check_gateway(args: &CheckArgs, name: &str, bytes: &[u8]) -> Result<(), Failu
         );
     }
     if let Some(address) = spec.as_ref().ok().and_then(colliding_address) {
-        let why = format!("{address} is where the gateway listens; choose another port");
+        let why = format!("{address} is also the gateway's own address; choose another port");
         return refuse(args, CheckFinding { field: "management", ..CheckFinding::of_file(name, &why) });
     }
     match (spec, args.json) {
@@ -70,8 +72,8 @@ fn check_gateway(args: &CheckArgs, name: &str, bytes: &[u8]) -> Result<(), Failu
     }
 }
 
-/// Where the management port of a gateway would be, if the gateway listens there itself.
-fn colliding_address(spec: &file::GatewaySpec) -> Option<SocketAddr> {
+/// The management address, if it collides with the gateway's own.
+fn colliding_address(spec: &tidegate_gateway::settings::GatewaySpec) -> Option<SocketAddr> {
     let (listen, management) = (spec.server.listen, spec.management?);
     let overlaps =
         listen.ip() == management.ip() || listen.ip().is_unspecified() || management.ip().is_unspecified();
@@ -79,7 +81,7 @@ fn colliding_address(spec: &file::GatewaySpec) -> Option<SocketAddr> {
 }
 
 fn check_settings(args: &CheckArgs, name: &str, bytes: &[u8]) -> Result<(), Failure> {
-    let reading = file::read(name, bytes);
+    let reading = settings::read(name, bytes);
     let url = reading.as_ref().ok().and_then(|it| it.settings.store.url.as_ref());
     if let Some(Err(wrong)) = url.and_then(database) {
         return refuse(args, CheckFinding { field: "store.url", ..CheckFinding::of_file(name, &wrong) });
@@ -95,7 +97,7 @@ fn check_settings(args: &CheckArgs, name: &str, bytes: &[u8]) -> Result<(), Fail
     print_result(&ok_line(name, &reading.settings.all_limits()))
 }
 
-/// The one thing that is wrong with a file that can be read.
+/// Reports a single error of a readable file.
 fn refuse(args: &CheckArgs, finding: CheckFinding<'_>) -> Result<(), Failure> {
     let CheckFinding { file, field, message, .. } = finding;
     let message = format!("error: {file}: {field}: {message}\n1 error in {file}");
@@ -105,14 +107,14 @@ fn refuse(args: &CheckArgs, finding: CheckFinding<'_>) -> Result<(), Failure> {
     Err(Failure::BadInput(message))
 }
 
-/// Whether a URL of a database can be meant, if it is one: what a server would say that starts with it.
+/// Checks the URL of a PostgreSQL store, as a starting server does.
 fn database(url: &StoreUrl) -> Option<Result<(), String>> {
     let StoreUrl::Postgres(url) = url else { return None };
     Some(postgres_options(url).map(|_| ()).map_err(|wrong| wrong.to_string()))
 }
 
 fn print_schema() -> Result<(), Failure> {
-    print_result(&format!("{}\n", file::schema()))
+    print_result(&format!("{}\n", settings::schema()))
 }
 
 /// `3 limits`, `1 item`.
@@ -126,7 +128,7 @@ fn ok_line(name: &str, limits: &[LimitSpec]) -> String {
     format!("{name}: ok, {}, {}\n", counted(limits.len(), "limit"), counted(items, "item"))
 }
 
-/// The same for programs. The diagnostics are the result, so they go where results go.
+/// Prints the diagnostics as JSON on standard output.
 fn report(reading: Result<(&[LimitSpec], &Diagnostics), &Diagnostics>) -> Result<(), Failure> {
     let (limits, found) = match reading {
         Ok((limits, warnings)) => (limits, warnings),
@@ -149,7 +151,7 @@ fn answer_json(report: &CheckReport<'_>) -> Result<(), Failure> {
     print_result(&format!("{text}\n"))
 }
 
-/// The wire form of a check.
+/// The JSON report.
 #[derive(Default, Serialize)]
 struct CheckReport<'a> {
     ok: bool,
@@ -160,7 +162,7 @@ struct CheckReport<'a> {
 }
 
 impl<'a> CheckReport<'a> {
-    /// The report of a file that cannot be read at all; it has no place to point to.
+    /// The report of an unreadable file; the error has no line.
     fn unreadable(file: &'a str, message: &'a str) -> CheckReport<'a> {
         CheckReport::of_one(CheckFinding::of_file(file, message))
     }
@@ -170,7 +172,7 @@ impl<'a> CheckReport<'a> {
     }
 }
 
-/// The wire form of a diagnostic.
+/// The JSON form of a diagnostic.
 #[derive(Serialize)]
 struct CheckFinding<'a> {
     file: &'a str,
@@ -182,7 +184,7 @@ struct CheckFinding<'a> {
 }
 
 impl<'a> CheckFinding<'a> {
-    /// One that has no place in the file.
+    /// An error without a line.
     fn of_file(file: &'a str, message: &'a str) -> CheckFinding<'a> {
         CheckFinding { file, line: 0, column: 0, field: "", message, help: None }
     }

@@ -1,4 +1,4 @@
-//! `tidegate completions`: what a shell needs to complete our commands.
+//! `tidegate completions`: completion scripts for shells.
 
 use clap::CommandFactory;
 

@@ -1,15 +1,15 @@
-//! `tidegate cpu`: the average load of a processor, kept under a limit.
+//! `tidegate cpu`: keep the average CPU load under a limit.
 //!
 //! ```text
-//!   plan       pure arithmetic: what may be used from here on
-//!   run        the governor at work
-//!   simulate   a trace through the governor, as fast as it can be reckoned
-//!   status     how the budget stands, from the governor's journal
-//!   report     a picture of the same
+//!   plan       the remaining budget, from given numbers
+//!   run        the governor
+//!   simulate   a load trace through the governor
+//!   status     the state of the budget, from the governor's journal
+//!   report     a chart of the journal
 //! ```
 //!
-//! Nothing is reckoned here. Budgets are [`tidegate::budget`], the governor is [`tidegate_cpu`]; these commands read what people write, and
-//! write what people and programs read.
+//! The arithmetic is in [`tidegate::budget`], the governor in [`tidegate_cpu`]. These commands only parse input and
+//! format output.
 
 mod atomic_file;
 mod format;
@@ -25,7 +25,7 @@ mod trace;
 use crate::Failure;
 use crate::args::{CpuArgs, CpuCommand};
 
-/// Plans, simulates, or looks at what a governor has written.
+/// Runs a subcommand.
 pub(crate) fn run(args: &CpuArgs) -> Result<(), Failure> {
     match &args.command {
         CpuCommand::Plan(args) => plan::run(args),

@@ -1,5 +1,5 @@
-//! The decisions of a simulated day as JSON. The server's writer does it, so that both say the same; what is added is a memory
-//! for dates, because a day is millions of lines.
+//! Decisions of a simulation as JSON. The server's encoder writes them, so both outputs agree. A cache of formatted
+//! dates is added, because a simulation may have millions of lines.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use crate::instant;
 
 /// Writes decisions.
 #[derive(Debug, Default)]
-pub(crate) struct DecisionWriter {
+pub(crate) struct DecisionJsonWriter {
     instants: instant::InstantWriter,
 }
 
-impl DecisionWriter {
-    /// Appends the fields of a decision, from `"allowed"` to `"readings"`, without the braces around them.
+impl DecisionJsonWriter {
+    /// Appends the fields of a decision, from `"allowed"` to `"readings"`, without braces.
     pub(crate) fn write(&mut self, answer: &OrderReply, answers: &Replies, out: &mut Vec<u8>) {
         let verdict =
             match &answer.outcome {
@@ -29,8 +29,9 @@ impl DecisionWriter {
                     wait: Some((denied.wait, wait_time(denied.wait, answer.at))),
                 },
             };
-        let said = DecisionFields { verdict, degraded: answer.degraded, readings: answers.readings(answer) };
-        write_fields(&said, out, &mut |at, out| self.instants.write(at, out));
+        let decision =
+            DecisionFields { verdict, degraded: answer.degraded, readings: answers.readings(answer) };
+        write_fields(&decision, out, &mut |at, out| self.instants.write(at, out));
     }
 
     /// Appends an instant in quotes.
@@ -41,7 +42,7 @@ impl DecisionWriter {
     }
 }
 
-/// How long it takes, if it is a matter of time. A simulated store's tick is a nanosecond.
+/// The time to wait, if it is known. A tick of a simulated store is a nanosecond.
 fn wait_time(wait: Wait, decided_at: Timestamp) -> Option<Duration> {
     match wait {
         Wait::Until(until) => Some(Duration::from_nanos(until.since(decided_at).ticks())),

@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use tidegate::file::read_gateway;
 use tidegate_gateway::access_log::AccessLogFormat;
 use tidegate_gateway::reload::Reloader;
+use tidegate_gateway::settings::read_gateway;
 use tidegate_gateway::{AccessLogWriter, Gateway, GatewayError, GatewayOptions, management_api};
 
 use crate::args::{AccessLog, GatewayArgs};
@@ -79,7 +79,7 @@ fn serve(args: &GatewayArgs, mut signals: Signals) -> Result<(), Failure> {
         // The result is in the log.
         let _told = reloader.reload_now();
     }
-    tracing::info!("told to stop; finishing what is under way");
+    tracing::info!("stopping; active requests are completed");
     // A second signal aborts the drain. A third one exits at once, without writing the remaining log lines.
     let abort = gateway.abort_signal();
     let is_hurried = Arc::new(AtomicBool::new(false));
@@ -99,7 +99,7 @@ fn serve(args: &GatewayArgs, mut signals: Signals) -> Result<(), Failure> {
         access_log.finish(LAST_LINES);
     }
     if is_hurried.load(Ordering::Acquire) {
-        return Err(Failure::Failed("told to stop at once; not everything was finished".to_owned()));
+        return Err(Failure::Failed("stopped by a second signal; active requests were cut off".to_owned()));
     }
     Ok(())
 }

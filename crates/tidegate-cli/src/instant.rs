@@ -1,12 +1,11 @@
-//! Instants on the wire: read exactly, written short.
+//! Instants in text: parsed exactly, written short.
 //!
-//! An event says when it happened as RFC 3339 text or as a JSON number of seconds since the epoch. Both are read in
-//! integers, to the nanosecond; a binary float cannot hold `60.0000001` and is never asked to. What is finer than a
-//! nanosecond is refused unless the digits say nothing.
+//! An instant is RFC 3339 text or a JSON number of seconds since 1970. Both are parsed with integers, to the
+//! nanosecond: a binary float cannot hold `60.0000001`. Finer digits are refused unless they are zeros.
 //!
-//! Recorded days repeat themselves: almost every line has the date and the offset of the line before. [`InstantReader`] and
-//! [`InstantWriter`] remember dates, so that the calendar is consulted once a day and not once a line. What is *valid* is
-//! still decided in one place, [`tidegate::text::parse_instant`]; the memory only repeats its answers.
+//! Recorded events mostly share the date and offset of the previous line. [`InstantReader`] and [`InstantWriter`]
+//! cache dates, so that the calendar is consulted once per day. Validity is decided in one place, [`tidegate_config::text::parse_instant`];
+//! the cache only repeats its results.
 
 use std::time::Duration;
 
@@ -15,20 +14,20 @@ use tidegate_core::time::LAST_SECOND;
 
 use crate::json;
 
-/// A nanosecond is the tenth-to-the-minus-ninth.
+/// Decimals of a nanosecond.
 const NANO_DIGITS: i64 = 9;
-/// Where `HH:MM:SS` ends in RFC 3339.
+/// End of `HH:MM:SS` in RFC 3339.
 const TIME_END: usize = 19;
-/// Where the date ends, and its `T` begins.
+/// End of the date, where `T` begins.
 const DATE_END: usize = 10;
-/// The most bytes an offset has: `+08:00`.
+/// Longest offset: `+08:00`.
 const OFFSET_LEN: usize = 6;
 const SECONDS_A_DAY: u64 = 86_400;
 
-/// Reads instants.
+/// Parses instants.
 #[derive(Debug, Default)]
 pub(crate) struct InstantReader {
-    /// The last date and offset that were found valid, and where that midnight is, in seconds since the epoch.
+    /// The last valid date and offset, with its midnight in seconds since 1970.
     known: Option<Midnight>,
 }
 
@@ -40,7 +39,7 @@ struct Midnight {
 }
 
 impl InstantReader {
-    /// The instant that a JSON value says, or what is wrong with it and what is allowed.
+    /// Parses a JSON value.
     pub(crate) fn read(&mut self, value: &str) -> Result<Timestamp, String> {
         let since_epoch = match value.as_bytes().first() {
             Some(b'"') => self.read_text(value)?,
@@ -56,16 +55,16 @@ impl InstantReader {
         Tick::NANOSECOND.instant(since_epoch).ok_or_else(after)
     }
 
-    /// The instant of RFC 3339 text that has no quotes around it.
+    /// Parses RFC 3339 text without quotes.
     pub(crate) fn read_plain(&mut self, text: &str) -> Result<Timestamp, String> {
         let mut since_epoch = self.recall(text.as_bytes());
         if since_epoch.is_none() {
-            let instant = tidegate::text::parse_instant(text)?;
+            let instant = tidegate_config::text::parse_instant(text)?;
             self.known = Midnight::before(text.as_bytes(), instant);
             since_epoch = Some(instant);
         }
         let instant = since_epoch.and_then(|since_epoch| Tick::NANOSECOND.instant(since_epoch));
-        Ok(instant.expect("what could be read ends with the last second"))
+        Ok(instant.expect("parse_instant accepts no later second"))
     }
 
     fn read_text(&mut self, value: &str) -> Result<Duration, String> {
@@ -74,12 +73,12 @@ impl InstantReader {
             return Ok(known);
         }
         let text = json::text(value).ok_or("has an escape that is no character")?;
-        let instant = tidegate::text::parse_instant(&text)?;
+        let instant = tidegate_config::text::parse_instant(&text)?;
         self.known = if text == written { Midnight::before(written.as_bytes(), instant) } else { None };
         Ok(instant)
     }
 
-    /// The instant, if its date and its offset are those of the line before.
+    /// Computes the instant if date and offset are cached.
     fn recall(&self, text: &[u8]) -> Option<Duration> {
         let known = self.known.as_ref()?;
         let (date, rest) = text.split_at_checked(DATE_END)?;
@@ -101,7 +100,7 @@ impl InstantReader {
 }
 
 impl Midnight {
-    /// The midnight of a text that was found to mean this instant.
+    /// The midnight of a text with a known instant.
     fn before(text: &[u8], instant: Duration) -> Option<Midnight> {
         let utc = text.ends_with(b"Z") || text.ends_with(b"z");
         let offset = text.len().checked_sub(if utc { 1 } else { OFFSET_LEN })?;
@@ -114,27 +113,27 @@ impl Midnight {
     }
 }
 
-/// `T23:59:59` as a number of seconds.
+/// `T23:59:59` as seconds of the day.
 fn second_of_day(clock: &[u8]) -> Option<u32> {
     let &[b'T' | b't', h1, h2, b':', m1, m2, b':', s1, s2] = clock else { return None };
     let (hour, minute, second) = (number(&[h1, h2])?, number(&[m1, m2])?, number(&[s1, s2])?);
     (hour < 24 && minute < 60 && second < 60).then_some(hour * 3600 + minute * 60 + second)
 }
 
-/// Up to nine decimal digits.
+/// Parses up to nine decimal digits.
 fn number(digits: &[u8]) -> Option<u32> {
     digits.iter().try_fold(0_u32, |sum, b| b.is_ascii_digit().then(|| sum * 10 + u32::from(b - b'0')))
 }
 
-/// A JSON number of seconds since the epoch, exactly.
+/// Parses a JSON number of seconds since 1970, exactly.
 fn seconds(json: &str) -> Result<Duration, String> {
     let found = || shortened(json);
     let unsigned = json.strip_prefix('-').unwrap_or(json);
     let (mantissa, exponent) = unsigned.split_once(['e', 'E']).unwrap_or((unsigned, "0"));
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
     let shift: i64 =
-        exponent.parse().map_err(|_| format!("has an exponent that cannot be meant, found {}", found()))?;
-    // The digits before this position are nanoseconds, those behind it are finer.
+        exponent.parse().map_err(|_| format!("has an exponent out of range, found {}", found()))?;
+    // Digits before this position are nanoseconds or coarser; later digits are finer.
     let position =
         shift.saturating_add(i64::try_from(whole.len()).unwrap_or(i64::MAX)).saturating_add(NANO_DIGITS);
     let mut nanos = 0_u64;
@@ -167,10 +166,10 @@ fn shortened(text: &str) -> String {
     if text.len() <= LONGEST { text.to_owned() } else { format!("{}…", &text[..LONGEST]) }
 }
 
-/// Writes instants as RFC 3339 in UTC, with as many fractional digits as they need.
+/// Writes instants as RFC 3339 in UTC, with as many decimals as needed.
 #[derive(Debug)]
 pub(crate) struct InstantWriter {
-    /// Dates by their day since the epoch, in the slot of its last bits.
+    /// Formatted dates by day since 1970, in a direct-mapped cache.
     days: [(u64, [u8; DATE_END + 1]); InstantWriter::DAYS],
 }
 
@@ -183,15 +182,15 @@ impl Default for InstantWriter {
 impl InstantWriter {
     const DAYS: usize = 64;
 
-    /// Appends an instant, without quotes.
+    /// Appends an instant without quotes.
     pub(crate) fn write(&mut self, at: Timestamp, out: &mut Vec<u8>) {
         let (seconds, nanos) = (at.ticks() / 1_000_000_000, at.ticks() % 1_000_000_000);
         let of_day = seconds % SECONDS_A_DAY;
         out.extend_from_slice(self.date(seconds / SECONDS_A_DAY));
         let mut clock = *b"00:00:00";
-        for (place, part) in [(0, of_day / 3600), (3, of_day / 60 % 60), (6, of_day % 60)] {
-            clock[place] = digit(part / 10);
-            clock[place + 1] = digit(part % 10);
+        for (position, part) in [(0, of_day / 3600), (3, of_day / 60 % 60), (6, of_day % 60)] {
+            clock[position] = digit(part / 10);
+            clock[position + 1] = digit(part % 10);
         }
         out.extend_from_slice(&clock);
         if nanos != 0 {
@@ -209,7 +208,7 @@ impl InstantWriter {
     }
 }
 
-/// `2026-01-20T`: the date of a day since the epoch.
+/// `2026-01-20T`: the date of a day since 1970.
 fn date(day: u64) -> [u8; DATE_END + 1] {
     let second = i64::try_from(day * SECONDS_A_DAY).unwrap_or_default();
     let midnight = jiff::Timestamp::from_second(second).unwrap_or_default();
@@ -217,12 +216,12 @@ fn date(day: u64) -> [u8; DATE_END + 1] {
     text.as_bytes().try_into().unwrap_or(*b"0000-00-00T")
 }
 
-/// `.5`: billionths, such as a part of a second, in as few digits as they need.
+/// Appends billionths as a decimal fraction without trailing zeros: `.5`.
 pub(crate) fn fraction(mut nanos: u64, out: &mut Vec<u8>) {
     let start = out.len();
     out.extend_from_slice(b".000000000");
-    for place in (start + 1..out.len()).rev() {
-        out[place] = digit(nanos % 10);
+    for position in (start + 1..out.len()).rev() {
+        out[position] = digit(nanos % 10);
         nanos /= 10;
     }
     let zeros = out[start..].iter().rev().take_while(|&&b| b == b'0').count();
@@ -246,12 +245,12 @@ mod tests {
 
     #[track_caller]
     fn refuses(json: &str, why: &str) {
-        let found = InstantReader::default().read(json).expect_err("it should be refused");
+        let found = InstantReader::default().read(json).expect_err("an invalid instant");
         assert!(found.contains(why), "{json}: {found}");
     }
 
     #[test]
-    fn numbers_are_read_to_the_nanosecond() {
+    fn number_is_parsed_to_the_nanosecond() {
         check("0", 0);
         check("-0.0", 0);
         check("60.0000001", 60_000_000_100);
@@ -266,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_are_no_instant_are_refused() {
+    fn number_out_of_range_is_refused() {
         refuses("-1", "before 1970");
         refuses("-1e-9", "before 1970");
         refuses("0.0000000001", "finer than a nanosecond");
@@ -281,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_are_read_with_and_without_memory() {
+    fn text_is_parsed_with_and_without_cache() {
         check(r#""1970-01-01T00:00:00Z""#, 0);
         check(r#""1970-01-01T00:00:00.5+00:00""#, 500_000_000);
         check(r#""1970-01-01T08:00:00.000000001+08:00""#, 1);
@@ -289,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_remembered_date_decides_nothing_by_itself() {
+    fn invalid_time_on_a_cached_date_is_refused() {
         let mut reader = InstantReader::default();
         reader.read(r#""1970-01-01T09:00:00+08:00""#).expect("valid");
         for (text, why) in [
@@ -306,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn instants_are_written_with_the_digits_they_need() {
+    fn instant_is_written_without_trailing_zeros() {
         let mut writer = InstantWriter::default();
         for (nanos, text) in [
             (0, "1970-01-01T00:00:00Z"),

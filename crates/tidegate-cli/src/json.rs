@@ -1,7 +1,7 @@
-//! JSON as far as a stage in a pipe needs it: the fields of one object, as the text they were written in.
+//! A minimal JSON reader: the fields of one object as slices of the line.
 //!
-//! Nothing is built. A field's value is the slice of the line that it occupies, so that a number keeps all its digits
-//! and an echo is exact. The whole line is checked all the same: what a later stage could not read is not JSON here.
+//! Values are not converted, so numbers keep all digits and echoes are exact. The whole line is validated all the
+//! same.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,13 +9,13 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-/// Why a line is not JSON, and where: for people.
+/// Why and where a line is not JSON.
 pub(crate) type JsonError = String;
 
-/// Calls `see` with the name and the written value of every field of the object in `line`. `false` if the line is
-/// JSON but not an object.
+/// Calls `on_field` with the name and the raw value of every field of the object. Returns `false` if the line is JSON
+/// but not an object.
 pub(crate) fn fields<'a>(line: &'a str, on_field: impl FnMut(&str, &'a str)) -> Result<bool, JsonError> {
-    // Without its end, so that columns are those of the line.
+    // Without the line end, so that columns are those of the line.
     let line = line.trim_ascii_end();
     let is_object = line.trim_ascii_start().starts_with('{');
     let mut reader = serde_json::Deserializer::from_str(line);
@@ -27,7 +27,7 @@ pub(crate) fn fields<'a>(line: &'a str, on_field: impl FnMut(&str, &'a str)) -> 
     read.and_then(|()| reader.end()).map(|()| is_object).map_err(|error| json_error(&error))
 }
 
-/// The text that a JSON string means; `None` if the value is not a string, or not one that text can hold.
+/// The text of a JSON string; `None` if the value is not a string or has an invalid escape.
 pub(crate) fn text(json: &str) -> Option<Cow<'_, str>> {
     let inner = json.strip_prefix('"')?.strip_suffix('"')?;
     match memchr::memchr(b'\\', inner.as_bytes()) {
@@ -36,7 +36,7 @@ pub(crate) fn text(json: &str) -> Option<Cow<'_, str>> {
     }
 }
 
-/// What a JSON value is, in a message.
+/// The kind of a JSON value, for messages.
 pub(crate) fn kind(json: &str) -> &'static str {
     match json.as_bytes().first() {
         Some(b'"') => "text",
@@ -49,7 +49,7 @@ pub(crate) fn kind(json: &str) -> &'static str {
     }
 }
 
-/// A line is one line: its number is the caller's to say, the column is ours.
+/// The column of an error. The caller knows the line number.
 fn json_error(error: &serde_json::Error) -> JsonError {
     let text = error.to_string();
     let what = text.split(" at line ").next().unwrap_or(&text);
@@ -76,7 +76,7 @@ impl<'a, F: FnMut(&str, &'a str)> Visitor<'a> for FieldVisitor<F> {
     }
 }
 
-/// A field's name, borrowed if it is written as it is meant.
+/// A field name, borrowed if it has no escapes.
 struct FieldName;
 
 impl<'a> DeserializeSeed<'a> for FieldName {

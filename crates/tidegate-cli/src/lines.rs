@@ -1,48 +1,46 @@
-//! Lines out of a stream, as many at once as have arrived.
+//! Splits a stream into batches of lines.
 //!
-//! One read brings up to 256 KiB; all lines that are complete then are handed on together, and the rest waits for the
-//! next read. So a fast stream is handled in large batches and a slow one line by line, without a timer, and whoever
-//! writes once per batch has flushed whenever the input pauses.
+//! One read returns up to 256 KiB. All complete lines form a batch; the rest waits for the next read. So a fast
+//! stream is processed in large batches and a slow one line by line, without a timer.
 //!
-//! A line longer than [`LONGEST_LINE`] is not collected. It is handed on in parts, so that memory stays bounded
-//! whatever arrives.
+//! A line longer than [`LONGEST_LINE`] is returned in parts, so that memory stays bounded.
 
 use std::io::{self, Read};
 
-/// How much is read at once.
+/// Read size.
 const CHUNK: usize = 256 * 1024;
 
-/// The longest line that is looked at: 16 MiB, its end included.
+/// Longest line that is collected: 16 MiB with its end.
 pub(crate) const LONGEST_LINE: usize = 16 * 1024 * 1024;
 
-/// What comes next in a stream.
+/// The next batch. Reads only if the buffer has none.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum LineBatch<'a> {
     /// Whole lines with their ends. Only the last line of the stream may have none.
     Lines(&'a [u8]),
-    /// A part of a line that is too long; whether it is the first.
+    /// A part of a line that is too long.
     Overlong(&'a [u8], LinePart),
-    /// There is nothing more.
+    /// The end of the stream.
     End,
 }
 
-/// Which part of a line.
+/// Position of a part in its line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LinePart {
     First,
     Further,
 }
 
-/// Reads lines.
+/// Reads batches of lines.
 #[derive(Debug)]
 pub(crate) struct LineReader<R> {
     source: R,
     buffer: Vec<u8>,
-    /// How much of the buffer has been handed on.
+    /// Bytes of the buffer that were returned.
     consumed: usize,
-    /// How much of it is known to hold no line end, beyond what was handed on.
+    /// Bytes after those that are known to have no line end.
     searched: usize,
-    /// How much of it has been read into.
+    /// Bytes of the buffer that are filled.
     filled: usize,
     inside_overlong: bool,
     ended: bool,
@@ -77,7 +75,7 @@ impl<R: Read> LineReader<R> {
         }
     }
 
-    /// Where the next piece ends, if it is there, and which part of an overlong line it is.
+    /// The end of the next batch in the buffer, and the part if its line is too long.
     fn piece(&mut self) -> Option<(usize, Option<LinePart>)> {
         let unsearched = &self.buffer[self.searched..self.filled];
         if self.inside_overlong {
@@ -97,14 +95,14 @@ impl<R: Read> LineReader<R> {
         (self.ended && self.filled > self.consumed).then_some((self.filled, None))
     }
 
-    /// Reads once, behind what is not yet handed on.
+    /// Reads once, after moving unreturned bytes to the front.
     fn read(&mut self) -> io::Result<()> {
         self.buffer.copy_within(self.consumed..self.filled, 0);
         self.filled -= self.consumed;
         self.searched -= self.consumed;
         self.consumed = 0;
         if self.buffer.len() < self.filled + CHUNK {
-            // Doubling, so that a long line is copied a constant number of times.
+            // Doubling keeps the copying of a long line linear.
             self.buffer.resize((2 * self.filled).max(self.filled + CHUNK), 0);
         }
         match self.source.read(&mut self.buffer[self.filled..self.filled + CHUNK]) {
@@ -117,7 +115,7 @@ impl<R: Read> LineReader<R> {
     }
 }
 
-/// The lines of a piece, each with its end.
+/// The lines of a batch with their ends.
 pub(crate) fn split(piece: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut start = 0;
     let ends = memchr::memchr_iter(b'\n', piece).map(|at| at + 1);
@@ -125,12 +123,12 @@ pub(crate) fn split(piece: &[u8]) -> impl Iterator<Item = &[u8]> {
     ends.chain(rest).map(move |end| &piece[std::mem::replace(&mut start, end)..end])
 }
 
-/// A piece without what follows its last line end.
+/// A batch without an incomplete last line.
 pub(crate) fn whole(piece: &[u8]) -> &[u8] {
     &piece[..memchr::memrchr(b'\n', piece).map_or(0, |at| at + 1)]
 }
 
-/// Whether a line has nothing on it.
+/// Whether a line is blank.
 pub(crate) fn is_blank(line: &[u8]) -> bool {
     line.iter().all(u8::is_ascii_whitespace)
 }
@@ -139,10 +137,10 @@ pub(crate) fn is_blank(line: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    /// Gives out its pieces one read at a time.
-    struct Script(Vec<Vec<u8>>);
+    /// A source that returns one piece per read.
+    struct ScriptedReader(Vec<Vec<u8>>);
 
-    impl Read for Script {
+    impl Read for ScriptedReader {
         fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
             if self.0.is_empty() {
                 return Ok(0);
@@ -153,12 +151,12 @@ mod tests {
         }
     }
 
-    fn reader(reads: &[&str]) -> LineReader<Script> {
-        LineReader::new(Script(reads.iter().map(|read| read.as_bytes().to_vec()).collect()))
+    fn reader(reads: &[&str]) -> LineReader<ScriptedReader> {
+        LineReader::new(ScriptedReader(reads.iter().map(|read| read.as_bytes().to_vec()).collect()))
     }
 
     #[test]
-    fn whole_lines_are_handed_on_as_they_arrive() {
+    fn complete_lines_form_a_batch() {
         let mut lines = reader(&["a\nb\nc", "c\r\n", "d"]);
         assert_eq!(lines.next().unwrap(), LineBatch::Lines(b"a\nb\n"));
         assert_eq!(lines.next().unwrap(), LineBatch::Lines(b"cc\r\n"));
@@ -168,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_too_long_comes_in_parts_and_the_next_one_is_whole() {
+    fn overlong_line_is_returned_in_parts() {
         let mut reads = vec!["x".repeat(CHUNK); LONGEST_LINE / CHUNK];
         reads.extend(["y".into(), "yy".into(), "y\nz\nzz".into(), "z\n".into()]);
         let reads: Vec<&str> = reads.iter().map(String::as_str).collect();
@@ -184,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn splitting_keeps_the_ends() {
+    fn split_keeps_line_ends() {
         let lines: Vec<&[u8]> = split(b"a\r\n\nb").collect();
         assert_eq!(lines, [&b"a\r\n"[..], b"\n", b"b"]);
         assert_eq!(split(b"").count(), 0);

@@ -1,14 +1,13 @@
-//! The log: what happened, for people at a terminal or for programs, on standard error.
+//! The log on standard error, as text or as JSON.
 //!
-//! Text is one short line per event, with colour in a terminal and without in a pipe. JSON is one object per line: `timestamp` (RFC 3339, in
-//! UTC), `level`, `message`, the event's own fields beside them, and `target`, the part of the program that said it. A message is the
-//! name of an event and stays the same; what is particular is in the fields.
+//! Text is one short line per event, in color on a terminal. JSON is one object per line with `timestamp` (RFC 3339,
+//! UTC), `level`, `message`, the fields of the event, and `target`, the module. A message is a constant name;
+//! variable parts are fields.
 //!
-//! Decided: `--log-level` is about Tidegate. Of the libraries below only warnings and errors are told.
+//! `--log-level` applies to Tidegate's own events. Libraries log warnings and errors only.
 //!
-//! Decided: nobody waits for whoever reads the log; see [`nonblocking_writer`].
-//!
-//! Refused: log files, rotation, and a syntax of filters. Whoever runs a service has something that reads standard error.
+//! Logging never blocks; see [`nonblocking_writer`]. Log files, rotation and filter expressions are not supported:
+//! service managers collect standard error.
 
 mod nonblocking_writer;
 
@@ -16,7 +15,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use tidegate::file::Color;
+use tidegate_config::Color;
 use tracing::Subscriber;
 use tracing::level_filters::LevelFilter;
 use tracing_subscriber::filter::Targets;
@@ -28,39 +27,39 @@ use tracing_subscriber::{Layer, Registry};
 use crate::{Failure, color_of_stderr};
 use nonblocking_writer::NonblockingWriter;
 
-/// What the targets of Tidegate's own events begin with.
+/// Prefix of Tidegate's own targets.
 const OWN_TARGETS: &str = "tidegate";
 
-/// The flags of commands that log.
+/// The log arguments.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub(crate) struct LogArgs {
-    /// What the log on standard error looks like
+    /// Log format
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = LogFormat::Text)]
     pub(crate) log: LogFormat,
-    /// How much is logged
+    /// Log level
     #[arg(long, value_enum, value_name = "LEVEL", default_value_t = LogLevel::Info)]
     pub(crate) log_level: LogLevel,
 }
 
-/// What the log looks like.
+/// The format of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
-    /// Lines for people
+    /// One line per event
     Text,
-    /// An object per line
+    /// One JSON object per line
     Json,
 }
 
-/// How much is logged: this and everything above.
+/// The log level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogLevel {
-    /// Something does not work
+    /// Failures
     Error,
-    /// Something does not work as it should
+    /// Failures and warnings
     Warn,
-    /// What operators want to know
+    /// Also normal events
     Info,
-    /// Every connection
+    /// Also every connection
     Debug,
     /// Everything
     Trace,
@@ -78,7 +77,7 @@ impl From<LogLevel> for LevelFilter {
     }
 }
 
-/// From now on events are written to standard error. Once per process.
+/// Installs the log. Once per process.
 pub(crate) fn init(format: LogFormat, level: LogLevel) -> Result<(), Failure> {
     let writer = NonblockingWriter::over(std::io::stderr())
         .map_err(|error| Failure::Failed(format!("cannot start the log: {error}")))?;
@@ -88,20 +87,20 @@ pub(crate) fn init(format: LogFormat, level: LogLevel) -> Result<(), Failure> {
         .map_err(|error| Failure::Failed(format!("cannot start the log: {error}")))
 }
 
-/// What writes for this process, once there is a log.
+/// The log writer of this process.
 static WRITER: OnceLock<NonblockingWriter> = OnceLock::new();
 
-/// How long the end of the process waits for the rest of the log.
+/// Longest wait for pending lines at exit.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Waits until the log is written, if somebody reads it.
+/// Flushes the log within a time limit.
 pub(crate) fn finish() {
     if let Some(writer) = WRITER.get() {
         writer.finish(FLUSH_TIMEOUT);
     }
 }
 
-/// Writes events to a writer.
+/// Builds a subscriber that writes to a writer.
 fn subscriber<W>(
     format: LogFormat,
     level: LogLevel,
@@ -113,7 +112,7 @@ where
 {
     let own = LevelFilter::from(level);
     let others = own.min(LevelFilter::WARN);
-    // Whatever clients can make HTTP/2 complain of is theirs, and told otherwise.
+    // Warnings of the HTTP/2 library are caused by clients, and metrics count them.
     let of_clients = if own < LevelFilter::DEBUG { own.min(LevelFilter::ERROR) } else { others };
     let filter =
         Targets::new().with_default(others).with_target(OWN_TARGETS, own).with_target("h2", of_clients);
@@ -153,7 +152,7 @@ mod tests {
         }
     }
 
-    /// What is written while this happens.
+    /// The log of a closure.
     fn logged(format: LogFormat, level: LogLevel, color: Color, happening: impl FnOnce()) -> String {
         let buffer = SharedBuffer::default();
         let to = buffer.clone();
@@ -168,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_clients_make_http_complain_of_is_for_those_who_look_for_it() {
+    fn http2_warnings_are_logged_at_debug_level_only() {
         let complaint = || tracing::warn!(target: "h2::proto::streams", "a client reset too much");
         assert_eq!(logged(LogFormat::Text, LogLevel::Info, Color::Plain, complaint), "");
         assert!(logged(LogFormat::Text, LogLevel::Debug, Color::Plain, complaint).contains("reset too much"));
@@ -177,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_an_object_per_line() {
+    fn json_log_has_one_object_per_line() {
         let text = logged(LogFormat::Json, LogLevel::Info, Color::Plain, || {
             refused();
             tracing::warn!(key = "a\"\n\u{1b}[31mb", "odd");
@@ -194,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_a_line_with_colour_for_those_who_can_see_it() {
+    fn text_log_has_color_only_on_a_terminal() {
         let plain = logged(LogFormat::Text, LogLevel::Info, Color::Plain, refused);
         assert!(plain.ends_with(" INFO refused limit=\"login\" left_out=7\n"), "{plain:?}");
         assert!(!plain.contains('\u{1b}'), "{plain:?}");
@@ -203,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn levels_are_about_ourselves() {
+    fn level_applies_to_own_events() {
         let events = || {
             tracing::debug!(target: "tidegate_server::serve", "ours");
             tracing::info!(target: "hyper::proto", "theirs");

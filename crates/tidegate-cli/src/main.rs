@@ -1,7 +1,7 @@
-//! The `tidegate` binary: where doors and stores are put together.
+//! The `tidegate` binary: connects protocols and stores.
 //!
-//! Alone in the workspace it reads the environment and ends the process. Results go to standard output, words for
-//! people to standard error, and the exit code says which of five things happened; see [`Failure`].
+//! Only this crate reads the environment and exits the process. Results go to standard output, messages to standard
+//! error, and the exit code has the outcome; see [`Failure`].
 
 mod activity;
 mod args;
@@ -10,6 +10,7 @@ mod check;
 mod completions;
 mod cpu;
 mod decision;
+mod file_kind;
 mod gateway;
 mod instant;
 mod json;
@@ -32,24 +33,23 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
-use tidegate::file::{Color, LARGEST_FILE};
-use tidegate::text;
+use tidegate_config::text;
+use tidegate_config::{Color, LARGEST_FILE};
 
 use args::{CliArgs, CliCommand};
 
-/// Why a command did not do what it was asked. Success is 0; refused and unreachable belong to the commands that talk to a
-/// server.
+/// Why a command failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// Something went wrong that the input is not to blame for: exit code 1.
+    /// Failure that is not caused by the input: exit code 1.
     Failed(String),
-    /// The input, a file or an argument makes no sense: exit code 2.
+    /// Invalid input, file or argument: exit code 2.
     BadInput(String),
-    /// A server said no, and that is an answer, which was told: exit code 3.
+    /// The server refused; its decision was printed: exit code 3.
     Refused,
-    /// A server gave no answer: exit code 4.
+    /// The server did not answer: exit code 4.
     Unreachable(String),
-    /// A command that was run has ended with a code of its own, and said what it had to say.
+    /// A governed command ended with this code.
     Ended(u8),
 }
 
@@ -79,7 +79,7 @@ fn main() -> ExitCode {
     let args = match CliArgs::try_parse() {
         Ok(args) => args,
         Err(error) if error.exit_code() == 0 => {
-            // Nothing can be done for somebody who has closed the stream that would tell them.
+            // Nothing can be reported if the stream is closed.
             let _unread = error.print();
             return ExitCode::SUCCESS;
         }
@@ -116,29 +116,29 @@ fn main() -> ExitCode {
     }
 }
 
-/// What is told about arguments, without the passwords in them, wherever they were put.
+/// Removes passwords in arguments from a message.
 fn without_passwords_of_arguments(mut text: String) -> String {
     let mut before = String::new();
     for arg in std::env::args_os() {
         let arg = arg.to_string_lossy().into_owned();
         let (name, value) = arg.split_once('=').filter(|_| arg.starts_with("--")).unwrap_or((&before, &arg));
         let is_store = name == "--store";
-        let shown =
+        let concealed =
             if is_store { text::without_store_passwords(value) } else { text::without_passwords(value) };
-        if shown != value {
-            text = text.replace(value, &shown);
+        if concealed != value {
+            text = text.replace(value, &concealed);
         }
         before = arg;
     }
     text
 }
 
-/// Says something to people. If nobody listens, so be it.
+/// Prints a message to standard error. Errors are ignored.
 pub(crate) fn print_message(text: &str) {
     let _unheard = writeln!(io::stderr().lock(), "{}", text.trim_end());
 }
 
-/// Writes a result. A reader that has seen enough is no failure: `tidegate … | head -1` ends well.
+/// Prints a result to standard output. A closed pipe is no failure: `tidegate … | head -1` succeeds.
 pub(crate) fn print_result(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -147,19 +147,19 @@ pub(crate) fn print_result(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// The input cannot be read: if it is no input at all, the one who named it can help.
+/// A read error: bad input if the path is a directory, otherwise a failure.
 pub(crate) fn unreadable(name: &str, error: &io::Error) -> Failure {
     let why = format!("cannot read {name}: {error}");
     if error.kind() == io::ErrorKind::IsADirectory { Failure::BadInput(why) } else { Failure::Failed(why) }
 }
 
-/// Standard output cannot be written to.
+/// A write error of standard output.
 pub(crate) fn unwritable(error: &io::Error) -> Failure {
     Failure::Failed(format!("cannot write to standard output: {error}"))
 }
 
-/// The whole of a settings file, or of standard input for `-`, and its name in messages. Of one that is too large no more
-/// is read than it takes to know.
+/// Reads a settings file, or standard input for `-`, with its name for messages. Reads at most one byte more than the
+/// size limit.
 pub(crate) fn read_whole(path: &Path) -> Result<(String, Vec<u8>), Failure> {
     let name = if path == Path::new("-") { "stdin".to_owned() } else { path.display().to_string() };
     let most = LARGEST_FILE as u64 + 1;
@@ -173,7 +173,7 @@ pub(crate) fn read_whole(path: &Path) -> Result<(String, Vec<u8>), Failure> {
         .map_err(|error| Failure::BadInput(format!("cannot read {name}: {error}")))
 }
 
-/// Reads the settings of something that runs on: a file, so that it can be read again. A pipe would be waited for.
+/// Reads the settings file of a server. It must be a regular file, because it is read again on reload.
 pub(crate) fn read_settings(path: &Path) -> Result<(String, Vec<u8>), Failure> {
     if std::fs::metadata(path).is_ok_and(|it| !it.is_file()) {
         return Err(Failure::BadInput(format!("cannot read {}: it is not a file", path.display())));
@@ -181,7 +181,7 @@ pub(crate) fn read_settings(path: &Path) -> Result<(String, Vec<u8>), Failure> {
     read_whole(path)
 }
 
-/// Colour for people who look at a terminal and have not asked for none.
+/// Color for terminals, unless `NO_COLOR` is set.
 #[expect(clippy::disallowed_methods, reason = "this is the crate that reads the environment")]
 pub(crate) fn color_of_stderr() -> Color {
     let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());

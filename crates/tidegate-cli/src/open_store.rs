@@ -1,4 +1,4 @@
-//! The store that a server keeps its counts in, opened by its name.
+//! Opens the store of a server.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -6,25 +6,25 @@ use std::time::{Duration, Instant};
 
 use tidegate::clock::SystemClock;
 use tidegate::store::{LimitStore, Memory, MemoryStore};
-use tidegate::text::StoreUrl;
 use tidegate_disk::wal::PreviousRun;
 use tidegate_disk::{DiskOptions, DiskStore, RecoveryReport};
 use tidegate_postgres::{OpenError, PostgresStore};
+use tidegate_server::settings::StoreUrl;
 
 use crate::remote::client::environment;
 use crate::store::open_failure;
 use crate::{Failure, print_message};
 
-/// Where counts are kept unless somebody says otherwise.
+/// Default directory of the disk store.
 pub(crate) const DEFAULT_DIRECTORY: &str = "./tidegate-data";
 
-/// Where a password may be that is not in the URL, as `libpq` has it.
+/// The variable with the database password, as in `libpq`.
 const PASSWORD: &str = "PGPASSWORD";
 
-/// How long a recovery may take before people are told how far it is.
+/// Interval of progress messages during recovery.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A store that is open.
+/// An open store.
 pub(crate) enum OpenStore {
     Memory(Arc<MemoryStore>),
     Disk(Arc<DiskStore>),
@@ -32,7 +32,7 @@ pub(crate) enum OpenStore {
 }
 
 impl OpenStore {
-    /// Opens the store of this name, the usual one if there is none, with this much memory for its rows.
+    /// Opens the store of this URL or the default one, with this much memory for rows.
     pub(crate) fn open(url: Option<&StoreUrl>, bytes: Option<u64>) -> Result<OpenStore, Failure> {
         let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok());
         match url {
@@ -55,7 +55,7 @@ impl OpenStore {
         }
     }
 
-    /// What the ready line calls it.
+    /// Name in the ready line.
     pub(crate) fn kind(&self) -> &'static str {
         match self {
             OpenStore::Memory(_) => "memory",
@@ -64,7 +64,7 @@ impl OpenStore {
         }
     }
 
-    /// Writes down what is to be found next time.
+    /// Closes the store cleanly.
     pub(crate) fn stop(&self) -> Result<(), Failure> {
         match self {
             OpenStore::Memory(_) => Ok(()),
@@ -75,7 +75,7 @@ impl OpenStore {
             OpenStore::Disk(store) => store.stop().map_err(|error| {
                 Failure::Failed(format!(
                     "the store was not stopped cleanly: {error}\n\
-                     Nothing that was answered is lost; the next start recovers as after a crash."
+                     No acknowledged decision is lost; the next start recovers as after a crash."
                 ))
             }),
         }
@@ -83,8 +83,8 @@ impl OpenStore {
 }
 
 fn open_disk(folder: &Path, bytes: Option<usize>) -> Result<OpenStore, Failure> {
-    let usual = DiskOptions::default();
-    let options = DiskOptions { capacity_bytes: bytes.unwrap_or(usual.capacity_bytes), ..usual };
+    let default = DiskOptions::default();
+    let options = DiskOptions { capacity_bytes: bytes.unwrap_or(default.capacity_bytes), ..default };
     let mut progress = RecoveryProgress::new();
     let opened = DiskStore::open(folder, Arc::new(SystemClock::new()), options, &mut |read, total| {
         progress.log_recovery(read, total);
@@ -97,7 +97,7 @@ fn open_disk(folder: &Path, bytes: Option<usize>) -> Result<OpenStore, Failure> 
 fn open_postgres(url: &str) -> Result<OpenStore, Failure> {
     let mut options = postgres_options(url)?;
     if let Some(password) = environment(PASSWORD)? {
-        options = options.or_password(&password);
+        options = options.with_default_password(&password);
     }
     let store = PostgresStore::open(options).map_err(|error| match error {
         OpenError::Url(_) => Failure::BadInput(error.to_string()),
@@ -107,13 +107,13 @@ fn open_postgres(url: &str) -> Result<OpenStore, Failure> {
     Ok(OpenStore::Postgres(Arc::new(store)))
 }
 
-/// Reads the URL of a database.
-pub(crate) fn postgres_options(url: &str) -> Result<tidegate_postgres::Options, Failure> {
-    let read = tidegate_postgres::Options::parse(url).map_err(OpenError::Url);
+/// Parses a PostgreSQL URL.
+pub(crate) fn postgres_options(url: &str) -> Result<tidegate_postgres::PostgresOptions, Failure> {
+    let read = tidegate_postgres::PostgresOptions::parse(url).map_err(OpenError::Url);
     read.map_err(|error| Failure::BadInput(error.to_string()))
 }
 
-/// What is worth knowing about a start.
+/// Logs how the store was found.
 fn log_recovery(recovery: &RecoveryReport) {
     let RecoveryReport { read_bytes, cut_bytes, records, took, .. } = *recovery;
     let took = took.as_millis();
@@ -134,21 +134,21 @@ fn log_recovery(recovery: &RecoveryReport) {
     }
 }
 
-/// Tells how far a long recovery is.
+/// Reports the progress of a long recovery.
 struct RecoveryProgress {
-    began: Instant,
+    started_at: Instant,
     reported_seconds: u128,
 }
 
 impl RecoveryProgress {
-    #[expect(clippy::disallowed_methods, reason = "people wait by the wall clock")]
+    #[expect(clippy::disallowed_methods, reason = "progress messages follow real time")]
     fn new() -> RecoveryProgress {
-        RecoveryProgress { began: Instant::now(), reported_seconds: 0 }
+        RecoveryProgress { started_at: Instant::now(), reported_seconds: 0 }
     }
 
-    /// Once a second, after the first.
+    /// Reports once per second.
     fn log_recovery(&mut self, read: u64, total: u64) {
-        let seconds = self.began.elapsed().as_millis() / PROGRESS_INTERVAL.as_millis();
+        let seconds = self.started_at.elapsed().as_millis() / PROGRESS_INTERVAL.as_millis();
         if seconds > self.reported_seconds {
             self.reported_seconds = seconds;
             let percent = (u128::from(read) * 100).checked_div(u128::from(total)).unwrap_or(100);

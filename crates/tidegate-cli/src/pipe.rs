@@ -1,11 +1,10 @@
-//! `tidegate pipe`: a throttle between two programs, document 001 as a filter.
+//! `tidegate pipe`: throttles a stream of JSON lines between two programs.
 //!
-//! Lines of JSON come in; those that the rules of [`tidegate::stream`] admit go out, byte for byte and in order; the
-//! rest are dropped. All lines that one read brings are decided as one batch, at one reading of the clock, and written
-//! with one write.
+//! Lines that the rules of [`tidegate::stream`] admit are written unchanged and in order; the rest is dropped. All
+//! lines of one read are decided as one batch, at one reading of the clock, and written with one write.
 //!
-//! A line that is not JSON, or has no time where one is needed, is an *error*: it is neither passed nor dropped in the
-//! statistics, whatever `--on-error` does with it.
+//! A line that is not JSON, or has no valid time where one is needed, is an error. Statistics count it neither as
+//! passed nor as dropped, whatever `--on-error` does with it.
 
 mod message;
 mod stats;
@@ -34,10 +33,10 @@ use crate::{Failure, print_message, unreadable, unwritable};
 use message::{FieldPaths, MessageReader, PipeMessage};
 use stats::{LineFate, PipeStats};
 
-/// The limit's id.
+/// Id of the limit.
 const LIMIT: &str = "pipe";
 
-/// Copies standard input to standard output as far as the limits allow.
+/// Copies standard input to standard output within the limits.
 pub(crate) fn run(args: &PipeArgs) -> Result<(), Failure> {
     let mut filter = PipeFilter::new(args)?;
     let failed = |error| unreadable("standard input", &error);
@@ -46,7 +45,7 @@ pub(crate) fn run(args: &PipeArgs) -> Result<(), Failure> {
     let mut input = lines::LineReader::new(input);
     loop {
         let written = match input.next().map_err(failed)? {
-            // A line that was being written when somebody said stop is not a line.
+            // A partial line at a stop signal is not processed.
             LineBatch::Lines(piece) if stopped() => filter.pass(lines::whole(piece)),
             LineBatch::Lines(piece) => filter.pass(piece),
             LineBatch::Overlong(piece, part) => filter.skip(piece, part),
@@ -65,30 +64,30 @@ pub(crate) fn run(args: &PipeArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Why lines did not get out.
+/// Why output failed.
 enum PipeWriteError {
-    /// The output was closed: somebody has seen enough.
+    /// The reader has closed the pipe.
     OutputClosed,
     Failed(Failure),
 }
 
-/// The limit, its store, and where lines go.
+/// The limit, its store, and the outputs.
 struct PipeFilter {
     store: MapStore,
-    /// The clock of a recording; `None` if it is now.
+    /// The clock of a replay; `None` for real time.
     recorded: Option<Arc<ManualClock>>,
     wall: SystemClock,
     reader: MessageReader,
     on_error: OnError,
     verbose: bool,
-    /// Whether statistics will be written at the end.
+    /// Whether statistics are printed at the end.
     prints_stats: bool,
-    /// Whether a message that goes back in time was told of.
+    /// Whether a step back in time was reported.
     has_gone_back: bool,
     stats: PipeStats,
     out: PipeOutput,
     drops: Option<PipeOutput>,
-    // Reused from batch to batch.
+    // Reused between batches.
     answers: Replies,
     fates: Vec<LineFate>,
 }
@@ -125,9 +124,9 @@ impl PipeFilter {
         })
     }
 
-    /// Decides whole lines and passes those that are admitted.
+    /// Decides and writes a batch of whole lines.
     fn pass(&mut self, piece: &[u8]) -> Result<(), PipeWriteError> {
-        let began = self.wall.now();
+        let started_at = self.wall.now();
         let lines: Vec<PipeLine<'_>> = lines::split(piece)
             .filter(|line| !lines::is_blank(line))
             .map(|text| PipeLine { text, message: self.reader.read(text) })
@@ -143,12 +142,12 @@ impl PipeFilter {
         }
         self.fates = fates;
         let written = self.flush();
-        self.stats.spent(self.wall.now().since(began));
+        self.stats.spent(self.wall.now().since(started_at));
         written
     }
 
-    /// Says what is wrong with the first line that cannot be judged. A stream of them is not answered with a stream of
-    /// words, but losing every message to a misspelt field is not done in silence either.
+    /// Reports the first invalid line; later ones are only counted. So a misspelled field is noticed without a flood
+    /// of messages.
     fn report_first_error(&mut self, lines: &[PipeLine<'_>]) {
         if self.stats.errors() == 0
             && let Some((index, why)) =
@@ -166,14 +165,14 @@ impl PipeFilter {
         self.report(number, &format!("{why}; {done}, and further errors are only counted"));
     }
 
-    /// Says something about a message, unless programs are to find nothing but the statistics.
+    /// Reports about a message, unless `--stats` is given without `--verbose`.
     fn report(&self, number: u64, what: &str) {
         if self.verbose || !self.prints_stats {
             print_message(&format!("pipe: message {number}: {what}"));
         }
     }
 
-    /// Handles a line that is too long to be looked at: an error, whose bytes pass or not as they come.
+    /// Handles a part of a line that is too long. It is an error; its bytes pass or not.
     fn skip(&mut self, piece: &[u8], part: LinePart) -> Result<(), PipeWriteError> {
         if part == LinePart::First {
             if self.stats.errors() == 0 {
@@ -185,7 +184,7 @@ impl PipeFilter {
         self.flush()
     }
 
-    /// Fills `fates` with what becomes of every message, in their order.
+    /// Fills `fates` with the outcome of every message, in order.
     fn decide(&mut self, lines: &[PipeLine<'_>]) {
         let messages = || lines.iter().filter_map(|line| line.message.as_ref().ok());
         let asks: Vec<Ask<'_>> =
@@ -195,10 +194,10 @@ impl PipeFilter {
         self.fates.clear();
         let Some(clock) = self.recorded.clone() else { return self.submit(&orders) };
         self.report_first_step_back(lines, clock.now());
-        let (mut rest, mut looked) = (&*orders, 0);
+        let (mut rest, mut prefetched) = (&*orders, 0);
         let mut times = messages().map(|message| message.at).peekable();
         while let Some(time) = times.next() {
-            // A message from the past is decided at the latest time seen, together with what came then.
+            // A message from the past is decided at the latest time seen.
             let latest = time.max(clock.now());
             let mut run = 1;
             while times.next_if(|&next| next <= latest).is_some() {
@@ -206,8 +205,8 @@ impl PipeFilter {
             }
             clock.set(latest);
             let done = orders.len() - rest.len();
-            if looked <= done {
-                looked = done + LOOK_AHEAD;
+            if prefetched <= done {
+                prefetched = done + LOOK_AHEAD;
                 self.store.look_ahead(asks[done..].iter().take(LOOK_AHEAD).copied());
             }
             let (now, later) = rest.split_at(run);
@@ -216,7 +215,7 @@ impl PipeFilter {
         }
     }
 
-    /// Says which message is the first that goes back in time.
+    /// Reports the first message that goes back in time.
     fn report_first_step_back(&mut self, lines: &[PipeLine<'_>], mut latest: Timestamp) {
         if self.has_gone_back {
             return;
@@ -250,7 +249,7 @@ impl PipeFilter {
                 if let Some(drops) = &mut self.drops {
                     drops.push(text);
                     if !text.ends_with(b"\n") {
-                        // The last line of this stream is not the last line of the file.
+                        // The last line of the input needs a line end in the file.
                         drops.push(b"\n");
                     }
                 }
@@ -275,7 +274,7 @@ impl PipeFilter {
         Ok(())
     }
 
-    /// How many messages the window holds, and of how many users.
+    /// Number of messages in the window, and of active users.
     fn current(&self) -> (u64, usize) {
         let usage = self.store.usage(LIMIT, None).now().ok();
         let count = usage.and_then(|usage| usage.items.first().map(|item| item.current_count));
@@ -283,13 +282,13 @@ impl PipeFilter {
     }
 }
 
-/// A line, and what it says if it can be read.
+/// A line and its parsed message.
 struct PipeLine<'a> {
     text: &'a [u8],
     message: Result<PipeMessage<'a>, String>,
 }
 
-/// Whether a file is the one that standard input is read from.
+/// Whether a file is the one that standard input reads.
 fn is_standard_input(file: &File) -> bool {
     let input = io::stdin().as_fd().try_clone_to_owned().map(File::from).and_then(|input| input.metadata());
     match (file.metadata(), input) {
@@ -298,7 +297,7 @@ fn is_standard_input(file: &File) -> bool {
     }
 }
 
-/// A file that is written to once per batch.
+/// An output, written once per batch.
 struct PipeOutput {
     name: String,
     to: File,
@@ -316,7 +315,7 @@ impl PipeOutput {
         let refuse = |error| Failure::BadInput(format!("--drops: cannot open {name}: {error}"));
         let to = OpenOptions::new().create(true).append(true).open(path).map_err(refuse)?;
         if is_standard_input(&to) {
-            let why = format!("--drops: {name} is also the input; what is dropped would be read again");
+            let why = format!("--drops: {name} is also the input; dropped lines would be read again");
             return Err(Failure::BadInput(why));
         }
         Ok(PipeOutput { name, to, waiting: Vec::new() })

@@ -1,16 +1,16 @@
-//! The commands that talk to a server.
+//! Commands that talk to a server.
 //!
 //! ```text
-//!   arguments ──▶ a request ──▶ server ──▶ an answer ──▶ words for people, or the server's own JSON
-//!                    │                        └─ problem ──▶ what is wrong, what to do, which exit code
-//!                    └─ limits are read from a file here, so that what is wrong has a line and a column
+//!   arguments ──▶ request ──▶ server ──▶ reply ──▶ text, or the server's own JSON
+//!                    │                     └─ problem ──▶ message, advice, exit code
+//!                    └─ limits in files are parsed here, so that errors have a line and a column
 //! ```
 //!
-//! Decided: blocking, one request after another; a command asks one thing and ends. `--json` is what the server wrote, to
-//! the byte, so that programs need to know one wire and not two.
+//! Requests are blocking, one per command. `--json` prints the server's reply byte for byte, so that programs need
+//! one format only.
 //!
-//! Refused: a token as a flag, because everybody on a machine can see what is typed; following redirects, because a
-//! question that is repeated elsewhere as another method is another question.
+//! There is no flag for a token, because command lines are visible to all users of a machine. Redirects are not
+//! followed, because they may change the method of a request.
 
 mod acquire;
 pub(crate) mod ask;

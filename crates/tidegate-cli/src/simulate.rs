@@ -1,10 +1,10 @@
-//! `tidegate simulate`: the same engine on a recorded or an invented day.
+//! `tidegate simulate`: the engine on recorded or made-up events.
 //!
-//! Events come in, decisions go out, and the only clock is the events' own, so a day takes as long as its decisions.
-//! Runs are repeatable to the byte: the store's secret is fixed, and nothing depends on how the input arrives.
+//! The events are the only clock, so a day takes as long as its decisions. Runs are reproducible to the byte: the
+//! store's secret is fixed, and the output does not depend on how the input arrives.
 //!
-//! Two threads share the work. One reads and understands batches of lines, the other decides and writes them. Between
-//! them is a short queue of batches; used ones travel back and are filled again.
+//! Two threads share the work. One reads and parses batches of lines, the other decides and writes them. A short
+//! queue connects them; used batches are recycled.
 //!
 //! ```text
 //!   input ──▶ read, parse ══ batch ══▶ decide, write ──▶ output
@@ -12,7 +12,7 @@
 //!                  └════ empty batch ═══════┘
 //! ```
 //!
-//! Time does not go back. An event earlier than the latest one seen is decided at the latest, and its line says so in
+//! Time does not go back. An event before the latest one is decided at the latest time, and its line has
 //! `decided_at`.
 
 mod batch;
@@ -27,8 +27,8 @@ use std::path::Path;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 
-use tidegate::file;
 use tidegate::model::LimitSpec;
+use tidegate_server::settings;
 
 use crate::args::SimulateArgs;
 use crate::{Failure, color_of_stderr, print_message, read_whole, stoppable_input, unwritable};
@@ -36,10 +36,10 @@ use crate::{Failure, color_of_stderr, print_message, read_whole, stoppable_input
 use batch::{BatchEnd, EventBatch, EventReader};
 use simulated_store::SimulatedStore;
 
-/// How many batches wait between the threads.
+/// Batches in the queue.
 const QUEUED_BATCHES: usize = 4;
 
-/// Runs the events through the limits.
+/// Runs the simulation.
 pub(crate) fn run(args: &SimulateArgs) -> Result<(), Failure> {
     if args.limits == Path::new("-") && args.input.is_none() {
         let why = "--limits - and the events cannot both be read from standard input; give --input FILE";
@@ -53,7 +53,7 @@ pub(crate) fn run(args: &SimulateArgs) -> Result<(), Failure> {
     let (full, batches) = mpsc::sync_channel::<EventBatch>(QUEUED_BATCHES);
     let (empty, empties) = mpsc::channel::<EventBatch>();
     let mut parser = EventReader::new(name.clone(), input);
-    // Not joined: if the output is closed first, it may wait for input that never comes, and ends with the process.
+    // Not joined: after the output is closed the thread may wait for input until the process ends.
     let reading = thread::Builder::new().name("reading".to_owned()).spawn(move || {
         let mut more = true;
         while more {
@@ -70,14 +70,14 @@ pub(crate) fn run(args: &SimulateArgs) -> Result<(), Failure> {
 fn read_limits(path: &Path) -> Result<Vec<LimitSpec>, Failure> {
     let (name, bytes) = read_whole(path)?;
     let reading =
-        file::read(&name, &bytes).map_err(|wrong| Failure::BadInput(wrong.render(color_of_stderr())))?;
+        settings::read(&name, &bytes).map_err(|wrong| Failure::BadInput(wrong.render(color_of_stderr())))?;
     if !reading.warnings.is_empty() {
         print_message(&reading.warnings.render(color_of_stderr()));
     }
     Ok(reading.settings.all_limits())
 }
 
-/// The events and what to call them.
+/// Opens the events, with their name for messages.
 fn open(path: Option<&Path>) -> Result<(String, File), Failure> {
     let name = path.map_or("stdin".to_owned(), |path| path.display().to_string());
     let file = match path {
@@ -88,13 +88,13 @@ fn open(path: Option<&Path>) -> Result<(String, File), Failure> {
     file.map(|file| (name.clone(), file)).map_err(refuse)
 }
 
-/// Where decisions go, and whether a summary follows them.
+/// The output, and whether a summary is written.
 struct DecisionOutput {
     to: File,
     summary: bool,
 }
 
-/// Whether somebody still reads.
+/// Whether the output is still open.
 #[derive(PartialEq, Eq)]
 enum OutputState {
     Some,
@@ -111,7 +111,7 @@ impl DecisionOutput {
     }
 }
 
-/// Decides batch after batch, until one is the last.
+/// Decides batches until the last one.
 fn decide(
     store: &mut SimulatedStore,
     name: &str,
@@ -135,11 +135,11 @@ fn decide(
         match end {
             Some(BatchEnd::Input) => return Ok(()),
             Some(BatchEnd::Failed(failure)) => return Err(failure),
-            // The other thread may have ended; then nobody needs the batch.
+            // The reader may have ended; then the batch is not needed.
             None => drop(empty.send(batch)),
         }
     }
     Err(Failure::Failed(
-        "reading the events ended without a word; this is a defect, please report it".to_owned(),
+        "the reader thread ended unexpectedly; this is a defect, please report it".to_owned(),
     ))
 }

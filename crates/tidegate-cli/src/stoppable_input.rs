@@ -1,10 +1,10 @@
-//! Being told to stop, while waiting for input.
+//! Standard input that ends on SIGTERM or SIGINT.
 //!
-//! SIGTERM and SIGINT make the input end: what has been read is finished, flushed and accounted for, and the command
-//! ends as it does at the end of a file. A second signal ends it at once.
+//! After a signal the data read so far is processed and flushed, as at the end of a file. A second signal exits at
+//! once.
 //!
-//! A signal handler may do next to nothing, so it writes one byte into a socket, and a read waits for the input and
-//! for that socket together.
+//! A signal handler may do very little. It writes one byte to a socket, and each read polls the input and that
+//! socket.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -16,10 +16,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rustix::event::{PollFd, PollFlags, poll};
 use signal_hook::consts::{SIGINT, SIGTERM};
 
-/// The exit code of a second signal: failed, because something read was not finished.
+/// Exit code after a second signal: 1, because input was left unprocessed.
 const SECOND_SIGNAL_CODE: i32 = 1;
 
-/// Standard input, until somebody says stop.
+/// Standard input until a stop signal.
 #[derive(Debug)]
 pub(crate) struct StoppableInput {
     source: File,
@@ -28,13 +28,13 @@ pub(crate) struct StoppableInput {
 }
 
 impl StoppableInput {
-    /// Standard input; from here on signals end it instead of the process.
+    /// Opens standard input and installs the signal handlers.
     pub(crate) fn stdin() -> io::Result<StoppableInput> {
         let source = File::from(io::stdin().as_fd().try_clone_to_owned()?);
         let (stop, signal_end) = UnixStream::pair()?;
         let stop_requested = Arc::new(AtomicBool::new(false));
         for signal in [SIGTERM, SIGINT] {
-            // In this order: the first signal finds nothing asked, and then asks.
+            // Order matters: on the first signal the flag is still false, so it is set and the process goes on.
             signal_hook::flag::register_conditional_shutdown(
                 signal,
                 SECOND_SIGNAL_CODE,
@@ -46,7 +46,7 @@ impl StoppableInput {
         Ok(StoppableInput { source, stop, stop_requested })
     }
 
-    /// Tells, now and later, whether somebody has said stop.
+    /// A function that tells whether a signal has arrived.
     pub(crate) fn stopped(&self) -> impl Fn() -> bool + use<> {
         let stop_requested = Arc::clone(&self.stop_requested);
         move || stop_requested.load(Ordering::Relaxed)
@@ -70,7 +70,7 @@ impl Read for StoppableInput {
     }
 }
 
-/// Writes everything, also to a pipe that somebody has set not to block.
+/// Writes all bytes, also to a non-blocking pipe.
 pub(crate) fn write_all(mut to: &File, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
         match io::Write::write(&mut to, bytes) {

@@ -1,16 +1,15 @@
-//! `tidegate store`: looking at a directory that a server keeps everything in, and copying it.
+//! `tidegate store`: verify, dump and back up the data directory of a server.
 //!
 //! ```text
-//!   verify   every byte and every record, as a start would read them; what is wrong, and where
-//!   dump     the records, one per line
-//!   backup   the newest snapshot and the log on top of it, as far as they are whole
+//!   verify   reads every byte and record as a start would; reports damage and its position
+//!   dump     prints the records, one per line
+//!   backup   copies the newest snapshot and the log after it, as far as they are intact
 //! ```
 //!
-//! Nothing is written into the directory and no lock is taken, so a server may run on it meanwhile.
+//! The directory is only read and no lock is taken, so a server may be running on it.
 //!
-//! Decided: ids of leases are never shown whole, in JSON neither. Whoever has one can give the lease back.
-//!
-//! Refused: a repair. Whatever could be left out to make a damaged store open again would sell something twice.
+//! Lease ids are never shown in full, in JSON neither, because a full id permits a release. There is no repair:
+//! leaving out damaged records would grant units twice.
 
 mod dump;
 mod limit_names;
@@ -31,12 +30,12 @@ use crate::bench::number::{counted, grouped};
 use crate::instant::InstantWriter;
 use crate::{Failure, print_result};
 
-/// What makes a directory a store.
+/// The file that identifies a store.
 const IDENTITY: &str = "identity";
-/// What the names of the other files of a store begin with.
+/// Name prefixes of the other files of a store.
 const OURS: [&str; 2] = ["log-", "snapshot-"];
 
-/// Looks at a store, or copies it.
+/// Runs a subcommand.
 pub(crate) fn run(args: &StoreArgs) -> Result<(), Failure> {
     match &args.command {
         StoreCommand::Verify(args) => verify::run(args),
@@ -45,7 +44,7 @@ pub(crate) fn run(args: &StoreArgs) -> Result<(), Failure> {
     }
 }
 
-/// A directory that is a store, or what is left of one.
+/// Opens a directory that is a store or a remainder of one.
 fn open(folder: &Path) -> Result<RealDirectory, Failure> {
     let files = RealDirectory::open(folder).map_err(|error| refused(folder, error))?;
     let names = files.list().map_err(|error| refused(folder, error))?;
@@ -57,7 +56,7 @@ fn open(folder: &Path) -> Result<RealDirectory, Failure> {
     Err(Failure::BadInput(why.to_string()))
 }
 
-/// Why a directory cannot be looked at.
+/// The failure of an unreadable directory.
 fn refused(folder: &Path, error: io::Error) -> Failure {
     let place = folder.display().to_string();
     if error.kind() == ErrorKind::NotFound {
@@ -66,10 +65,10 @@ fn refused(folder: &Path, error: io::Error) -> Failure {
     open_failure(&OpenError::of_disk(&place, error))
 }
 
-/// Whether it is the asker's to mend, or the disk's.
+/// Classifies an open error as bad input or as a disk failure.
 pub(crate) fn open_failure(error: &OpenError) -> Failure {
     match error {
-        // A name that leads nowhere, or to something else, is no fault of the disk.
+        // A wrong path is not a disk failure.
         OpenError::Disk { error: of_disk, .. }
             if !matches!(
                 of_disk.kind(),
@@ -97,7 +96,7 @@ fn backup(args: &BackupArgs) -> Result<(), Failure> {
     if is_inside(&args.to, &args.folder) {
         let (to, folder) = (path_text(&args.to), path_text(&args.folder));
         return Err(Failure::BadInput(format!(
-            "{to} is inside of {folder}, which is to be copied; nothing was touched; choose a directory elsewhere"
+            "{to} is inside {folder}, the directory to copy; nothing was changed; choose a directory elsewhere"
         )));
     }
     let to = RealDirectory::create(&args.to)
@@ -118,7 +117,7 @@ fn backup(args: &BackupArgs) -> Result<(), Failure> {
     ))
 }
 
-/// Whether a path, which need not be there yet, leads into a directory.
+/// Whether a path, which may not exist yet, is inside a directory.
 fn is_inside(path: &Path, folder: &Path) -> bool {
     let Ok(folder) = folder.canonicalize() else { return false };
     if let Ok(path) = path.canonicalize() {
@@ -133,7 +132,7 @@ fn path_text(folder: &Path) -> String {
     folder.display().to_string()
 }
 
-/// An instant as people and programs read it.
+/// An instant as RFC 3339.
 fn instant(at: Timestamp) -> String {
     let mut out = Vec::new();
     InstantWriter::default().write(at, &mut out);
@@ -149,7 +148,7 @@ fn digits(bytes: &[u8]) -> String {
     })
 }
 
-/// A JSON object and the end of its line.
+/// A JSON object with a line end.
 pub(crate) fn as_line<T: Serialize>(reply: &T) -> String {
     let mut line = serde_json::to_string(reply).expect("names and numbers are JSON");
     line.push('\n');

@@ -1,11 +1,11 @@
-//! Pictures: SVG files without anything from elsewhere, which say themselves how they look on light and on dark ground.
+//! Self-contained SVG charts with styles for light and dark backgrounds.
 
-/// A picture, as far as it is drawn.
+/// An SVG file under construction.
 #[derive(Debug)]
 pub(crate) struct SvgCanvas(String);
 
 impl SvgCanvas {
-    /// A picture of this width and height.
+    /// Begins a chart of this width and height.
     pub(crate) fn open([width, height]: [u32; 2], title: &str, style: &str) -> SvgCanvas {
         let title = escaped(title);
         SvgCanvas(format!(
@@ -15,13 +15,13 @@ impl SvgCanvas {
         ))
     }
 
-    /// The whole file.
+    /// Ends the file.
     pub(crate) fn close(mut self) -> String {
         self.0.push_str("</svg>\n");
         self.0
     }
 
-    /// An element as it is.
+    /// Appends an element.
     pub(crate) fn put(&mut self, element: &str) {
         self.0.push_str(element);
     }
@@ -43,13 +43,13 @@ impl SvgCanvas {
         ));
     }
 
-    /// A path, by its commands.
+    /// Appends a path.
     pub(crate) fn path(&mut self, class: &str, commands: &str) {
         self.put(&format!("<path class=\"{class}\" d=\"{commands}\"/>\n"));
     }
 }
 
-/// Text that is text inside of a file that is not.
+/// Escapes text for XML.
 pub(crate) fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for letter in text.chars() {

@@ -1,28 +1,28 @@
-//! `tidegate token new`: a secret for whoever asks, and what the server must know of it.
+//! `tidegate token new`: creates a secret for a client, and the entry for the server's settings.
 //!
-//! The secret is shown once and kept nowhere. The lines for the settings file are read back before they are shown, so that
-//! what is shown can be used.
+//! The secret is printed once and stored nowhere. The entry is parsed before it is printed, so that it is known to be
+//! valid.
 
 use serde_json::{Value, json};
-use tidegate::file;
+use tidegate_server::settings;
 use tidegate_server::tokens::NewToken;
 
 use crate::args::{NewTokenArgs, TokenArgs, TokenCommand};
 use crate::{Failure, print_result};
 
-/// How many digits of its hash name a token that nobody named.
+/// Digits of the hash in a default name.
 const NAME_DIGITS: usize = 8;
 
-/// Makes a token.
+/// Creates a token.
 pub(crate) fn run(args: &TokenArgs) -> Result<(), Failure> {
     let TokenCommand::New(args) = &args.command;
     let token = NewToken::generate().map_err(|error| Failure::Failed(error.to_string()))?;
-    let shown = TokenEntry::new(args, &token);
-    shown.read_back()?;
-    print_result(&if args.json { shown.json(&token.secret) } else { shown.text(&token.secret) })
+    let entry = TokenEntry::new(args, &token);
+    entry.read_back()?;
+    print_result(&if args.json { entry.json(&token.secret) } else { entry.text(&token.secret) })
 }
 
-/// What the settings file is to know.
+/// The entry for the settings file.
 struct TokenEntry<'a> {
     name: String,
     sha256: &'a str,
@@ -37,7 +37,7 @@ impl<'a> TokenEntry<'a> {
         TokenEntry { name, sha256: &token.sha256, role: args.role.role().word(), prefix: &args.prefix }
     }
 
-    /// The section for the settings file.
+    /// The entry as YAML.
     fn section(&self) -> String {
         let prefix =
             if self.prefix.is_empty() { String::new() } else { format!(", prefix: {}", scalar(self.prefix)) };
@@ -49,7 +49,7 @@ impl<'a> TokenEntry<'a> {
     }
 
     fn read_back(&self) -> Result<(), Failure> {
-        let Err(wrong) = file::read("the new lines", self.section().as_bytes()) else { return Ok(()) };
+        let Err(wrong) = settings::read("the new lines", self.section().as_bytes()) else { return Ok(()) };
         let why: Vec<_> = wrong.iter().map(|found| format!("{}: {}", found.field, found.message)).collect();
         Err(Failure::BadInput(why.join("\n")))
     }
@@ -57,8 +57,8 @@ impl<'a> TokenEntry<'a> {
     fn text(&self, secret: &str) -> String {
         let section = self.section();
         format!(
-            "The token, for whoever asks, as TIDEGATE_TOKEN; it is shown this once:\n\n{secret}\n\n\
-             For the server's settings file, which knows it by its hash:\n\n{section}"
+            "The token for the client, as TIDEGATE_TOKEN; it is shown only once:\n\n{secret}\n\n\
+             The entry for the server's settings file, with the hash of the token:\n\n{section}"
         )
     }
 
@@ -69,7 +69,7 @@ impl<'a> TokenEntry<'a> {
     }
 }
 
-/// Text as YAML: as it is if it can only be that text, else in quotes.
+/// Text as a YAML scalar, quoted if it could mean something else.
 fn scalar(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "._/-".contains(c);
     let is_word = text.starts_with(|c: char| c.is_ascii_alphabetic()) && text.chars().all(plain);
@@ -85,9 +85,9 @@ fn scalar(text: &str) -> String {
 mod tests {
     use super::*;
     use clap::Parser;
-    use tidegate::file::{Role, TokenSpec};
+    use tidegate_server::settings::{Role, TokenSpec};
 
-    /// What is typed behind `tidegate token new`, by itself.
+    /// The arguments of `tidegate token new`.
     #[derive(Parser)]
     struct Typed {
         #[command(flatten)]
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lines_say_what_was_asked_for() {
+    fn entry_has_the_given_name_role_and_prefix() {
         let token = NewToken { secret: "s".to_owned(), sha256: "ab".repeat(32) };
         for (name, prefix) in
             [("shop", "shop/"), ("Ada's: #1 {}", ":a"), ("null", ""), ("海\u{e9}\"\\", "7"), ("-", "-")]
@@ -103,7 +103,7 @@ mod tests {
             let typed = ["new", "--role=read", &format!("--name={name}"), &format!("--prefix={prefix}")];
             let args = Typed::parse_from(typed).args;
             let section = TokenEntry::new(&args, &token).section();
-            let read = file::read("it", section.as_bytes()).expect("a section");
+            let read = settings::read("it", section.as_bytes()).expect("a section");
             let meant = TokenSpec {
                 name: name.to_owned(),
                 sha256: token.sha256.clone(),

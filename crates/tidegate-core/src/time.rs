@@ -53,6 +53,20 @@ impl Timestamp {
     }
 }
 
+/// The units of a duration in text and their milliseconds, the smallest first.
+pub const DURATION_UNITS: [(&str, u64); 5] =
+    [("ms", 1), ("s", 1000), ("m", 60_000), ("h", 3_600_000), ("d", 24 * 3_600_000)];
+
+/// A duration as settings files write it: in the largest unit of which it is a whole number, such as `90m`. Less than a
+/// millisecond is cut off.
+pub fn format_duration(duration: Duration) -> String {
+    let milliseconds = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+    let fits = |scale: &u64| milliseconds.is_multiple_of(*scale);
+    let largest = DURATION_UNITS.iter().rev().find(|(_, scale)| fits(scale));
+    let (unit, scale) = largest.unwrap_or(&DURATION_UNITS[0]);
+    format!("{}{unit}", milliseconds / scale)
+}
+
 /// A length of time in ticks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Span(u64);

@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use tidegate::budget::{BudgetStatus, Quota, Rate};
-use tidegate::text::shown_decimal;
+use tidegate_config::text::shown_decimal;
 use tidegate_core::Timestamp;
 
 use crate::governor::Risk;

@@ -1,12 +1,17 @@
 //! Settings: what a file and arguments say, made whole.
 
+mod schema;
+mod spec;
+
 use std::fmt;
 use std::time::Duration;
 
 use tidegate::budget::{BudgetTerms, Rate, Share, Unobserved};
-use tidegate::file::{CpuSpec, TimeSlot};
 use tidegate_core::Zone;
 use tidegate_core::calendar::{MAX_SCHEDULED_WINDOW, MIN_SCHEDULED_WINDOW, WindowSchedule};
+
+pub use schema::CPU;
+pub use spec::{CpuFlaw, CpuSpec, TimeSlot, read_cpu, read_cpu_below};
 
 /// The share of the quota that is taken off unless somebody says otherwise: one percent.
 const USUAL_RESERVE: u64 = 10_000_000;
@@ -107,7 +112,7 @@ impl Settings {
 
     /// What the slots allow at a time of day.
     pub fn slot_ceiling(&self, minute: u16) -> Option<Rate> {
-        let time = tidegate::text::TimeOfDay::from_minutes(minute);
+        let time = tidegate_config::text::TimeOfDay::from_minutes(minute);
         self.slots.iter().filter(|slot| slot.covers(time)).map(|slot| slot.ceiling).min()
     }
 }

@@ -3,7 +3,7 @@
 //! A level with no value, `-1` or `inherit` defers to the next level; `0` and `unlimited` are values. The two per-client
 //! fields cascade independently. `maxQps` and `maxConnections` do not cascade: each applies at its own level.
 
-use tidegate::file::gateway::Allowance;
+use crate::settings::Allowance;
 use tidegate::model::Capacity;
 
 /// The level at which a client's rule is configured.

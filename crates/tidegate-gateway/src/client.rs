@@ -12,8 +12,8 @@ mod proxy_header;
 
 use std::net::IpAddr;
 
+use crate::settings::{GatewayServer, Network};
 use arrayvec::ArrayVec;
-use tidegate::file::gateway::{GatewayServer, Network};
 
 pub use proxy_header::{MAX_V1_BYTES, MAX_V2_BYTES, ProxyHeader, ProxyHeaderError, parse_proxy_header};
 

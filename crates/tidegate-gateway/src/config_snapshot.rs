@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::settings::GatewaySpec;
+use crate::settings::Route;
 use hashbrown::HashMap;
-use tidegate::file::GatewaySpec;
-use tidegate::file::gateway::Route;
 use tokio_rustls::TlsAcceptor;
 
 use crate::client::ClientResolver;

@@ -26,7 +26,7 @@ pub(crate) enum Interruption {
 
 /// What a connection is doing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Activity {
+pub(crate) enum ConnectionActivity {
     /// Waiting for a request; the connection may be closed.
     Idle,
     /// Processing something that should be completed.
@@ -72,8 +72,8 @@ impl ConnectionDeadline {
     }
 
     /// Whether to stop waiting.
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>, activity: Activity) -> Poll<Interruption> {
-        if activity == Activity::Idle && self.shutdown.is_triggered() {
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>, activity: ConnectionActivity) -> Poll<Interruption> {
+        if activity == ConnectionActivity::Idle && self.shutdown.is_triggered() {
             return Poll::Ready(Interruption::ShuttingDown);
         }
         if self.is_armed && !self.timer.is_elapsed() {
@@ -81,7 +81,7 @@ impl ConnectionDeadline {
         }
         if !self.has_seen_shutdown && self.shutdown_signal.as_mut().poll(cx).is_ready() {
             self.has_seen_shutdown = true;
-            if activity == Activity::Idle {
+            if activity == ConnectionActivity::Idle {
                 return Poll::Ready(Interruption::ShuttingDown);
             }
         }
@@ -91,8 +91,8 @@ impl ConnectionDeadline {
                 return Poll::Ready(Interruption::TimedOut);
             }
             let next = match activity {
-                Activity::Idle => self.expires_at,
-                Activity::Busy => self.expires_at.min(now + REARM_INTERVAL),
+                ConnectionActivity::Idle => self.expires_at,
+                ConnectionActivity::Busy => self.expires_at.min(now + REARM_INTERVAL),
             };
             self.timer.as_mut().reset(next);
         }

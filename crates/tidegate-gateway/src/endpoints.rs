@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tidegate::file::gateway::{self as file, Balance, Probe};
+use crate::settings::{self as file, Balance, Probe};
 
 /// How long an endpoint is avoided after a failed connect.
 pub const CONNECT_COOLDOWN: Duration = Duration::from_secs(1);

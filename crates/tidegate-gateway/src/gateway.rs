@@ -9,9 +9,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::settings::GatewaySpec;
 use tidegate::catalog::ApplyError;
 use tidegate::clock::{Clock, SystemClock};
-use tidegate::file::GatewaySpec;
 use tidegate::store::Memory;
 use tidegate_net::{Shutdown, listen};
 use tokio::sync::Notify;
@@ -23,7 +23,7 @@ use crate::limits::{MAX_CLIENTS, RateLimitManager, ReloadSummary};
 use crate::metrics::GatewayMetrics;
 use crate::reload::{Environment, Reloader};
 use crate::tls::{self, TlsError};
-use crate::worker::{self, ConnectionEnd};
+use crate::worker::{self, ClientConnectionEnd};
 
 /// The maximum number of connections that receive a rejection at the same time. Further ones are closed
 /// without a response.
@@ -256,8 +256,12 @@ impl GatewayState {
     }
 
     /// How to record a request that is dropped before it completes.
-    pub(crate) fn abandon_reason(&self) -> ConnectionEnd {
-        if self.abort.is_triggered() { ConnectionEnd::ShuttingDown } else { ConnectionEnd::ClientClosed }
+    pub(crate) fn abandon_reason(&self) -> ClientConnectionEnd {
+        if self.abort.is_triggered() {
+            ClientConnectionEnd::ShuttingDown
+        } else {
+            ClientConnectionEnd::ClientClosed
+        }
     }
 
     /// Reserves a slot for a connection. `None` if the maximum is reached.

@@ -26,8 +26,8 @@ use crate::http2;
 use crate::limits::LimitRefusal;
 use crate::local_reply::LocalReply;
 use crate::request_log::{RequestRecord, RequestSummary};
-use crate::wire::request_head::{RequestHead, header_storage};
-use crate::worker::{ConnectionEnd, GatewayWorker};
+use crate::wire::request_head::{Http1RequestHead, header_storage};
+use crate::worker::{ClientConnectionEnd, GatewayWorker};
 
 /// The HTTP/2 connection preface.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -118,7 +118,7 @@ pub(crate) async fn serve_connection(
     mut stream: TcpStream,
     address: SocketAddr,
     worker: &Arc<GatewayWorker>,
-) -> ConnectionEnd {
+) -> ClientConnectionEnd {
     let config = worker.config();
     let mut peer = address.ip().to_canonical();
     let mut arrived = ReadBuffer::default();
@@ -126,8 +126,8 @@ pub(crate) async fn serve_connection(
         let header = read_proxy_header(&mut stream, &mut arrived);
         match timeout(config.spec.server.header_timeout, header).await {
             Ok(Some(source)) => peer = source.unwrap_or(peer),
-            Ok(None) => return ConnectionEnd::Protocol,
-            Err(_) => return ConnectionEnd::SlowHead,
+            Ok(None) => return ClientConnectionEnd::Protocol,
+            Err(_) => return ClientConnectionEnd::SlowHead,
         }
     }
     // A trusted proxy carries several clients, and a named client is known only with its request.
@@ -149,8 +149,8 @@ pub(crate) async fn serve_connection(
         timeout(config.spec.server.header_timeout, acceptor.accept(PrefixedStream::new(arrived, stream)));
     let stream = match tls_handshake.await {
         Ok(Ok(stream)) => stream,
-        Ok(Err(_)) => return ConnectionEnd::Protocol,
-        Err(_) => return ConnectionEnd::SlowHead,
+        Ok(Err(_)) => return ClientConnectionEnd::Protocol,
+        Err(_) => return ClientConnectionEnd::SlowHead,
     };
     drop(config);
     let is_http2 = stream.get_ref().1.alpn_protocol() == Some(ALPN_HTTP2);
@@ -170,7 +170,11 @@ pub(crate) async fn serve_connection(
 }
 
 /// Serves a plaintext connection as HTTP/1 or HTTP/2, depending on its first bytes.
-async fn serve_plaintext(stream: TcpStream, arrived: ReadBuffer, client: ClientConnection) -> ConnectionEnd {
+async fn serve_plaintext(
+    stream: TcpStream,
+    arrived: ReadBuffer,
+    client: ClientConnection,
+) -> ClientConnectionEnd {
     let mut stream = stream;
     let mut arrived = arrived;
     match detect_http2(&mut stream, &mut arrived, &client).await {
@@ -185,7 +189,7 @@ async fn detect_http2(
     stream: &mut TcpStream,
     arrived: &mut ReadBuffer,
     client: &ClientConnection,
-) -> Result<bool, ConnectionEnd> {
+) -> Result<bool, ClientConnectionEnd> {
     let (idle, header) = {
         let config = client.worker.config();
         (config.spec.server.idle_timeout, config.spec.server.header_timeout)
@@ -193,9 +197,9 @@ async fn detect_http2(
     // The complete preface must arrive within the header timeout.
     let mut head_deadline: Option<Instant> = None;
     loop {
-        let parsed = arrived.filled();
-        let length = parsed.len().min(PREFACE.len());
-        if parsed[..length] != PREFACE[..length] {
+        let prefix = arrived.filled();
+        let length = prefix.len().min(PREFACE.len());
+        if prefix[..length] != PREFACE[..length] {
             return Ok(false);
         }
         if length == PREFACE.len() {
@@ -219,13 +223,13 @@ async fn detect_http2(
         let filled = tokio::select! {
             biased;
             filled = timeout_at(due, more) => filled,
-            () = shutdown => return Err(ConnectionEnd::ShuttingDown),
+            () = shutdown => return Err(ClientConnectionEnd::ShuttingDown),
         };
         match filled {
-            Ok(Ok(0) | Err(_)) => return Err(ConnectionEnd::ClientClosed),
+            Ok(Ok(0) | Err(_)) => return Err(ClientConnectionEnd::ClientClosed),
             Ok(Ok(_)) => {}
-            Err(_) if arrived.is_empty() => return Err(ConnectionEnd::Idle),
-            Err(_) => return Err(ConnectionEnd::SlowHead),
+            Err(_) if arrived.is_empty() => return Err(ClientConnectionEnd::Idle),
+            Err(_) => return Err(ClientConnectionEnd::SlowHead),
         }
     }
 }
@@ -256,10 +260,10 @@ async fn reject_connection<S: ClientStream>(
     worker: &Arc<GatewayWorker>,
     refusal: LimitRefusal,
     is_http2: bool,
-) -> ConnectionEnd {
+) -> ClientConnectionEnd {
     worker.metrics.count_refused_connection();
     worker.metrics.count_client_request(ClientKey::of_address(peer).as_bytes(), true);
-    let Some(_slot) = worker.state.reserve_rejection_slot() else { return ConnectionEnd::Refused };
+    let Some(_slot) = worker.state.reserve_rejection_slot() else { return ClientConnectionEnd::Refused };
     let reply = LocalReply::Refused(refusal);
     let started = worker.now();
     let rejection = async {
@@ -274,7 +278,7 @@ async fn reject_connection<S: ClientStream>(
                 return;
             }
             let mut storage = header_storage();
-            let parsed = RequestHead::read(arrived.filled(), &mut storage);
+            let parsed = Http1RequestHead::read(arrived.filled(), &mut storage);
             let may_be_http2 = PREFACE.starts_with(arrived.filled());
             if !matches!(parsed, Ok(None)) && !may_be_http2 || arrived.is_full() {
                 let head = parsed.ok().flatten();
@@ -298,7 +302,7 @@ async fn reject_connection<S: ClientStream>(
         }
     };
     let _in_time = timeout(REJECTION_TIMEOUT, rejection).await;
-    ConnectionEnd::Refused
+    ClientConnectionEnd::Refused
 }
 
 #[cfg(test)]
@@ -308,7 +312,7 @@ mod tests {
     /// The future is most of the memory of an idle connection, apart from socket buffers.
     #[test]
     fn plaintext_connection_future_is_below_6_kib() {
-        fn size<A, F: Future<Output = ConnectionEnd>>(_: impl FnOnce(A) -> F) -> usize {
+        fn size<A, F: Future<Output = ClientConnectionEnd>>(_: impl FnOnce(A) -> F) -> usize {
             size_of::<F>()
         }
         let size_of_future = size(|(stream, arrived, client)| serve_plaintext(stream, arrived, client));

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::settings::Probe;
 use hashbrown::HashMap;
-use tidegate::file::gateway::Probe;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, timeout};
 
 use crate::endpoints::{UpstreamBackend, UpstreamEndpoint};
 use crate::upstream::connect;
 use crate::wire::request_head::header_storage;
-use crate::wire::response_head::ResponseHead;
+use crate::wire::response_head::Http1ResponseHead;
 use crate::worker::GatewayWorker;
 
 /// How often the schedule is checked.
@@ -84,7 +84,7 @@ async fn responds_healthy(endpoint: &UpstreamEndpoint, probe: &Probe) -> bool {
             _ => return false,
         }
         let mut storage = header_storage();
-        match ResponseHead::read(&received, &mut storage, false) {
+        match Http1ResponseHead::read(&received, &mut storage, false) {
             Ok(Some(reply)) => return matches!(reply.status, 200..=399),
             Ok(None) if received.len() < MAX_RESPONSE_BYTES => {}
             _ => return false,

@@ -26,7 +26,7 @@ use crate::client::{MAX_NAME_BYTES, NAMED, V4, V6};
 pub const CAPACITY: usize = 256;
 
 /// The maximum length of a key.
-const LONGEST: usize = MAX_NAME_BYTES + 1;
+const MAX_KEY_BYTES: usize = MAX_NAME_BYTES + 1;
 
 /// The sketch of one worker.
 #[derive(Debug, Clone)]
@@ -43,7 +43,7 @@ pub struct TopClients {
 
 #[derive(Debug, Clone, Default)]
 struct TrackedClient {
-    client: ArrayVec<u8, LONGEST>,
+    client: ArrayVec<u8, MAX_KEY_BYTES>,
     hash: u64,
     /// The position in the heap.
     heap_index: usize,
@@ -106,7 +106,7 @@ impl TopClients {
 
     /// Records a request of a client. Bytes beyond the maximum key length are ignored.
     pub fn record(&mut self, client: &[u8], refused: bool) {
-        let client = &client[..client.len().min(LONGEST)];
+        let client = &client[..client.len().min(MAX_KEY_BYTES)];
         let hash = self.hasher.hash_one(client);
         let known = self.table.find(hash, |slot| self.tracked[*slot].client[..] == *client);
         let slot = match known {
@@ -126,11 +126,11 @@ impl TopClients {
         let untracked_max = &mut self.untracked_max;
         self.tracked.retain_mut(|slot| {
             slot.halve();
-            let is_left = slot.observed() > 0 || slot.error > 1;
-            if !is_left {
+            let is_kept = slot.observed() > 0 || slot.error > 1;
+            if !is_kept {
                 *untracked_max = slot.error.max(*untracked_max);
             }
-            is_left
+            is_kept
         });
         self.table.clear();
         self.heap.clear();
@@ -216,7 +216,7 @@ impl TopClients {
     }
 }
 
-/// Merges the sketches of all workers and returns up to `most` clients, hottest first.
+/// Merges the sketches of all workers and returns up to `max` clients, hottest first.
 pub fn merge_top_clients<'h>(
     all: impl IntoIterator<Item = &'h TopClients>,
     max: usize,

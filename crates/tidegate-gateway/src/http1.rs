@@ -1,7 +1,7 @@
 //! HTTP/1 connections: requests one after the other, each forwarded to an endpoint and its response back.
 //!
 //! ```text
-//!   client ──▶ input ──▶ RequestHead ──▶ route, limits ──▶ Http1Exchange ──▶ response_out ──▶ client
+//!   client ──▶ input ──▶ Http1RequestHead ──▶ route, limits ──▶ Http1Exchange ──▶ response_out ──▶ client
 //!                                             │                 ▲ │                ▲
 //!                                             │                 │ ▼                │
 //!                                             │               endpoint             │
@@ -25,7 +25,7 @@ use tokio::time::{Instant, timeout};
 use crate::buffers::{BUFFER_SIZE, ReadBuffer, WriteBuffer};
 use crate::client_connection::ClientConnection;
 use crate::config_snapshot::{ConfigSnapshot, RouteTarget};
-use crate::deadline::{Activity, ConnectionDeadline, Interruption};
+use crate::deadline::{ConnectionActivity, ConnectionDeadline, Interruption};
 use crate::endpoints::UpstreamEndpoint;
 use crate::handshake::ClientStream;
 use crate::local_reply::LocalReply;
@@ -34,8 +34,8 @@ use crate::request_log::{RequestRecord, RequestSummary, TransferProgress};
 use crate::upstream::{classify_connect_error, connect};
 use crate::wire::MAX_HEAD_BYTES;
 use crate::wire::body::{BodyDecoder, BodyFraming};
-use crate::wire::request_head::{RequestHead, header_storage};
-use crate::worker::ConnectionEnd;
+use crate::wire::request_head::{Http1RequestHead, header_storage};
+use crate::worker::ClientConnectionEnd;
 use exchange::{ExchangeEnd, ExchangeError, Http1Exchange};
 
 /// The maximum size of an unwanted body that is read and discarded to keep the connection open.
@@ -48,21 +48,21 @@ pub(crate) const SHUTDOWN_GRACE: Duration = Duration::from_millis(500);
 pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A request that is admitted and will be forwarded.
-#[expect(clippy::struct_excessive_bools, reason = "each is another word of the request")]
+#[expect(clippy::struct_excessive_bools, reason = "independent properties of a request")]
 struct RoutedRequest {
     config: Arc<ConfigSnapshot>,
     target: Arc<RouteTarget>,
     framing: BodyFraming,
     is_head_request: bool,
-    is_repeatable: bool,
+    is_idempotent: bool,
     keeps_alive: bool,
     minor: u8,
-    upgrades: bool,
+    wants_upgrade: bool,
     expects_continue: bool,
 }
 
 /// The result of parsing the received bytes.
-enum ParsedRequest {
+enum Http1ParseResult {
     /// The head is incomplete.
     Incomplete,
     Routed(RoutedRequest),
@@ -107,7 +107,7 @@ pub(crate) async fn serve<S: ClientStream>(
     stream: S,
     arrived: ReadBuffer,
     client: ClientConnection,
-) -> ConnectionEnd {
+) -> ClientConnectionEnd {
     let idle = client.worker.config().spec.server.idle_timeout;
     let deadline = ConnectionDeadline::new(&client.worker.state.shutdown, Instant::now(), idle);
     let (response_out, request_out) = (WriteBuffer::default(), WriteBuffer::default());
@@ -144,16 +144,16 @@ pub(crate) async fn serve<S: ClientStream>(
 
 impl<S: ClientStream> Http1Connection<S> {
     /// Waits for the next request to forward. Answers requests with local replies on the way.
-    async fn next_request(&mut self) -> Result<RoutedRequest, ConnectionEnd> {
+    async fn next_request(&mut self) -> Result<RoutedRequest, ClientConnectionEnd> {
         loop {
-            let parsed = if self.can_parse() { self.parse_request() } else { ParsedRequest::Incomplete };
+            let parsed = if self.can_parse() { self.parse_request() } else { Http1ParseResult::Incomplete };
             match parsed {
-                ParsedRequest::Routed(request) => return Ok(request),
-                ParsedRequest::Incomplete if self.input.is_full() => self.input.grow(MAX_HEAD_BYTES),
+                Http1ParseResult::Routed(request) => return Ok(request),
+                Http1ParseResult::Incomplete if self.input.is_full() => self.input.grow(MAX_HEAD_BYTES),
                 // Pipelined replies are collected and flushed before waiting for more input.
-                ParsedRequest::Incomplete if !self.response_out.is_empty() => self.flush().await?,
-                ParsedRequest::Incomplete => self.read_more().await?,
-                ParsedRequest::Reply { reply, is_head_request, framing, keep_alive } => {
+                Http1ParseResult::Incomplete if !self.response_out.is_empty() => self.flush().await?,
+                Http1ParseResult::Incomplete => self.read_more().await?,
+                Http1ParseResult::Reply { reply, is_head_request, framing, keep_alive } => {
                     self.send_reply(reply, is_head_request, framing, keep_alive).await?;
                 }
             }
@@ -163,39 +163,42 @@ impl<S: ClientStream> Http1Connection<S> {
     /// Whether parsing can make progress. An incomplete head can only become complete with a line feed.
     fn can_parse(&self) -> bool {
         let arrived = self.input.filled();
-        let news = arrived.get(self.scanned..).unwrap_or(arrived);
-        !arrived.is_empty() && (!self.has_partial_head || news.contains(&b'\n') || self.input.is_full())
+        let unscanned = arrived.get(self.scanned..).unwrap_or(arrived);
+        !arrived.is_empty() && (!self.has_partial_head || unscanned.contains(&b'\n') || self.input.is_full())
     }
 
     /// Waits for more input.
-    async fn read_more(&mut self) -> Result<(), ConnectionEnd> {
+    async fn read_more(&mut self) -> Result<(), ClientConnectionEnd> {
         let now = Instant::now();
         let server = &self.client.worker.config().spec.server;
-        let activity = if self.input.is_empty() { Activity::Idle } else { Activity::Busy };
+        let activity =
+            if self.input.is_empty() { ConnectionActivity::Idle } else { ConnectionActivity::Busy };
         match activity {
-            Activity::Idle => {
+            ConnectionActivity::Idle => {
                 self.input.release_if_empty();
                 self.deadline.set_timeout(now, server.idle_timeout);
             }
             // The whole head must arrive within the header timeout.
-            Activity::Busy if !self.has_partial_head => self.deadline.set_timeout(now, server.header_timeout),
-            Activity::Busy => {}
+            ConnectionActivity::Busy if !self.has_partial_head => {
+                self.deadline.set_timeout(now, server.header_timeout)
+            }
+            ConnectionActivity::Busy => {}
         }
-        self.has_partial_head = activity == Activity::Busy;
+        self.has_partial_head = activity == ConnectionActivity::Busy;
         let (stream, input, deadline) = (&mut self.stream, &mut self.input, &mut self.deadline);
         let mut is_in_grace_period = false;
         let filled = std::future::poll_fn(|cx| {
             let arrived = match activity {
-                Activity::Idle if stream.poll_readable(cx).is_pending() => Poll::Pending,
+                ConnectionActivity::Idle if stream.poll_readable(cx).is_pending() => Poll::Pending,
                 _ => input.poll_fill(Pin::new(&mut *stream), cx),
             };
             match arrived {
-                Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Err(ConnectionEnd::ClientClosed)),
+                Poll::Ready(Ok(0) | Err(_)) => return Poll::Ready(Err(ClientConnectionEnd::ClientClosed)),
                 Poll::Ready(Ok(_)) => return Poll::Ready(Ok(())),
                 Poll::Pending => {}
             }
             loop {
-                let waiting = if is_in_grace_period { Activity::Busy } else { activity };
+                let waiting = if is_in_grace_period { ConnectionActivity::Busy } else { activity };
                 return Poll::Ready(Err(match ready!(deadline.poll(cx, waiting)) {
                     // A request may already be in transit. Its response will close the connection.
                     Interruption::ShuttingDown if !is_in_grace_period => {
@@ -203,15 +206,17 @@ impl<S: ClientStream> Http1Connection<S> {
                         deadline.set_timeout(Instant::now(), SHUTDOWN_GRACE);
                         continue;
                     }
-                    Interruption::ShuttingDown => ConnectionEnd::ShuttingDown,
-                    Interruption::TimedOut if is_in_grace_period => ConnectionEnd::ShuttingDown,
-                    Interruption::TimedOut if activity == Activity::Idle => ConnectionEnd::Idle,
-                    Interruption::TimedOut => ConnectionEnd::SlowHead,
+                    Interruption::ShuttingDown => ClientConnectionEnd::ShuttingDown,
+                    Interruption::TimedOut if is_in_grace_period => ClientConnectionEnd::ShuttingDown,
+                    Interruption::TimedOut if activity == ConnectionActivity::Idle => {
+                        ClientConnectionEnd::Idle
+                    }
+                    Interruption::TimedOut => ClientConnectionEnd::SlowHead,
                 }));
             }
         })
         .await;
-        if matches!(filled, Err(ConnectionEnd::SlowHead)) {
+        if matches!(filled, Err(ClientConnectionEnd::SlowHead)) {
             // The 408 is sent without checking that the client reads it.
             let worker = &self.client.worker;
             let record = RequestRecord::new(self.client.peer, "HTTP/1.1", worker.now());
@@ -226,14 +231,14 @@ impl<S: ClientStream> Http1Connection<S> {
     }
 
     /// Parses the received bytes, admits the request and composes the head for the endpoint.
-    fn parse_request(&mut self) -> ParsedRequest {
+    fn parse_request(&mut self) -> Http1ParseResult {
         let mut storage = header_storage();
         let worker = &self.client.worker;
-        let head = match RequestHead::read(self.input.filled(), &mut storage) {
+        let head = match Http1RequestHead::read(self.input.filled(), &mut storage) {
             Ok(Some(head)) => head,
             Ok(None) => {
                 self.scanned = self.input.filled().len();
-                return ParsedRequest::Incomplete;
+                return Http1ParseResult::Incomplete;
             }
             Err(error) => {
                 let (reply, summary) =
@@ -241,7 +246,7 @@ impl<S: ClientStream> Http1Connection<S> {
                 RequestRecord::new(self.client.peer, "HTTP/1.1", worker.now())
                     .finish_with_reply(worker, &summary, reply);
                 let is_head_request = summary.method == "HEAD";
-                return ParsedRequest::Reply {
+                return Http1ParseResult::Reply {
                     reply,
                     is_head_request,
                     framing: BodyFraming::None,
@@ -252,19 +257,19 @@ impl<S: ClientStream> Http1Connection<S> {
         (self.has_partial_head, self.scanned) = (false, 0);
         let config = worker.config();
         let name = config.spec.server.client_header.as_deref().and_then(|name| head.value(name.as_bytes()));
-        let sender = self.client.identify(&config, head.values(b"x-forwarded-for"), name);
-        let mut record = RequestRecord::new(sender.address, protocol(head.minor), worker.now());
+        let request_client = self.client.identify(&config, head.values(b"x-forwarded-for"), name);
+        let mut record = RequestRecord::new(request_client.address, protocol(head.minor), worker.now());
         let is_head_request = head.method == "HEAD";
         let target = config.find_target(head.host, head.path).cloned();
         let admitted = match &target {
             None => Err(LocalReply::NoRoute),
             Some(target) => {
                 record.set_target(target);
-                self.client.admit(target, &sender)
+                self.client.admit(target, &request_client)
             }
         };
         let refused = admitted.as_ref().err().copied();
-        record.set_client(worker, &sender, refused);
+        record.set_client(worker, &request_client, refused);
         let body = BodyDecoder::new(head.framing, config.spec.server.max_body).err();
         let length = head.length;
         let parsed = match (target, refused.or(body.map(LocalReply::Invalid))) {
@@ -272,13 +277,13 @@ impl<S: ClientStream> Http1Connection<S> {
                 self.request_out = WriteBuffer::new();
                 head.compose(&self.client.forwarding_info(&config), &mut self.request_out.bytes);
                 self.record = Some(record);
-                ParsedRequest::Routed(RoutedRequest {
+                Http1ParseResult::Routed(RoutedRequest {
                     framing: head.framing,
                     is_head_request,
-                    is_repeatable: is_repeatable(head.method),
+                    is_idempotent: is_idempotent(head.method),
                     keeps_alive: head.keeps_alive && !self.client.has_reached_client_limit(),
                     minor: head.minor,
-                    upgrades: head.upgrade.is_some(),
+                    wants_upgrade: head.upgrade.is_some(),
                     expects_continue: head.expects_continue,
                     target,
                     config: Arc::clone(&config),
@@ -290,7 +295,7 @@ impl<S: ClientStream> Http1Connection<S> {
                 let is_last =
                     self.client.closes_after(&config, reply) || self.client.has_reached_client_limit();
                 let keep_alive = head.keeps_alive && !head.expects_continue && !is_last;
-                ParsedRequest::Reply { reply, is_head_request, framing: head.framing, keep_alive }
+                Http1ParseResult::Reply { reply, is_head_request, framing: head.framing, keep_alive }
             }
         };
         self.input.consume(length);
@@ -304,7 +309,7 @@ impl<S: ClientStream> Http1Connection<S> {
         is_head_request: bool,
         framing: BodyFraming,
         keep_alive: bool,
-    ) -> Result<(), ConnectionEnd> {
+    ) -> Result<(), ClientConnectionEnd> {
         let keep_alive = keep_alive && !self.deadline.is_shutting_down();
         let unwanted = BodyDecoder::new(framing, MAX_DISCARDED).ok().filter(|_| keep_alive);
         let keep_alive = unwanted.is_some();
@@ -331,46 +336,48 @@ impl<S: ClientStream> Http1Connection<S> {
     }
 
     /// Waits for more of a body that is discarded.
-    async fn read_unwanted_body(&mut self) -> Result<(), ConnectionEnd> {
+    async fn read_unwanted_body(&mut self) -> Result<(), ClientConnectionEnd> {
         let max_wait = self.client.worker.config().spec.server.body_timeout;
         self.deadline.set_timeout(Instant::now(), max_wait);
         let (stream, input, deadline) = (&mut self.stream, &mut self.input, &mut self.deadline);
         std::future::poll_fn(|cx| match input.poll_fill(Pin::new(&mut *stream), cx) {
-            Poll::Ready(Ok(0) | Err(_)) => Poll::Ready(Err(ConnectionEnd::ClientClosed)),
+            Poll::Ready(Ok(0) | Err(_)) => Poll::Ready(Err(ClientConnectionEnd::ClientClosed)),
             Poll::Ready(Ok(_)) => Poll::Ready(Ok(())),
             Poll::Pending => {
-                let _late = ready!(deadline.poll(cx, Activity::Busy));
-                Poll::Ready(Err(ConnectionEnd::SlowBody))
+                let _late = ready!(deadline.poll(cx, ConnectionActivity::Busy));
+                Poll::Ready(Err(ClientConnectionEnd::SlowBody))
             }
         })
         .await
     }
 
     /// Writes `response_out` to the client.
-    async fn flush(&mut self) -> Result<(), ConnectionEnd> {
+    async fn flush(&mut self) -> Result<(), ClientConnectionEnd> {
         let max_wait = self.client.worker.config().spec.server.body_timeout;
         let (stream, response_out, deadline) = (&mut self.stream, &mut self.response_out, &mut self.deadline);
         let mut is_set = false;
         std::future::poll_fn(|cx| {
             match response_out.poll_write(Pin::new(&mut *stream), cx, false) {
                 Poll::Ready(Ok(())) => {
-                    return Pin::new(&mut *stream).poll_flush(cx).map_err(|_| ConnectionEnd::ClientClosed);
+                    return Pin::new(&mut *stream)
+                        .poll_flush(cx)
+                        .map_err(|_| ClientConnectionEnd::ClientClosed);
                 }
-                Poll::Ready(Err(_)) => return Poll::Ready(Err(ConnectionEnd::ClientClosed)),
+                Poll::Ready(Err(_)) => return Poll::Ready(Err(ClientConnectionEnd::ClientClosed)),
                 Poll::Pending => {}
             }
             if !std::mem::replace(&mut is_set, true) {
                 deadline.set_timeout(Instant::now(), max_wait);
             }
-            let _late = ready!(deadline.poll(cx, Activity::Busy));
-            Poll::Ready(Err(ConnectionEnd::SlowReader))
+            let _late = ready!(deadline.poll(cx, ConnectionActivity::Busy));
+            Poll::Ready(Err(ClientConnectionEnd::SlowReader))
         })
         .await
     }
 
     /// Forwards a request: picks an endpoint, sends the request and relays the response. Retries with another
     /// endpoint where that is safe.
-    async fn forward(&mut self, mut request: RoutedRequest) -> Result<(), ConnectionEnd> {
+    async fn forward(&mut self, mut request: RoutedRequest) -> Result<(), ClientConnectionEnd> {
         let mut tried: Vec<Arc<UpstreamEndpoint>> = Vec::new();
         let mut attempts = 0;
         let mut failure = LocalReply::NoEndpoint;
@@ -383,10 +390,10 @@ impl<S: ClientStream> Http1Connection<S> {
             if let Some(record) = &mut self.record {
                 record.set_endpoint(&self.client.worker, &endpoint, attempts);
             }
-            let held = endpoint.begin_request();
-            let kept = self.client.worker.http1_pool.take(&endpoint);
-            let is_kept = kept.is_some();
-            let upstream = match kept {
+            let in_flight = endpoint.begin_request();
+            let pooled = self.client.worker.http1_pool.take(&endpoint);
+            let is_pooled = pooled.is_some();
+            let upstream = match pooled {
                 Some(upstream) => upstream,
                 None => match connect(&endpoint, backend.connect_timeout).await {
                     Ok(upstream) => {
@@ -411,15 +418,15 @@ impl<S: ClientStream> Http1Connection<S> {
             };
             match self.run_exchange(&mut request, &endpoint, upstream).await? {
                 ExchangeOutcome::Done => {
-                    drop(held);
+                    drop(in_flight);
                     return Ok(());
                 }
-                ExchangeOutcome::Failed { reply, may_repeat } => {
+                ExchangeOutcome::Failed { reply, can_retry } => {
                     failure = reply;
-                    if !may_repeat {
+                    if !can_retry {
                         return self.reply_failure(request, failure).await;
                     }
-                    if !is_kept {
+                    if !is_pooled {
                         tried.push(endpoint);
                     }
                     self.request_out.rewind();
@@ -433,7 +440,7 @@ impl<S: ClientStream> Http1Connection<S> {
         &mut self,
         request: RoutedRequest,
         reply: LocalReply,
-    ) -> Result<(), ConnectionEnd> {
+    ) -> Result<(), ClientConnectionEnd> {
         let worker = Arc::clone(&self.client.worker);
         if let Some(record) = self.record.take() {
             record.finish_with_reply(&worker, &RequestSummary::from_composed(&self.request_out.bytes), reply);
@@ -448,12 +455,12 @@ impl<S: ClientStream> Http1Connection<S> {
         request: &mut RoutedRequest,
         endpoint: &Arc<UpstreamEndpoint>,
         upstream: TcpStream,
-    ) -> Result<ExchangeOutcome, ConnectionEnd> {
+    ) -> Result<ExchangeOutcome, ClientConnectionEnd> {
         let worker = Arc::clone(&self.client.worker);
         let body = match BodyDecoder::new(request.framing, request.config.spec.server.max_body) {
             Ok(body) => body,
             Err(error) => {
-                return Ok(ExchangeOutcome::Failed { reply: LocalReply::Invalid(error), may_repeat: false });
+                return Ok(ExchangeOutcome::Failed { reply: LocalReply::Invalid(error), can_retry: false });
             }
         };
         let mut exchange = Http1Exchange::new(
@@ -466,7 +473,7 @@ impl<S: ClientStream> Http1Connection<S> {
             &worker.state.shutdown,
         );
         exchange.set_request(request.framing, request.is_head_request, request.minor, request.keeps_alive);
-        exchange.allow_upgrade(request.upgrades);
+        exchange.allow_upgrade(request.wants_upgrade);
         if request.expects_continue {
             exchange.send_continue();
         }
@@ -484,7 +491,7 @@ impl<S: ClientStream> Http1Connection<S> {
                 let max_wait = if exchange.waits_for_response() { response } else { server.body_timeout };
                 deadline.set_timeout(Instant::now(), max_wait);
             }
-            match deadline.poll(cx, Activity::Busy) {
+            match deadline.poll(cx, ConnectionActivity::Busy) {
                 Poll::Ready(Interruption::TimedOut) => Poll::Ready(Err(exchange.timeout_error())),
                 _ => Poll::Pending,
             }
@@ -505,7 +512,7 @@ impl<S: ClientStream> Http1Connection<S> {
                         now,
                     );
                 }
-                if keep_alive { Ok(ExchangeOutcome::Done) } else { Err(ConnectionEnd::Completed) }
+                if keep_alive { Ok(ExchangeOutcome::Done) } else { Err(ClientConnectionEnd::Completed) }
             }
             Ok(ExchangeEnd::Upgraded { upstream, arrived }) => {
                 worker.metrics.count_upgrade();
@@ -542,17 +549,17 @@ impl<S: ClientStream> Http1Connection<S> {
         endpoint: &UpstreamEndpoint,
         error: ExchangeError,
         progress: TransferProgress,
-    ) -> Result<ExchangeOutcome, ConnectionEnd> {
+    ) -> Result<ExchangeOutcome, ClientConnectionEnd> {
         let worker = Arc::clone(&self.client.worker);
         if let Some(failure_kind) = error.upstream_failure() {
             worker.record_upstream_failure(endpoint, failure_kind, &error);
         }
         if let (Some(reply), 0) = (error.reply(), progress.status) {
-            let may_repeat = error.is_repeatable(request.is_repeatable);
+            let can_retry = error.can_retry(request.is_idempotent);
             if let Some(record) = &mut self.record {
                 *record.progress_mut() = TransferProgress { sent: 0, ..progress };
             }
-            return Ok(ExchangeOutcome::Failed { reply, may_repeat });
+            return Ok(ExchangeOutcome::Failed { reply, can_retry });
         }
         // The client already has part of the response. Closing the connection is the only signal left.
         let end = error.connection_end();
@@ -575,7 +582,7 @@ enum ExchangeOutcome {
     /// The client has received nothing of a response.
     Failed {
         reply: LocalReply,
-        may_repeat: bool,
+        can_retry: bool,
     },
 }
 
@@ -584,7 +591,7 @@ const fn protocol(minor: u8) -> &'static str {
 }
 
 /// Whether the method is idempotent, so that the request may be sent twice.
-fn is_repeatable(method: &str) -> bool {
+fn is_idempotent(method: &str) -> bool {
     matches!(method, "GET" | "HEAD" | "OPTIONS" | "PUT" | "DELETE")
 }
 

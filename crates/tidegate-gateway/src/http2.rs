@@ -29,16 +29,16 @@ use tokio::time::Instant;
 
 use crate::buffers::ReadBuffer;
 use crate::client_connection::ClientConnection;
-use crate::deadline::{Activity, ConnectionDeadline, Interruption};
+use crate::deadline::{ConnectionActivity, ConnectionDeadline, Interruption};
 use crate::handshake::{ClientStream, PrefixedStream};
 use crate::http1::CLOSE_TIMEOUT;
 use crate::local_reply::LocalReply;
 use crate::request_log::RequestRecord;
 use crate::wire::{MAX_HEAD_BYTES, WireError};
-use crate::worker::ConnectionEnd;
+use crate::worker::ClientConnectionEnd;
 use pending_call::PendingCall;
 pub(crate) use response_body::ActiveResponses;
-use response_body::ResponseBody;
+use response_body::Http2ResponseBody;
 pub(crate) use upstream_call::Http2Pool;
 use upstream_call::{CallOutcome, UpstreamCall};
 
@@ -56,7 +56,7 @@ pub(crate) async fn serve<S: ClientStream>(
     stream: S,
     arrived: ReadBuffer,
     client: ClientConnection,
-) -> ConnectionEnd {
+) -> ClientConnectionEnd {
     let idle = client.worker.config().spec.server.idle_timeout;
     let mut deadline = ConnectionDeadline::new(&client.worker.state.shutdown, Instant::now(), idle);
     let client = Arc::new(client);
@@ -70,7 +70,7 @@ pub(crate) async fn serve<S: ClientStream>(
     });
     let connection = builder().serve_connection(TokioIo::new(PrefixedStream::new(arrived, stream)), service);
     let mut connection = std::pin::pin!(connection);
-    let mut ends: Option<(ConnectionEnd, Instant)> = None;
+    let mut ends: Option<(ClientConnectionEnd, Instant)> = None;
     let mut was_busy = false;
     std::future::poll_fn(|cx| {
         loop {
@@ -86,11 +86,11 @@ pub(crate) async fn serve<S: ClientStream>(
             if ends.is_none() && carrier.has_reached_client_limit() {
                 // Active calls complete; new ones need a new connection.
                 deadline.set_timeout(now, Duration::MAX);
-                ends = Some((ConnectionEnd::Completed, now));
+                ends = Some((ClientConnectionEnd::Completed, now));
                 connection.as_mut().graceful_shutdown();
                 continue;
             }
-            let activity = if ends.is_some() { Activity::Busy } else { Activity::Idle };
+            let activity = if ends.is_some() { ConnectionActivity::Busy } else { ConnectionActivity::Idle };
             match (deadline.poll(cx, activity), ends) {
                 (Poll::Pending, _) | (Poll::Ready(Interruption::ShuttingDown), Some(_)) => {
                     return Poll::Pending;
@@ -98,12 +98,12 @@ pub(crate) async fn serve<S: ClientStream>(
                 (Poll::Ready(Interruption::TimedOut), Some((end, _))) => return Poll::Ready(end),
                 (Poll::Ready(Interruption::TimedOut), None) => {
                     deadline.set_timeout(now, CLOSE_TIMEOUT);
-                    ends = Some((ConnectionEnd::Idle, now));
+                    ends = Some((ClientConnectionEnd::Idle, now));
                 }
                 (Poll::Ready(Interruption::ShuttingDown), None) => {
                     // Active calls complete; the worker enforces the drain timeout.
                     deadline.set_timeout(now, Duration::MAX);
-                    ends = Some((ConnectionEnd::ShuttingDown, now));
+                    ends = Some((ClientConnectionEnd::ShuttingDown, now));
                 }
             }
             connection.as_mut().graceful_shutdown();
@@ -153,17 +153,17 @@ fn builder() -> http2::Builder<TokioExecutor> {
     builder
 }
 
-fn connection_end(done: &hyper::Result<()>) -> ConnectionEnd {
+fn connection_end(done: &hyper::Result<()>) -> ClientConnectionEnd {
     match done {
-        Ok(()) => ConnectionEnd::Completed,
+        Ok(()) => ClientConnectionEnd::Completed,
         Err(error) => {
             let source = std::error::Error::source(error);
             let is_the_sockets =
                 source.is_some_and(|source| source.downcast_ref::<std::io::Error>().is_some());
             if is_the_sockets || error.is_closed() || error.is_incomplete_message() {
-                ConnectionEnd::ClientClosed
+                ClientConnectionEnd::ClientClosed
             } else {
-                ConnectionEnd::Protocol
+                ClientConnectionEnd::Protocol
             }
         }
     }
@@ -187,9 +187,9 @@ impl Drop for OpenCallGuard {
 }
 
 /// A response from the gateway itself.
-fn local_response(reply: LocalReply, is_grpc: bool) -> Response<ResponseBody> {
+fn local_response(reply: LocalReply, is_grpc: bool) -> Response<Http2ResponseBody> {
     let (status, headers, body) = reply.parts(is_grpc);
-    let mut response = Response::new(ResponseBody::Local(Bytes::from(body.into_owned()).into()));
+    let mut response = Response::new(Http2ResponseBody::Local(Bytes::from(body.into_owned()).into()));
     *response.status_mut() = status;
     *response.headers_mut() = headers;
     response
@@ -205,7 +205,7 @@ async fn handle_request(
     request: Request<Incoming>,
     client: Arc<ClientConnection>,
     open: OpenCallGuard,
-) -> Response<ResponseBody> {
+) -> Response<Http2ResponseBody> {
     let worker = Arc::clone(&client.worker);
     let config = worker.config();
     let is_grpc = is_grpc(request.headers());
@@ -229,17 +229,18 @@ async fn handle_request(
     });
     let forwarded: Vec<&[u8]> =
         head.headers.get_all("x-forwarded-for").iter().map(http::HeaderValue::as_bytes).collect();
-    let sender = client.identify(&config, forwarded.into_iter(), name.map(http::HeaderValue::as_bytes));
-    let mut record = RequestRecord::new(sender.address, "HTTP/2.0", worker.now());
+    let request_client =
+        client.identify(&config, forwarded.into_iter(), name.map(http::HeaderValue::as_bytes));
+    let mut record = RequestRecord::new(request_client.address, "HTTP/2.0", worker.now());
     let target = config.find_target(&request_target.host, &request_target.path).cloned();
     let admitted = match &target {
         None => Err(LocalReply::NoRoute),
         Some(target) => {
             record.set_target(target);
-            client.admit(target, &sender)
+            client.admit(target, &request_client)
         }
     };
-    record.set_client(&worker, &sender, admitted.as_ref().err().copied());
+    record.set_client(&worker, &request_client, admitted.as_ref().err().copied());
     let most = config.spec.server.max_body;
     let too_large = hyper::body::Body::size_hint(&body).lower() > most;
     let admitted =
@@ -251,19 +252,19 @@ async fn handle_request(
     };
     headers::rewrite_for_upstream(&mut head, &request_target, &client.forwarding_info(&config), is_grpc);
     let max_wait = config.spec.server.body_timeout;
-    let upload = request_body::RequestBody::new(body, most, worker.now());
+    let upload = request_body::Http2RequestBody::new(body, most, worker.now());
     let progress = upload.progress();
     let pending = PendingCall::new(record, logged, Arc::clone(&worker), progress);
     let call = UpstreamCall { head, body: upload, body_timeout: max_wait, target, is_grpc, pending };
     match call.run(&worker).await {
-        CallOutcome::Answered { response, upstream, held, pending } => {
+        CallOutcome::Answered { response, upstream, in_flight, pending } => {
             let (mut head, body) = response.into_parts();
             headers::remove_hop_fields(&mut head.headers);
             head.version = http::Version::HTTP_2;
-            let completion = response_body::ResponseCompletion { upstream, held, pending, open };
+            let completion = response_body::ResponseCompletion { upstream, in_flight, pending, open };
             let relayed =
                 response_body::RelayedResponse::shared(body, head.status.as_u16(), max_wait, completion);
-            Response::from_parts(head, ResponseBody::Relayed(relayed))
+            Response::from_parts(head, Http2ResponseBody::Relayed(relayed))
         }
         CallOutcome::Failed { reply, pending } => {
             pending.finish_with_reply(reply);

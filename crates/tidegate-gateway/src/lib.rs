@@ -31,6 +31,7 @@ pub mod metrics;
 pub mod reload;
 mod request_log;
 pub mod route_table;
+pub mod settings;
 mod tls;
 mod upstream;
 pub mod wire;

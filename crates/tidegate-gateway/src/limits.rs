@@ -30,13 +30,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 
+use crate::settings::GatewaySpec;
+use crate::settings::{Allowance, RateLimits, Window};
 use arrayvec::ArrayVec;
 use hashbrown::HashMap;
 use tidegate::catalog::ApplyError;
 use tidegate::catalog::{Catalog, Edit, ExpectedVersion, RemovalMode};
 use tidegate::clock::Clock;
-use tidegate::file::GatewaySpec;
-use tidegate::file::gateway::{Allowance, RateLimits, Window};
 use tidegate::model::{Ask, Capacity, LeaseId, LimitSpec, Order, Wait};
 use tidegate::reply::{Detail, OrderError, OrderRefusal, Outcome, Replies};
 use tidegate::store::{Memory, MemoryStore, Store};

@@ -23,7 +23,7 @@ use tidegate::layer::http::{RATE_LIMIT, RATE_LIMIT_POLICY};
 use crate::limits::{LimitRefusal, RefusalKind};
 use crate::wire::request_head::push_field;
 use crate::wire::{WireError, push_number};
-use crate::worker::ConnectionEnd;
+use crate::worker::ClientConnectionEnd;
 
 /// The `Retry-After` value if waiting alone does not help.
 const DEFAULT_RETRY_SECONDS: u64 = 1;
@@ -87,14 +87,14 @@ impl LocalReply {
     }
 
     /// How the connection ends if it closes after the reply.
-    pub(crate) const fn connection_end(self) -> ConnectionEnd {
+    pub(crate) const fn connection_end(self) -> ClientConnectionEnd {
         match self {
             LocalReply::Invalid(
                 WireError::BodyTooLarge | WireError::HeadTooLarge | WireError::TargetTooLong,
-            ) => ConnectionEnd::TooLarge,
-            LocalReply::Invalid(_) => ConnectionEnd::Protocol,
-            LocalReply::RequestTimeout => ConnectionEnd::SlowBody,
-            _ => ConnectionEnd::Completed,
+            ) => ClientConnectionEnd::TooLarge,
+            LocalReply::Invalid(_) => ClientConnectionEnd::Protocol,
+            LocalReply::RequestTimeout => ClientConnectionEnd::SlowBody,
+            _ => ClientConnectionEnd::Completed,
         }
     }
 

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tidegate::file::{GatewaySpec, read_gateway};
+use crate::settings::{GatewaySpec, read_gateway};
 use tidegate_net::{FilePoll, FileWatcher, PollThread};
 
 use crate::endpoints::UpstreamBackend;
@@ -58,7 +58,7 @@ pub fn read(
     env: &dyn Fn(&str) -> Option<String>,
 ) -> Result<GatewaySpec, RejectedConfig> {
     read_gateway(name, bytes, env).map_err(|wrong| {
-        let describe = |each: &tidegate::file::Diagnostic| {
+        let describe = |each: &tidegate_config::Diagnostic| {
             let field = if each.field.is_empty() { String::new() } else { format!(" {}:", each.field) };
             format!("{name}:{}:{}:{field} {}", each.line, each.column, each.message)
         };

@@ -12,8 +12,8 @@ use crate::config_snapshot::RouteTarget;
 use crate::endpoints::UpstreamEndpoint;
 use crate::limits::LimitRefusal;
 use crate::local_reply::LocalReply;
-use crate::wire::request_head::{RequestHead, header_storage};
-use crate::worker::{ConnectionEnd, GatewayWorker};
+use crate::wire::request_head::{Http1RequestHead, header_storage};
+use crate::worker::{ClientConnectionEnd, GatewayWorker};
 
 /// The logged status if the client left before a response.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
@@ -46,7 +46,7 @@ pub(crate) struct RequestSummary<'a> {
 }
 
 impl<'a> RequestSummary<'a> {
-    pub(crate) fn from_head(head: &RequestHead<'a, '_>) -> RequestSummary<'a> {
+    pub(crate) fn from_head(head: &Http1RequestHead<'a, '_>) -> RequestSummary<'a> {
         RequestSummary {
             method: head.method,
             host: head.host,
@@ -58,7 +58,7 @@ impl<'a> RequestSummary<'a> {
 
     /// The method and path of an invalid head, truncated.
     pub(crate) fn from_invalid(bytes: &'a [u8]) -> RequestSummary<'a> {
-        let (method, path) = RequestHead::first_line(bytes);
+        let (method, path) = Http1RequestHead::first_line(bytes);
         let progress = |word: &'a str| &word[..word.floor_char_boundary(MAX_LOGGED)];
         RequestSummary { method: progress(method), path: progress(path), ..RequestSummary::default() }
     }
@@ -66,7 +66,7 @@ impl<'a> RequestSummary<'a> {
     /// From a head that was composed for an endpoint.
     pub(crate) fn from_composed(bytes: &'a [u8]) -> RequestSummary<'a> {
         let mut storage = header_storage();
-        RequestHead::read(bytes, &mut storage)
+        Http1RequestHead::read(bytes, &mut storage)
             .ok()
             .flatten()
             .map_or_else(RequestSummary::default, |head| RequestSummary::from_head(&head))
@@ -195,16 +195,16 @@ impl RequestRecord {
         worker: &GatewayWorker,
         request: impl FnOnce() -> RequestSummary<'a>,
         progress: TransferProgress,
-        end: ConnectionEnd,
+        end: ClientConnectionEnd,
         now: Instant,
     ) {
         // A client that left before any response gets its own status, as in other proxies.
-        let status = if progress.status == 0 && end == ConnectionEnd::ClientClosed {
+        let status = if progress.status == 0 && end == ClientConnectionEnd::ClientClosed {
             CLIENT_CLOSED_REQUEST
         } else {
             progress.status
         };
-        let is_aborted = end == ConnectionEnd::ShuttingDown;
+        let is_aborted = end == ClientConnectionEnd::ShuttingDown;
         if is_aborted {
             worker.state.count_aborted();
         }

@@ -10,9 +10,9 @@
 //!
 //! Paths are compared as sent, without the query. The gateway must forward the path unchanged.
 
+use crate::settings::{HostPattern, LONGEST_HOST, PathPattern, PathRest, Route};
 use arrayvec::ArrayVec;
 use hashbrown::HashMap;
-use tidegate::file::gateway::{HostPattern, LONGEST_HOST, PathPattern, PathRest, Route};
 
 /// An index of routes. Each route is known by its position in the list.
 #[derive(Debug, Default)]

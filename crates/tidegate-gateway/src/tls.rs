@@ -3,10 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
+use crate::settings::Certificate;
 use rustls::ServerConfig;
 use rustls::pki_types::pem::{Error as PemError, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tidegate::file::gateway::Certificate;
 use tokio_rustls::TlsAcceptor;
 
 /// Each file that is not usable, with the reason.

@@ -1,8 +1,8 @@
 //! HTTP/1 parsing and writing, as pure functions over bytes.
 //!
 //! ```text
-//!   request  bytes ──▶ RequestHead ──▶ composed head with the gateway's own framing
-//!   response bytes ──▶ ResponseHead ─▶ composed head with the gateway's own framing
+//!   request  bytes ──▶ Http1RequestHead ──▶ composed head with the gateway's own framing
+//!   response bytes ──▶ Http1ResponseHead ─▶ composed head with the gateway's own framing
 //!   bodies   bytes ──▶ BodyDecoder ──▶ BodyEncoder
 //! ```
 //!

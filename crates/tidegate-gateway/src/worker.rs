@@ -62,7 +62,7 @@ impl GatewayWorker {
     }
 
     /// The current time.
-    #[expect(clippy::unused_self, reason = "it is the worker's time")]
+    #[expect(clippy::unused_self, reason = "callers read the time through the worker")]
     pub(crate) fn now(&self) -> Instant {
         Instant::now()
     }
@@ -191,7 +191,7 @@ fn spawn_connection(stream: TcpStream, address: SocketAddr, worker: &Arc<Gateway
         worker.metrics.count_refused_connection();
         return;
     };
-    let present = ConnectionGuard { worker: Arc::clone(worker), slot: Some(slot) };
+    let present = OpenConnectionGuard { worker: Arc::clone(worker), slot: Some(slot) };
     worker.metrics.count_accepted();
     tokio::spawn(async move {
         let end = handshake::serve_connection(stream, address, &present.worker).await;
@@ -203,12 +203,12 @@ fn spawn_connection(stream: TcpStream, address: SocketAddr, worker: &Arc<Gateway
 }
 
 /// An open connection in the metrics. It is removed on drop, also after a panic.
-struct ConnectionGuard {
+struct OpenConnectionGuard {
     worker: Arc<GatewayWorker>,
     slot: Option<ClientSlot>,
 }
 
-impl Drop for ConnectionGuard {
+impl Drop for OpenConnectionGuard {
     fn drop(&mut self) {
         self.worker.metrics.count_closed();
         drop(self.slot.take());
@@ -217,7 +217,7 @@ impl Drop for ConnectionGuard {
 
 /// How a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ConnectionEnd {
+pub(crate) enum ClientConnectionEnd {
     /// The client closed it.
     ClientClosed,
     /// Everything was sent.
@@ -242,19 +242,21 @@ pub(crate) enum ConnectionEnd {
     Refused,
 }
 
-impl ConnectionEnd {
+impl ClientConnectionEnd {
     /// The reason for the metrics, if the gateway closed it.
     const fn disconnect_reason(self) -> Option<DisconnectReason> {
         match self {
-            ConnectionEnd::ClientClosed | ConnectionEnd::Completed | ConnectionEnd::Refused => None,
-            ConnectionEnd::ShuttingDown => Some(DisconnectReason::Draining),
-            ConnectionEnd::Idle => Some(DisconnectReason::Idle),
-            ConnectionEnd::SlowHead => Some(DisconnectReason::SlowHeader),
-            ConnectionEnd::SlowBody => Some(DisconnectReason::SlowBody),
-            ConnectionEnd::SlowReader => Some(DisconnectReason::SlowReader),
-            ConnectionEnd::Protocol => Some(DisconnectReason::Protocol),
-            ConnectionEnd::TooLarge => Some(DisconnectReason::TooLarge),
-            ConnectionEnd::Upstream => Some(DisconnectReason::Upstream),
+            ClientConnectionEnd::ClientClosed
+            | ClientConnectionEnd::Completed
+            | ClientConnectionEnd::Refused => None,
+            ClientConnectionEnd::ShuttingDown => Some(DisconnectReason::Draining),
+            ClientConnectionEnd::Idle => Some(DisconnectReason::Idle),
+            ClientConnectionEnd::SlowHead => Some(DisconnectReason::SlowHeader),
+            ClientConnectionEnd::SlowBody => Some(DisconnectReason::SlowBody),
+            ClientConnectionEnd::SlowReader => Some(DisconnectReason::SlowReader),
+            ClientConnectionEnd::Protocol => Some(DisconnectReason::Protocol),
+            ClientConnectionEnd::TooLarge => Some(DisconnectReason::TooLarge),
+            ClientConnectionEnd::Upstream => Some(DisconnectReason::Upstream),
         }
     }
 
@@ -262,12 +264,12 @@ impl ConnectionEnd {
     pub(crate) const fn needs_graceful_close(self) -> bool {
         matches!(
             self,
-            ConnectionEnd::Completed
-                | ConnectionEnd::SlowHead
-                | ConnectionEnd::SlowBody
-                | ConnectionEnd::TooLarge
-                | ConnectionEnd::Protocol
-                | ConnectionEnd::Refused
+            ClientConnectionEnd::Completed
+                | ClientConnectionEnd::SlowHead
+                | ClientConnectionEnd::SlowBody
+                | ClientConnectionEnd::TooLarge
+                | ClientConnectionEnd::Protocol
+                | ClientConnectionEnd::Refused
         )
     }
 }

@@ -25,7 +25,7 @@ use tidegate::catalog::{Catalog, ExpectedVersion};
 use tidegate::model::{Ask, ItemSpec, LimitSpec, Order, Policy};
 use tidegate::reply::{Detail, Replies};
 use tidegate::store::{Store, StoreReply};
-use tidegate_postgres::{Options, PostgresStore};
+use tidegate_postgres::{PostgresOptions, PostgresStore};
 use tokio::task::JoinHandle;
 use tokio_postgres::NoTls;
 
@@ -72,7 +72,7 @@ fn main() {
     runtime.block_on(season(&url));
     let naive = runtime.block_on(document_000(&url, time));
     say("document 000: count and insert", &naive, None);
-    let store = Arc::new(PostgresStore::open(Options::parse(&url).unwrap()).unwrap());
+    let store = Arc::new(PostgresStore::open(PostgresOptions::parse(&url).unwrap()).unwrap());
     store
         .put(
             LimitSpec::named("hot").with(ItemSpec::of(Policy::Total, u64::MAX >> 1)),

@@ -1,8 +1,7 @@
-//! The engine: a thread of its own that speaks to the database.
+//! The engine: a thread with its own runtime that runs all database work.
 //!
-//! Whoever asks may be a task, or a thread without any runtime; so connections do not live where questions come from. Workers take jobs from
-//! the queue, one transaction each. A listener hears of changed limits, and looks every second in case it has not; a sweeper clears away
-//! what time has made meaningless.
+//! Callers may be async tasks or threads without a runtime, so connections live in this thread. Workers take jobs from the queue
+//! and run one transaction at a time. A listener follows changes of limits, and an expiry task deletes expired data.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,139 +12,156 @@ use tidegate::reply::{Outcome, Replies};
 use tidegate::store::Unavailable;
 use tidegate_core::LeaseId;
 
-use crate::connecting::{Connection, Fault, discard};
-use crate::editing::Editor;
-use crate::house::House;
-use crate::job::{Job, Task};
-use crate::looking::look;
-use crate::queue::{PATIENCE, Queue, ended, touched};
-use crate::sitting::{CLOCK, LAPSED, Start, sit};
-use crate::store::SLACK;
+use crate::connections::{DatabaseError, PooledConnection, discard};
+use crate::job::{Job, JobTask};
+use crate::job_queue::{JobQueue, MAX_QUEUE_TIME, ended, locked_row_hashes};
+use crate::limit_editor::LimitEditor;
+use crate::read_only::read_without_locks;
+use crate::shared_state::SharedState;
+use crate::store::ANSWER_MARGIN;
+use crate::transaction::{CLOCK, EXPIRED_LEASES_BLOCK, LimitSource, decide_in_transaction};
 
-/// How often something is tried again that somebody was in the way of.
-const MOST_TRIES: usize = 12;
+/// The most retries after conflicts.
+const MAX_RETRIES: usize = 12;
 
-/// How often a lost connection is replaced before the database counts as gone.
-const MOST_LOSSES: usize = 2;
+/// The most reconnects before the database counts as unreachable.
+const MAX_RECONNECTS: usize = 2;
 
-/// How many leases that have lapsed are cleared away at a time.
-const LAPSES_AT_A_TIME: i64 = 256;
+/// The number of expired leases that one cleanup handles.
+const EXPIRED_LEASE_BATCH: i64 = 256;
 
-/// The least of a round that is left for a decision after a connection was waited for.
-const SHORTEST_ROUND: Duration = Duration::from_millis(500);
+/// The least time left for a decision after the wait for a connection.
+const MIN_DECISION_TIME: Duration = Duration::from_millis(500);
 
-/// What is said of a database that says nothing.
-const SILENT: &str = "PostgreSQL did not answer in time";
+/// The reason given when the database does not answer.
+const NO_ANSWER: &str = "PostgreSQL did not answer in time";
 
-/// What the tasks of the thread share.
+/// The state of the engine's tasks.
 pub(crate) struct Engine {
-    pub(crate) house: House,
-    pub(crate) queue: Queue,
-    /// The longest that one round with the database may take.
+    pub(crate) shared_state: SharedState,
+    pub(crate) queue: JobQueue,
+    /// The longest time for one round trip with the database.
     pub(crate) round: Duration,
 }
 
 impl Engine {
-    /// Does jobs until the store is closed.
+    /// Runs jobs until the store is closed.
     pub(crate) async fn work(self: Arc<Engine>) {
         while let Some(jobs) = self.queue.next().await {
-            let touches = touched(&jobs);
-            self.do_all(jobs).await;
-            self.queue.done(&touches);
+            let row_hashes = locked_row_hashes(&jobs);
+            self.run_jobs(jobs).await;
+            self.queue.done(&row_hashes);
         }
     }
 
-    async fn do_all(&self, mut jobs: Vec<Job>) {
+    async fn run_jobs(&self, mut jobs: Vec<Job>) {
         let (mut tries, mut losses) = (0, 0);
         loop {
-            let start = if tries == 0 { Start::Trusting } else { Start::Careful };
-            let writes = tries > 0 || jobs.iter().any(|job| !job.only_looks);
-            let fault = match self.attempt(&mut jobs, start).await {
+            let start = if tries == 0 { LimitSource::Cached } else { LimitSource::Reloaded };
+            let writes = tries > 0 || jobs.iter().any(|job| !job.is_read_only);
+            let error = match self.attempt(&mut jobs, start).await {
                 Ok(()) => {
-                    self.is_well(writes);
-                    return self.tell(jobs);
+                    self.mark_healthy(writes);
+                    return self.send_replies(jobs);
                 }
-                Err(fault) => fault,
+                Err(error) => error,
             };
-            match &fault {
-                Fault::Again(_) if tries < MOST_TRIES => tries += 1,
-                Fault::Lost(_) | Fault::Unable(_) if losses < MOST_LOSSES && self.may_try_again(&jobs) => {
+            match &error {
+                DatabaseError::Retry(_) if tries < MAX_RETRIES => tries += 1,
+                DatabaseError::ConnectionLost(_) | DatabaseError::CannotDecide(_)
+                    if losses < MAX_RECONNECTS && self.can_retry(&jobs) =>
+                {
                     losses += 1;
                 }
-                _ => return self.give_up(jobs, &fault),
+                _ => return self.fail_jobs(jobs, &error),
             }
         }
     }
 
-    /// Whether another connection is worth a try: not if everybody knows that there is none, nor for those who have waited long enough.
-    fn may_try_again(&self, jobs: &[Job]) -> bool {
+    /// Whether to retry on another connection: not during a known outage, and not if a job has waited too long.
+    fn can_retry(&self, jobs: &[Job]) -> bool {
         let now = instant();
-        let is_late = |job: &Job| now.saturating_duration_since(job.since) > PATIENCE;
+        let is_late = |job: &Job| now.saturating_duration_since(job.since) > MAX_QUEUE_TIME;
         self.queue.outage().is_none() && !jobs.iter().any(is_late)
     }
 
-    fn give_up(&self, jobs: Vec<Job>, fault: &Fault) {
-        let why = fault.unavailable();
-        // Whoever is told may look at once whether that is known.
-        match fault {
-            Fault::Lost(_) | Fault::Doubtful(_) => self.went_down(&why),
-            Fault::Unable(_) => self.cannot(&why),
-            Fault::Again(_) | Fault::Refused(_) => tracing::warn!(%why, "PostgreSQL could not decide"),
+    fn fail_jobs(&self, jobs: Vec<Job>, error: &DatabaseError) {
+        let why = error.unavailable();
+        // Updates the health state first, so that a caller sees it with the reply.
+        match error {
+            DatabaseError::ConnectionLost(_) | DatabaseError::CommitUnknown(_) => self.mark_unreachable(&why),
+            DatabaseError::CannotDecide(_) => self.mark_cannot_decide(&why),
+            DatabaseError::Retry(_) | DatabaseError::Rejected(_) => {
+                tracing::warn!(%why, "PostgreSQL could not decide")
+            }
         }
         for job in jobs {
             job.fail(&why);
         }
     }
 
-    /// One transaction, or one look.
-    async fn attempt(&self, jobs: &mut [Job], start: Start) -> Result<(), Fault> {
-        let silent = |_| Err(Fault::Lost(SILENT.to_owned()));
+    /// Runs one transaction, or one read without locks.
+    async fn attempt(&self, jobs: &mut [Job], start: LimitSource) -> Result<(), DatabaseError> {
+        let silent = |_| Err(DatabaseError::ConnectionLost(NO_ANSWER.to_owned()));
         let began = instant();
-        let connection = self.house.connections.get();
+        let connection = self.shared_state.connections.get();
         let connection = tokio::time::timeout(self.round, connection).await.unwrap_or_else(silent)?;
         let left = self.round.saturating_sub(instant().saturating_duration_since(began));
-        let only_looks = start == Start::Trusting && jobs.iter().all(|job| job.only_looks);
+        let is_read_only = start == LimitSource::Cached && jobs.iter().all(|job| job.is_read_only);
         let done = async {
-            if only_looks {
-                look(&self.house, &connection, jobs).await
+            if is_read_only {
+                read_without_locks(&self.shared_state, &connection, jobs).await
             } else {
-                sit(&self.house, &connection, jobs, start).await
+                decide_in_transaction(&self.shared_state, &connection, jobs, start).await
             }
         };
-        let done = tokio::time::timeout(left.max(SHORTEST_ROUND), done).await;
-        let fault = match done {
+        let done = tokio::time::timeout(left.max(MIN_DECISION_TIME), done).await;
+        let error = match done {
             Ok(Ok(())) => return Ok(()),
-            Ok(Err(fault)) => fault,
-            // Whether it was committed is not known.
-            Err(_) => Fault::Doubtful(SILENT.to_owned()),
+            Ok(Err(error)) => error,
+            // The commit may have succeeded.
+            Err(_) => DatabaseError::CommitUnknown(NO_ANSWER.to_owned()),
         };
-        match &fault {
-            Fault::Lost(_) | Fault::Doubtful(_) | Fault::Unable(_) => discard(connection),
-            Fault::Again(why) => {
-                let cleared = self.clear_the_way(&connection, why, only_looks);
-                let silent = |_| Err(Fault::Lost(SILENT.to_owned()));
-                if let Err(fault) = tokio::time::timeout(self.round, cleared).await.unwrap_or_else(silent) {
-                    // It may be in the middle of a transaction.
+        match &error {
+            DatabaseError::ConnectionLost(_)
+            | DatabaseError::CommitUnknown(_)
+            | DatabaseError::CannotDecide(_) => discard(connection),
+            DatabaseError::Retry(why) => {
+                let cleared = self.prepare_retry(&connection, why, is_read_only);
+                let silent = |_| Err(DatabaseError::ConnectionLost(NO_ANSWER.to_owned()));
+                if let Err(error) = tokio::time::timeout(self.round, cleared).await.unwrap_or_else(silent) {
+                    // The connection may be inside a transaction.
                     discard(connection);
-                    return Err(fault);
+                    return Err(error);
                 }
             }
-            Fault::Refused(_) => self.roll_back(connection).await,
+            DatabaseError::Rejected(_) => self.roll_back(connection).await,
         }
-        Err(fault)
+        Err(error)
     }
 
-    /// Ends a transaction and sees to what was in its way.
-    async fn clear_the_way(&self, connection: &Object, why: &str, only_looks: bool) -> Result<(), Fault> {
-        if !only_looks {
+    /// Rolls back and removes the cause of a conflict.
+    async fn prepare_retry(
+        &self,
+        connection: &Object,
+        why: &str,
+        is_read_only: bool,
+    ) -> Result<(), DatabaseError> {
+        if !is_read_only {
             connection.batch_execute("ROLLBACK").await?;
         }
-        self.house.refresh(connection).await?;
-        if why == LAPSED {
+        self.shared_state.refresh(connection).await?;
+        if why == EXPIRED_LEASES_BLOCK {
             let statement = connection.prepare_cached(CLOCK).await?;
-            let now = self.house.time.now(connection.query_one(&statement, &[]).await?.get(0));
-            let mut tidy = [crate::sweeping::lapsed(connection, now, LAPSES_AT_A_TIME).await?];
-            let tidied = Box::pin(sit(&self.house, connection, &mut tidy, Start::Careful)).await;
+            let now = self.shared_state.time.now(connection.query_one(&statement, &[]).await?.get(0));
+            let mut tidy = [crate::expiry::expired_leases(connection, now, EXPIRED_LEASE_BATCH).await?];
+            let tidied = Box::pin(decide_in_transaction(
+                &self.shared_state,
+                connection,
+                &mut tidy,
+                LimitSource::Reloaded,
+            ))
+            .await;
             if tidied.is_err() {
                 connection.batch_execute("ROLLBACK").await?;
             }
@@ -153,66 +169,66 @@ impl Engine {
         Ok(())
     }
 
-    async fn roll_back(&self, connection: Connection) {
-        let rolled = tokio::time::timeout(SLACK, connection.batch_execute("ROLLBACK")).await;
+    async fn roll_back(&self, connection: PooledConnection) {
+        let rolled = tokio::time::timeout(ANSWER_MARGIN, connection.batch_execute("ROLLBACK")).await;
         if !matches!(rolled, Ok(Ok(()))) {
             discard(connection);
         }
     }
 
-    /// Tells everybody, counts, and gives back what nobody heard of.
-    fn tell(&self, jobs: Vec<Job>) {
+    /// Sends the replies, updates the counters, and releases leases of replies that were not received.
+    fn send_replies(&self, jobs: Vec<Job>) {
         for job in jobs {
-            if let Task::Orders { orders, answers, .. } = &job.task {
-                self.house.count(orders, answers);
-                self.remember_leases(answers, &job.touches);
+            if let JobTask::Orders { orders, answers, .. } = &job.task {
+                self.shared_state.count(orders, answers);
+                self.remember_leases(answers, &job.row_hashes);
             }
             if let Some(id) = ended(&job) {
                 self.queue.forget(id);
             }
-            for id in job.tell() {
-                let (tell, _nobody) = tokio::sync::oneshot::channel();
-                let task = Task::Release { id, done: None, tell };
-                self.queue.push(Job { task, since: instant(), touches: Vec::new(), only_looks: false });
+            for id in job.send_reply() {
+                let (sender, _receiver) = tokio::sync::oneshot::channel();
+                let task = JobTask::Release { id, done: None, sender };
+                self.queue.push(Job { task, since: instant(), row_hashes: Vec::new(), is_read_only: false });
             }
         }
     }
 
-    fn remember_leases(&self, answers: &Replies, touches: &[u64]) {
+    fn remember_leases(&self, answers: &Replies, row_hashes: &[u64]) {
         for answer in answers.iter().flatten() {
             if let Outcome::Granted(Some(grant)) = &answer.outcome {
-                self.queue.remember(grant.lease, touches);
+                self.queue.remember(grant.lease, row_hashes);
             }
         }
     }
 
-    /// The database answers; and if something was written, it can do that too.
-    pub(crate) fn is_well(&self, wrote: bool) {
-        if self.queue.came_up() {
+    /// Records that the database answers and, if it wrote, that it can decide.
+    pub(crate) fn mark_healthy(&self, wrote: bool) {
+        if self.queue.clear_outage() {
             tracing::info!("PostgreSQL answers again");
         }
-        if wrote && self.queue.can_again() {
+        if wrote && self.queue.clear_cannot_decide() {
             tracing::info!("PostgreSQL decides again");
         }
     }
 
-    /// The database answers, and cannot decide for anybody.
-    pub(crate) fn cannot(&self, why: &Unavailable) {
-        if self.queue.cannot(why) {
+    /// Records that the database answers but cannot decide.
+    pub(crate) fn mark_cannot_decide(&self, why: &Unavailable) {
+        if self.queue.set_cannot_decide(why) {
             tracing::error!(%why, "PostgreSQL cannot decide; limits answer by on_outage");
         }
     }
 
-    /// The database cannot be reached.
-    pub(crate) fn went_down(&self, why: &Unavailable) {
-        if !self.queue.is_down() {
+    /// Records that the database cannot be reached.
+    pub(crate) fn mark_unreachable(&self, why: &Unavailable) {
+        if !self.queue.has_outage() {
             tracing::error!(%why, "PostgreSQL cannot decide; limits answer by on_outage");
         }
-        self.queue.went_down(why, instant());
+        self.queue.start_outage(why, instant());
     }
 
-    /// Tells those who have waited too long, again and again.
-    pub(crate) async fn mind_the_time(self: Arc<Engine>) {
+    /// Fails jobs that have waited too long, every 100 ms.
+    pub(crate) async fn expire_waiting_jobs(self: Arc<Engine>) {
         let mut beat = tokio::time::interval(Duration::from_millis(100));
         loop {
             beat.tick().await;
@@ -220,123 +236,135 @@ impl Engine {
         }
     }
 
-    /// Changes limits.
+    /// Edits limits.
     pub(crate) async fn edit(
         &self,
         edits: Vec<Edit>,
         by: Origin,
-    ) -> Result<Result<Vec<EditOutcome>, ApplyError>, Fault> {
-        match self.alone(&Act::Edit(edits, by)).await? {
-            Acted::EditOutcome(edited) => Ok(edited),
-            Acted::Reset(_) => Ok(Ok(Vec::new())),
+    ) -> Result<Result<Vec<EditOutcome>, ApplyError>, DatabaseError> {
+        match self.run_exclusively(&ExclusiveAction::Edit(edits, by)).await? {
+            ExclusiveResult::EditOutcome(edited) => Ok(edited),
+            ExclusiveResult::Reset(_) => Ok(Ok(Vec::new())),
         }
     }
 
-    /// Zeroes a limit; whether there is one.
-    pub(crate) async fn reset(&self, id: &str) -> Result<bool, Fault> {
-        let acted = self.alone(&Act::Reset(id.to_owned())).await?;
-        Ok(matches!(acted, Acted::Reset(true)))
+    /// Resets a limit. Returns whether it exists.
+    pub(crate) async fn reset(&self, id: &str) -> Result<bool, DatabaseError> {
+        let acted = self.run_exclusively(&ExclusiveAction::Reset(id.to_owned())).await?;
+        Ok(matches!(acted, ExclusiveResult::Reset(true)))
     }
 
-    /// Does something while nobody decides, and tells all servers of it if it is to be kept.
-    async fn alone(&self, act: &Act) -> Result<Acted, Fault> {
+    /// Runs an action while no transaction decides, and notifies all servers if it commits.
+    async fn run_exclusively(&self, act: &ExclusiveAction) -> Result<ExclusiveResult, DatabaseError> {
         let mut tries = 0;
         loop {
-            let connection = self.house.connections.get().await?;
-            // Edits of many limits take their time; but where nobody answers, nobody waits twice.
+            let connection = self.shared_state.connections.get().await?;
+            // Edits of many limits take longer. During an outage a single round must suffice.
             let most = if self.queue.outage().is_some() { self.round } else { self.round * 2 };
-            let fault = match tokio::time::timeout(most, self.act_alone(&connection, act)).await {
+            let error = match tokio::time::timeout(most, self.run_exclusive_action(&connection, act)).await {
                 Ok(Ok(done)) => {
-                    self.is_well(true);
+                    self.mark_healthy(true);
                     return Ok(done);
                 }
-                Ok(Err(fault)) => fault,
-                Err(_) => Fault::Doubtful(SILENT.to_owned()),
+                Ok(Err(error)) => error,
+                Err(_) => DatabaseError::CommitUnknown(NO_ANSWER.to_owned()),
             };
-            match fault {
-                Fault::Again(_) if tries < MOST_TRIES => self.roll_back(connection).await,
-                Fault::Lost(_) if tries < MOST_LOSSES && self.queue.outage().is_none() => discard(connection),
-                Fault::Refused(_) | Fault::Again(_) => {
+            match error {
+                DatabaseError::Retry(_) if tries < MAX_RETRIES => self.roll_back(connection).await,
+                DatabaseError::ConnectionLost(_)
+                    if tries < MAX_RECONNECTS && self.queue.outage().is_none() =>
+                {
+                    discard(connection)
+                }
+                DatabaseError::Rejected(_) | DatabaseError::Retry(_) => {
                     self.roll_back(connection).await;
-                    return Err(fault);
+                    return Err(error);
                 }
                 _ => {
                     discard(connection);
-                    return Err(fault);
+                    return Err(error);
                 }
             }
             tries += 1;
         }
     }
 
-    async fn act_alone(&self, connection: &Object, act: &Act) -> Result<Acted, Fault> {
-        let house = &self.house;
+    async fn run_exclusive_action(
+        &self,
+        connection: &Object,
+        act: &ExclusiveAction,
+    ) -> Result<ExclusiveResult, DatabaseError> {
+        let shared_state = &self.shared_state;
         connection.batch_execute("BEGIN").await?;
-        connection.execute("SELECT pg_advisory_xact_lock($1)", &[&house.limits_lock]).await?;
-        let known = house.limits();
-        let (revision, found) = crate::limits::read_since(connection, known.revision, house.tick).await?;
+        connection.execute("SELECT pg_advisory_xact_lock($1)", &[&shared_state.limits_lock]).await?;
+        let known = shared_state.limits();
+        let (revision, found) =
+            crate::limit_snapshot::read_since(connection, known.revision, shared_state.tick).await?;
         let limits = known.with(revision, found);
         let clock = connection.prepare_cached(CLOCK).await?;
-        let now = house.time.now(connection.query_one(&clock, &[]).await?.get(0));
-        let editor = Editor { connection, limits, now, tick: house.tick };
+        let now = shared_state.time.now(connection.query_one(&clock, &[]).await?.get(0));
+        let editor = LimitEditor { connection, limits, now, tick: shared_state.tick };
         let (acted, limits, keep) = match act {
-            Act::Edit(edits, by) => {
+            ExclusiveAction::Edit(edits, by) => {
                 let done = editor.apply(edits.clone(), *by).await?;
                 let keep = done.edited.is_ok();
-                (Acted::EditOutcome(done.edited), done.limits, keep)
+                (ExclusiveResult::EditOutcome(done.edited), done.limits, keep)
             }
-            Act::Reset(id) => {
+            ExclusiveAction::Reset(id) => {
                 let (found, limits) = editor.reset(id).await?;
-                (Acted::Reset(found), limits, found)
+                (ExclusiveResult::Reset(found), limits, found)
             }
         };
         if keep {
-            if let Act::Edit(edits, _) = act {
-                house.announce(limits.revision, edits.iter().map(|edit| edit.id().to_owned()).collect());
+            if let ExclusiveAction::Edit(edits, _) = act {
+                shared_state
+                    .announce_edit(limits.revision, edits.iter().map(|edit| edit.id().to_owned()).collect());
             }
             let payload = limits.revision.to_string();
-            connection.execute("SELECT pg_notify($1, $2)", &[&channel(&house.schema), &payload]).await?;
+            connection
+                .execute("SELECT pg_notify($1, $2)", &[&channel(&shared_state.schema), &payload])
+                .await?;
             let committed = connection.batch_execute("COMMIT").await;
-            committed.map_err(|error| Fault::from(error).while_committing())?;
+            committed.map_err(|error| DatabaseError::from(error).while_committing())?;
         } else {
             connection.batch_execute("ROLLBACK").await?;
         }
-        house.exchange(limits, false);
+        shared_state.replace_limits(limits, false);
         Ok(acted)
     }
 
-    /// Until when leases are held.
+    /// The expiry times of leases.
     pub(crate) async fn held_until(
         &self,
         ids: &[LeaseId],
-    ) -> Result<Vec<Option<tidegate_core::Timestamp>>, Fault> {
-        let connection = self.house.connections.get().await?;
-        let held = crate::looking::held_until(&self.house, &connection, ids);
+    ) -> Result<Vec<Option<tidegate_core::Timestamp>>, DatabaseError> {
+        let connection = self.shared_state.connections.get().await?;
+        let held = crate::read_only::held_until(&self.shared_state, &connection, ids);
         match tokio::time::timeout(self.round, held).await {
             Ok(Ok(held)) => Ok(held),
-            Ok(Err(fault)) => Err(fault),
+            Ok(Err(error)) => Err(error),
             Err(_) => {
                 discard(connection);
-                Err(Fault::Lost(SILENT.to_owned()))
+                Err(DatabaseError::ConnectionLost(NO_ANSWER.to_owned()))
             }
         }
     }
 }
 
-/// What is done while nobody decides.
-enum Act {
+/// An action under the exclusive limits lock.
+enum ExclusiveAction {
     Edit(Vec<Edit>, Origin),
     Reset(String),
 }
 
-/// What came of it.
-enum Acted {
+/// The result of an exclusive action.
+enum ExclusiveResult {
     EditOutcome(Result<Vec<EditOutcome>, ApplyError>),
-    /// Whether there was something to reset.
+    /// Whether the limit exists.
     Reset(bool),
 }
 
-/// Where changes of limits are told.
+/// The notification channel for changes of limits.
 pub(crate) fn channel(schema: &str) -> String {
     format!("tidegate/{schema}")
 }

@@ -1,7 +1,7 @@
-//! Jobs: what the store is asked to do, owned, on its way to the database and back.
+//! Jobs: owned requests to the store, with their results.
 //!
-//! A job is done inside somebody's transaction and told when that is committed. If the transaction has to be made again, it is done again.
-//! Whoever asked may have gone meanwhile; a lease that nobody was told of is given back, unless its request id may be repeated.
+//! A job runs inside a transaction, and its reply is sent after the commit. If the transaction is retried, the job runs again. If
+//! the caller is gone by then, its new leases are released, unless a request id allows the caller to ask again.
 
 use std::time::{Duration, Instant};
 
@@ -11,36 +11,36 @@ use tidegate::store::{Actual, Settlement, Unavailable, Usage};
 use tidegate_core::{Amount, Ask, Hold, Intent, LeaseId, LeaseTerm, Order, Timestamp};
 use tokio::sync::oneshot;
 
-/// Who is told.
-pub(crate) type Tell<T> = oneshot::Sender<Result<T, Unavailable>>;
+/// The channel for a reply.
+pub(crate) type ReplySender<T> = oneshot::Sender<Result<T, Unavailable>>;
 
-/// An ask that owns its words.
+/// An ask that owns its strings.
 #[derive(Debug, Clone)]
-pub(crate) struct OwnAsk {
+pub(crate) struct OwnedOrderAsk {
     pub(crate) limit_id: Box<str>,
     pub(crate) key: Option<Box<[u8]>>,
     pub(crate) count: Amount,
 }
 
-/// An order that owns its words.
+/// An order that owns its strings.
 #[derive(Debug, Clone)]
-pub(crate) struct OwnOrder {
+pub(crate) struct OwnedOrder {
     pub(crate) intent: Intent,
-    pub(crate) asks: Vec<OwnAsk>,
+    pub(crate) asks: Vec<OwnedOrderAsk>,
     pub(crate) request_id: Option<Box<[u8]>>,
     pub(crate) hold: Hold,
     pub(crate) ttl: Option<Duration>,
     pub(crate) patience: Duration,
 }
 
-impl OwnOrder {
-    pub(crate) fn of(order: &Order<'_>) -> OwnOrder {
-        let own = |ask: &Ask<'_>| OwnAsk {
+impl OwnedOrder {
+    pub(crate) fn of(order: &Order<'_>) -> OwnedOrder {
+        let own = |ask: &Ask<'_>| OwnedOrderAsk {
             limit_id: ask.limit_id.into(),
             key: ask.key.map(Into::into),
             count: ask.count,
         };
-        OwnOrder {
+        OwnedOrder {
             intent: order.intent,
             asks: order.asks.iter().map(own).collect(),
             request_id: order.request_id.map(Into::into),
@@ -70,175 +70,178 @@ impl OwnOrder {
 
 /// The true cost of a held order, owned.
 #[derive(Debug, Clone)]
-pub(crate) enum OwnActual {
+pub(crate) enum OwnedActual {
     Every(Amount),
     Each(Vec<Amount>),
 }
 
-impl OwnActual {
-    pub(crate) fn of(actual: Actual<'_>) -> OwnActual {
+impl OwnedActual {
+    pub(crate) fn of(actual: Actual<'_>) -> OwnedActual {
         match actual {
-            Actual::Every(count) => OwnActual::Every(count),
-            Actual::Each(counts) => OwnActual::Each(counts.to_vec()),
+            Actual::Every(count) => OwnedActual::Every(count),
+            Actual::Each(counts) => OwnedActual::Each(counts.to_vec()),
         }
     }
 
     fn actual(&self) -> Actual<'_> {
         match self {
-            OwnActual::Every(count) => Actual::Every(*count),
-            OwnActual::Each(counts) => Actual::Each(counts),
+            OwnedActual::Every(count) => Actual::Every(*count),
+            OwnedActual::Each(counts) => Actual::Each(counts),
         }
     }
 }
 
-/// What is to be done, and what came of it.
-pub(crate) enum Task {
+/// A task and its result.
+pub(crate) enum JobTask {
     Orders {
-        orders: Vec<OwnOrder>,
+        orders: Vec<OwnedOrder>,
         answers: Replies,
-        tell: Tell<Replies>,
+        sender: ReplySender<Replies>,
     },
     Release {
         id: LeaseId,
         done: Option<bool>,
-        tell: Tell<bool>,
+        sender: ReplySender<bool>,
     },
     Renew {
         id: LeaseId,
         ttl: Option<Duration>,
-        done: Option<Renewed>,
-        tell: Tell<Renewed>,
+        done: Option<RenewResult>,
+        sender: ReplySender<RenewResult>,
     },
     Settle {
         id: LeaseId,
-        actual: OwnActual,
-        done: Option<Settled>,
-        tell: Tell<Settled>,
+        actual: OwnedActual,
+        done: Option<SettleResult>,
+        sender: ReplySender<SettleResult>,
     },
     Reset {
         limit_id: Box<str>,
         key: Box<[u8]>,
         done: Option<Result<(), OrderError>>,
-        tell: Tell<Result<(), OrderError>>,
+        sender: ReplySender<Result<(), OrderError>>,
     },
     Usage {
         limit_id: Box<str>,
         key: Option<Box<[u8]>>,
-        done: Option<Used>,
-        tell: Tell<Used>,
+        done: Option<UsageResult>,
+        sender: ReplySender<UsageResult>,
     },
     Holders {
         limit_id: Box<str>,
         key: Option<Box<[u8]>>,
-        done: Option<Held>,
-        tell: Tell<Held>,
+        done: Option<HoldersResult>,
+        sender: ReplySender<HoldersResult>,
     },
-    /// Leases that have lapsed, and rows that are behind: to be looked at, which mends them.
-    Tidy {
+    /// Expired leases to remove, and rows of earlier editions to upgrade. Loading them suffices.
+    CleanUp {
         leases: Vec<LeaseId>,
         rows: Vec<(i64, Vec<u8>)>,
     },
 }
 
-type Renewed = Result<Option<Timestamp>, OrderError>;
-type Settled = Result<Settlement, OrderError>;
-type Used = Result<Usage, OrderError>;
-type Held = Result<Vec<LeaseTerm>, OrderError>;
+type RenewResult = Result<Option<Timestamp>, OrderError>;
+type SettleResult = Result<Settlement, OrderError>;
+type UsageResult = Result<Usage, OrderError>;
+type HoldersResult = Result<Vec<LeaseTerm>, OrderError>;
 
-/// A task that waits, since when, and what it touches.
+/// A queued task.
 pub(crate) struct Job {
-    pub(crate) task: Task,
+    pub(crate) task: JobTask,
     pub(crate) since: Instant,
-    /// The rows it will lock, as far as that is known, as hashes: jobs that share one go together or one after the other.
-    pub(crate) touches: Vec<u64>,
-    /// Whether it only looks, so that nothing needs to be locked.
-    pub(crate) only_looks: bool,
+    /// Hashes of the rows that the job will lock, as far as they are known. Jobs that share a row run together or one after the
+    /// other.
+    pub(crate) row_hashes: Vec<u64>,
+    /// Whether the job only reads, so that it needs no locks.
+    pub(crate) is_read_only: bool,
 }
 
 impl Job {
-    /// The leases it is about.
+    /// The leases that the job concerns.
     pub(crate) fn leases(&self) -> &[LeaseId] {
         match &self.task {
-            Task::Release { id, .. } | Task::Renew { id, .. } | Task::Settle { id, .. } => {
+            JobTask::Release { id, .. } | JobTask::Renew { id, .. } | JobTask::Settle { id, .. } => {
                 std::slice::from_ref(id)
             }
-            Task::Tidy { leases, .. } => leases,
+            JobTask::CleanUp { leases, .. } => leases,
             _ => &[],
         }
     }
 
-    /// Does it, among what was brought for it.
-    pub(crate) fn perform(&mut self, excerpt: &mut Excerpt) {
+    /// Runs the task on the loaded excerpt.
+    pub(crate) fn run(&mut self, excerpt: &mut Excerpt) {
         match &mut self.task {
-            Task::Orders { orders, answers, .. } => {
+            JobTask::Orders { orders, answers, .. } => {
                 answers.clear();
                 for order in orders.iter() {
                     order.decide(excerpt, answers);
                 }
             }
-            Task::Release { id, done, .. } => *done = Some(excerpt.release(*id)),
-            Task::Renew { id, ttl, done, .. } => *done = Some(excerpt.renew(*id, *ttl)),
-            Task::Settle { id, actual, done, .. } => *done = Some(excerpt.settle(*id, actual.actual())),
-            Task::Reset { limit_id, key, done, .. } => *done = Some(excerpt.reset(limit_id, key)),
-            Task::Usage { limit_id, key, done, .. } => *done = Some(excerpt.usage(limit_id, key.as_deref())),
-            Task::Holders { limit_id, key, done, .. } => {
+            JobTask::Release { id, done, .. } => *done = Some(excerpt.release(*id)),
+            JobTask::Renew { id, ttl, done, .. } => *done = Some(excerpt.renew(*id, *ttl)),
+            JobTask::Settle { id, actual, done, .. } => *done = Some(excerpt.settle(*id, actual.actual())),
+            JobTask::Reset { limit_id, key, done, .. } => *done = Some(excerpt.reset(limit_id, key)),
+            JobTask::Usage { limit_id, key, done, .. } => {
+                *done = Some(excerpt.usage(limit_id, key.as_deref()))
+            }
+            JobTask::Holders { limit_id, key, done, .. } => {
                 *done = Some(excerpt.holders(limit_id, key.as_deref()));
             }
-            Task::Tidy { .. } => {}
+            JobTask::CleanUp { .. } => {}
         }
     }
 
-    /// Tells what came of it; which leases nobody was told of.
-    pub(crate) fn tell(self) -> Vec<LeaseId> {
+    /// Sends the reply. Returns the leases that were granted to a caller that is gone.
+    pub(crate) fn send_reply(self) -> Vec<LeaseId> {
         match self.task {
-            Task::Orders { orders, answers, tell } => {
-                if let Err(Ok(answers)) = tell.send(Ok(answers)) {
-                    return unheard(&orders, &answers);
+            JobTask::Orders { orders, answers, sender } => {
+                if let Err(Ok(answers)) = sender.send(Ok(answers)) {
+                    return undelivered_leases(&orders, &answers);
                 }
             }
-            Task::Release { done, tell, .. } => say(tell, done),
-            Task::Renew { done, tell, .. } => say(tell, done),
-            Task::Settle { done, tell, .. } => say(tell, done),
-            Task::Reset { done, tell, .. } => say(tell, done),
-            Task::Usage { done, tell, .. } => say(tell, done),
-            Task::Holders { done, tell, .. } => say(tell, done),
-            Task::Tidy { .. } => {}
+            JobTask::Release { done, sender, .. } => send_result(sender, done),
+            JobTask::Renew { done, sender, .. } => send_result(sender, done),
+            JobTask::Settle { done, sender, .. } => send_result(sender, done),
+            JobTask::Reset { done, sender, .. } => send_result(sender, done),
+            JobTask::Usage { done, sender, .. } => send_result(sender, done),
+            JobTask::Holders { done, sender, .. } => send_result(sender, done),
+            JobTask::CleanUp { .. } => {}
         }
         Vec::new()
     }
 
-    /// Tells that it cannot be done.
+    /// Sends an error.
     pub(crate) fn fail(self, why: &Unavailable) {
-        fn no<T>(tell: Tell<T>, why: &Unavailable) {
-            let _nobody_waits = tell.send(Err(why.clone()));
+        fn send_error<T>(sender: ReplySender<T>, why: &Unavailable) {
+            let _receiver_dropped = sender.send(Err(why.clone()));
         }
         match self.task {
-            Task::Orders { tell, .. } => no(tell, why),
-            Task::Release { tell, .. } => no(tell, why),
-            Task::Renew { tell, .. } => no(tell, why),
-            Task::Settle { tell, .. } => no(tell, why),
-            Task::Reset { tell, .. } => no(tell, why),
-            Task::Usage { tell, .. } => no(tell, why),
-            Task::Holders { tell, .. } => no(tell, why),
-            Task::Tidy { .. } => {}
+            JobTask::Orders { sender, .. } => send_error(sender, why),
+            JobTask::Release { sender, .. } => send_error(sender, why),
+            JobTask::Renew { sender, .. } => send_error(sender, why),
+            JobTask::Settle { sender, .. } => send_error(sender, why),
+            JobTask::Reset { sender, .. } => send_error(sender, why),
+            JobTask::Usage { sender, .. } => send_error(sender, why),
+            JobTask::Holders { sender, .. } => send_error(sender, why),
+            JobTask::CleanUp { .. } => {}
         }
     }
 }
 
-fn say<T>(tell: Tell<T>, done: Option<T>) {
+fn send_result<T>(sender: ReplySender<T>, done: Option<T>) {
     let silent = || Unavailable { reason: "the store gave no answer".to_owned() };
-    let _nobody_waits = tell.send(done.ok_or_else(silent));
+    let _receiver_dropped = sender.send(done.ok_or_else(silent));
 }
 
-/// The leases of grants whose askers have gone and will not come again.
-fn unheard(orders: &[OwnOrder], answers: &Replies) -> Vec<LeaseId> {
-    let lease = |(order, answer): (&OwnOrder, &Result<tidegate::reply::OrderReply, OrderError>)| match answer
-    {
-        Ok(answer) if order.request_id.is_none() => match &answer.outcome {
-            Outcome::Granted(Some(grant)) => Some(grant.lease),
+/// The leases of grants whose caller is gone and cannot repeat the request.
+fn undelivered_leases(orders: &[OwnedOrder], answers: &Replies) -> Vec<LeaseId> {
+    let lease =
+        |(order, answer): (&OwnedOrder, &Result<tidegate::reply::OrderReply, OrderError>)| match answer {
+            Ok(answer) if order.request_id.is_none() => match &answer.outcome {
+                Outcome::Granted(Some(grant)) => Some(grant.lease),
+                _ => None,
+            },
             _ => None,
-        },
-        _ => None,
-    };
+        };
     orders.iter().zip(answers.iter()).filter_map(lease).collect()
 }

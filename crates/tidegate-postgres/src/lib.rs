@@ -1,52 +1,53 @@
-//! The store for fleets: states in PostgreSQL, decided by every server that shares it.
+//! A store in PostgreSQL that several servers share. Every server decides on the same rows.
 //!
 //! ```text
-//!   submit ──▶ Queue ──jobs that may go together──▶ Sitting (one transaction) ──▶ told
-//!                                                     │    ▲
-//!                                        locked rows  ▼    │ what changed
-//!                                                   Excerpt: the plain store
+//!   submit ──▶ JobQueue ──compatible jobs──▶ DecisionTransaction ──▶ replies
+//!                                              │    ▲
+//!                                 locked rows  ▼    │ changes
+//!                                            Excerpt (the in-memory store)
 //! ```
 //!
-//! Decided: the database keeps and locks, and does not decide. Rows are brought here under their locks, the core says what becomes of
-//! them, and they are written once. So every policy, lease and edit means the same as in memory, and no algorithm is written twice.
+//! * The database stores and locks rows; it does not decide. A transaction loads rows under their locks, the core decides on
+//!   them, and the changes are written once. So policies, leases and edits mean the same as in memory, and no algorithm exists
+//!   twice.
+//! * Time is the database's clock, read when all locks are held. Server clocks may differ.
+//! * Usage is not computed by `SELECT count(*)` over a log. That costs time in proportion to the count, and two concurrent
+//!   counts would both find room.
 //!
-//! Decided: time is the database's, read when the locks are held. Servers may have any clock.
+//! Files, in reading order:
 //!
-//! Refused: counting rows of a log with `SELECT count(*)`. It costs as much as there is to count, and two who count at the same time both find
-//! room.
-//!
-//! In the order to read it:
-//!
-//! | file | answers |
+//! | file | contents |
 //! |---|---|
-//! | `url.rs`, `tls.rs`, `connecting.rs` | where the database is, whom to trust, what it means when it fails |
-//! | `schema.rs`, `schema/` | the tables |
-//! | `time.rs` | what time it is |
-//! | `limits.rs`, `editing.rs`, `listening.rs` | which limits there are, how they change, how servers hear of it |
-//! | `job.rs`, `rows.rs`, `queue.rs` | what is asked, which rows that is about, what goes together |
-//! | `sitting.rs`, `sitting/`, `looking.rs` | one transaction; one look |
-//! | `sweeping.rs` | what is cleared away |
-//! | `engine.rs`, `house.rs`, `store.rs` | the thread, what it shares, the contract |
+//! | `url.rs`, `tls.rs`, `connections.rs` | store URLs, encryption, the connection pool and its errors |
+//! | `schema.rs`, `schema/` | the tables and their migrations |
+//! | `database_clock.rs` | the time |
+//! | `limit_snapshot.rs`, `limit_editor.rs`, `change_listener.rs` | the limits, their edits, and how servers learn of them |
+//! | `job.rs`, `row_names.rs`, `job_queue.rs` | jobs, the rows they need, and which jobs share a transaction |
+//! | `transaction.rs`, `transaction/`, `read_only.rs` | a deciding transaction, and reads without locks |
+//! | `expiry.rs` | removal of expired data |
+//! | `engine.rs`, `shared_state.rs`, `store.rs` | the store's thread, its shared state, and the store interface |
 
-mod connecting;
-mod editing;
+mod change_listener;
+mod connections;
+mod database_clock;
 mod engine;
-mod house;
+mod expiry;
 mod job;
-mod limits;
-mod listening;
-mod looking;
-mod queue;
-mod rows;
+mod job_queue;
+mod limit_editor;
+mod limit_snapshot;
+mod read_only;
+mod row_names;
 mod schema;
-mod sitting;
+mod shared_state;
 mod store;
-mod sweeping;
-mod time;
 mod tls;
+mod transaction;
 mod url;
 
+pub use database_clock::TimeSource;
 pub use schema::{OpenError, VERSION};
 pub use store::PostgresStore;
-pub use time::Source;
-pub use url::{BadUrl, LARGEST_POOL, LONGEST_SCHEMA, Options, USUAL_POOL, USUAL_SCHEMA};
+pub use url::{
+    DEFAULT_POOL_SIZE, DEFAULT_SCHEMA, InvalidUrl, MAX_POOL_SIZE, MAX_SCHEMA_NAME_BYTES, PostgresOptions,
+};

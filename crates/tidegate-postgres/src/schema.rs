@@ -1,52 +1,52 @@
-//! The tables: made when a store is first opened, brought up to date when a newer program opens it.
+//! The tables: created when a store is first opened, migrated when a newer program opens it.
 //!
-//! Decided: migrations are numbered, part of the program, and only go forward. A program that finds a later number than it knows does not
-//! touch anything: it would not understand what a newer one has written.
+//! Migrations are numbered, compiled in, and only go forward. A program that finds a version newer than its own changes nothing,
+//! because it cannot interpret the newer data.
 
 use std::fmt;
 
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, NoTls};
 
-use crate::connecting::words;
+use crate::connections::describe_error;
 use crate::tls;
-use crate::url::{BadUrl, Options, Tls};
+use crate::url::{InvalidUrl, PostgresOptions, TlsMode};
 
-/// What makes the tables, in order.
+/// The migrations, in order.
 const MIGRATIONS: &[(i32, &str)] = &[(1, include_str!("schema/001.sql"))];
 
-/// The version of the tables that this program knows.
+/// The newest schema version that this program knows.
 pub const VERSION: i32 = 1;
 
-/// Why a store was not opened.
+/// Why a store could not be opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OpenError {
-    /// The URL makes no sense.
-    Url(BadUrl),
-    /// The database cannot be reached, or does not let us in.
+    /// The URL is invalid.
+    Url(InvalidUrl),
+    /// The database cannot be reached, or refuses the connection.
     Unreachable {
-        /// Where.
+        /// The database, without user and password.
         place: String,
-        /// What it says.
+        /// The reason.
         why: String,
     },
-    /// The schema was made by a newer program.
+    /// A newer program created the schema.
     Newer {
         /// The schema.
         schema: String,
-        /// Its version.
+        /// The version found.
         found: i32,
     },
-    /// The user may not make the schema or its tables.
+    /// The user has no right to create the schema or its tables.
     Forbidden {
         /// The schema.
         schema: String,
-        /// Who.
+        /// The user.
         user: String,
-        /// What the database says.
+        /// The reason given by the database.
         why: String,
     },
-    /// Something else went wrong.
+    /// Any other error.
     Failed(String),
 }
 
@@ -72,21 +72,23 @@ impl fmt::Display for OpenError {
 
 impl std::error::Error for OpenError {}
 
-/// Makes sure that the tables are there and of the version we know.
-pub(crate) async fn prepare(options: &Options) -> Result<(), OpenError> {
-    // Somebody may take a connection and never say a word.
+/// Creates or migrates the tables.
+pub(crate) async fn prepare(options: &PostgresOptions) -> Result<(), OpenError> {
+    // A server may accept the connection and never answer.
     let silent = |_| {
-        let why = format!("PostgreSQL did not answer within {} s", options.connecting().as_secs());
-        Err(OpenError::Unreachable { place: options.place(), why })
+        let why = format!("PostgreSQL did not answer within {} s", options.total_connect_timeout().as_secs());
+        Err(OpenError::Unreachable { place: options.location(), why })
     };
-    let connected = tokio::time::timeout(options.connecting(), connect(options)).await;
+    let connected = tokio::time::timeout(options.total_connect_timeout(), connect(options)).await;
     migrate(&connected.unwrap_or_else(silent)?, options).await
 }
 
-async fn connect(options: &Options) -> Result<Client, OpenError> {
-    let unreachable =
-        |error: tokio_postgres::Error| OpenError::Unreachable { place: options.place(), why: words(&error) };
-    if options.tls == Tls::Off {
+async fn connect(options: &PostgresOptions) -> Result<Client, OpenError> {
+    let unreachable = |error: tokio_postgres::Error| OpenError::Unreachable {
+        place: options.location(),
+        why: describe_error(&error),
+    };
+    if options.tls == TlsMode::Off {
         let (client, connection) = options.config.connect(NoTls).await.map_err(unreachable)?;
         tokio::spawn(connection);
         return Ok(client);
@@ -97,12 +99,12 @@ async fn connect(options: &Options) -> Result<Client, OpenError> {
     Ok(client)
 }
 
-async fn migrate(client: &Client, options: &Options) -> Result<(), OpenError> {
+async fn migrate(client: &Client, options: &PostgresOptions) -> Result<(), OpenError> {
     let schema = &options.schema;
-    let failed = |error: tokio_postgres::Error| of_migration(&error, options);
-    // One at a time, whoever comes; the lock goes with the connection.
+    let failed = |error: tokio_postgres::Error| migration_error(&error, options);
+    // One migration at a time. The lock ends with the connection.
     client
-        .execute("SELECT pg_advisory_lock($1)", &[&lock_key(schema, Lock::Migrating)])
+        .execute("SELECT pg_advisory_lock($1)", &[&lock_key(schema, AdvisoryLock::Migration)])
         .await
         .map_err(failed)?;
     let there = "SELECT 1 FROM pg_namespace WHERE nspname = $1";
@@ -129,46 +131,46 @@ async fn migrate(client: &Client, options: &Options) -> Result<(), OpenError> {
         );
         if let Err(error) = client.batch_execute(&text).await {
             let _the_connection_ends_anyway = client.batch_execute("ROLLBACK").await;
-            return Err(of_migration(&error, options));
+            return Err(migration_error(&error, options));
         }
         tracing::info!(schema, version, "the tables were made");
     }
     client
-        .execute("SELECT pg_advisory_unlock($1)", &[&lock_key(schema, Lock::Migrating)])
+        .execute("SELECT pg_advisory_unlock($1)", &[&lock_key(schema, AdvisoryLock::Migration)])
         .await
         .map_err(failed)?;
     Ok(())
 }
 
-fn of_migration(error: &tokio_postgres::Error, options: &Options) -> OpenError {
+fn migration_error(error: &tokio_postgres::Error, options: &PostgresOptions) -> OpenError {
     match error.code() {
         Some(&SqlState::INSUFFICIENT_PRIVILEGE) => OpenError::Forbidden {
             schema: options.schema.clone(),
             user: options.user().to_owned(),
-            why: words(error),
+            why: describe_error(error),
         },
         _ => OpenError::Failed(format!(
             "the tables of the schema '{}' could not be made ready: {}",
             options.schema,
-            words(error)
+            describe_error(error)
         )),
     }
 }
 
-/// What servers lock against each other beside rows.
+/// Advisory locks, taken in addition to row locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Lock {
-    /// The tables are made.
-    Migrating,
-    /// Shared by everybody who decides, alone for who changes limits.
+pub(crate) enum AdvisoryLock {
+    /// Held during a migration.
+    Migration,
+    /// Held shared by deciding transactions, and exclusively by edits.
     Limits,
-    /// Somebody sweeps.
-    Sweeping,
+    /// Held by the server that runs expiry.
+    Expiry,
 }
 
-/// The number of such a lock: locks are known by a number in the whole database, so it is made of the schema's name.
-pub(crate) fn lock_key(schema: &str, lock: Lock) -> i64 {
-    // FNV-1a: it has to be the same in every version of the program.
+/// The number of an advisory lock. Numbers are shared by the whole database, so they are derived from the schema name.
+pub(crate) fn lock_key(schema: &str, lock: AdvisoryLock) -> i64 {
+    // FNV-1a, because every version of the program needs the same numbers.
     let mut hash = 0xcbf2_9ce4_8422_2325u64;
     for byte in b"tidegate/".iter().chain(schema.as_bytes()) {
         hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);

@@ -1,4 +1,4 @@
-//! The store: the contract of all stores, kept by a database.
+//! The store interface on top of the engine.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -16,21 +16,21 @@ use tidegate_core::{LeaseId, LeaseTerm, Limit, LimitSpec, Order, Timestamp};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, oneshot};
 
-use crate::connecting::Fault;
+use crate::connections::DatabaseError;
+use crate::database_clock::TimeSource;
 use crate::engine::{Engine, instant};
-use crate::house::House;
-use crate::job::{Job, OwnActual, OwnOrder, Task};
-use crate::limits::Standing;
-use crate::queue::Queue;
-use crate::rows::{Needs, changes, needs_of};
+use crate::job::{Job, JobTask, OwnedActual, OwnedOrder};
+use crate::job_queue::JobQueue;
+use crate::limit_snapshot::LimitStatus;
+use crate::row_names::{NeededRows, add_rows_of_job, changes};
 use crate::schema::{self, OpenError};
-use crate::time::Source;
-use crate::url::Options;
+use crate::shared_state::SharedState;
+use crate::url::PostgresOptions;
 
-/// Beyond what the database may take for a statement, this long is waited for its answer.
-pub(crate) const SLACK: Duration = Duration::from_secs(1);
+/// The time allowed for an answer beyond the statement timeout of the database.
+pub(crate) const ANSWER_MARGIN: Duration = Duration::from_secs(1);
 
-/// A store in PostgreSQL. Any number of them, in any number of processes, share one schema and decide as one.
+/// A store in PostgreSQL. Any number of stores, in any number of processes, can share one schema.
 pub struct PostgresStore {
     engine: Arc<Engine>,
     handle: Handle,
@@ -40,22 +40,22 @@ pub struct PostgresStore {
 }
 
 impl PostgresStore {
-    /// Opens a store, and makes its tables if they are not there. Blocks until it can decide.
-    pub fn open(options: Options) -> Result<PostgresStore, OpenError> {
-        PostgresStore::open_with(options, Source::Database)
+    /// Opens a store and creates its tables if they are missing. Blocks until the store can decide.
+    pub fn open(options: PostgresOptions) -> Result<PostgresStore, OpenError> {
+        PostgresStore::open_with(options, TimeSource::Database)
     }
 
-    /// The same with another source of time.
-    pub fn open_with(options: Options, source: Source) -> Result<PostgresStore, OpenError> {
-        let house = House::new(&options, source).map_err(OpenError::Url)?;
+    /// Opens a store with another source of time.
+    pub fn open_with(options: PostgresOptions, source: TimeSource) -> Result<PostgresStore, OpenError> {
+        let shared_state = SharedState::new(&options, source).map_err(OpenError::Url)?;
         let capabilities = Capabilities {
             survival: Survival::Durable,
             reach: Reach::Fleet,
             atomicity: Atomicity::AllRows,
-            tick: house.tick,
+            tick: shared_state.tick,
         };
-        let round = options.statement_timeout.max(options.lock_timeout) + SLACK;
-        let engine = Arc::new(Engine { house, queue: Queue::default(), round });
+        let round = options.statement_timeout.max(options.lock_timeout) + ANSWER_MARGIN;
+        let engine = Arc::new(Engine { shared_state, queue: JobQueue::default(), round });
         let (stop, runs) = (Arc::new(Notify::new()), Arc::clone(&engine));
         let (ready, opened) = std::sync::mpsc::channel();
         let stopped = Arc::clone(&stop);
@@ -68,18 +68,18 @@ impl PostgresStore {
         Ok(PostgresStore { engine, handle, capabilities, stop, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Why the database cannot be asked at this moment, if it cannot.
+    /// Why the database cannot decide now, if it cannot.
     pub fn outage(&self) -> Option<Unavailable> {
         self.engine.queue.outage()
     }
 
-    /// Clears away what time has made meaningless, now and not in the next second: for tests.
-    pub fn sweep(&self) -> Result<(), Unavailable> {
+    /// Runs a full round of expiry now. For tests.
+    pub fn run_expiry(&self) -> Result<(), Unavailable> {
         let engine = Arc::clone(&self.engine);
-        self.apart(async move { engine.sweep_once(true).await }).wait(self)
+        self.spawn(async move { engine.expire_once(true).await }).wait(self)
     }
 
-    /// Ends it: what is under way is answered, what waits is told that the store is closed.
+    /// Closes the store. Running jobs are answered; waiting jobs fail.
     pub fn close(&self) {
         self.engine.queue.close();
         self.stop.notify_one();
@@ -89,50 +89,50 @@ impl PostgresStore {
         }
     }
 
-    /// Puts a job into the queue. It is begun whether or not somebody waits for it.
-    fn put<T: Send + 'static>(
+    /// Queues a job. It runs even if the reply is not awaited.
+    fn enqueue<T: Send + 'static>(
         &self,
-        only_looks: bool,
-        task: impl FnOnce(oneshot::Sender<Result<T, Unavailable>>) -> Task,
+        is_read_only: bool,
+        task: impl FnOnce(oneshot::Sender<Result<T, Unavailable>>) -> JobTask,
     ) -> StoreReply<T> {
-        let (tell, told) = oneshot::channel();
-        let mut job = Job { task: task(tell), since: instant(), touches: Vec::new(), only_looks };
-        if !only_looks {
-            let mut needs = Needs::new();
-            needs_of(&job, &self.engine.house.limits(), &mut needs);
-            job.touches = needs.keys().map(|name| self.engine.house.touch(name)).collect();
+        let (sender, receiver) = oneshot::channel();
+        let mut job = Job { task: task(sender), since: instant(), row_hashes: Vec::new(), is_read_only };
+        if !is_read_only {
+            let mut needs = NeededRows::new();
+            add_rows_of_job(&job, &self.engine.shared_state.limits(), &mut needs);
+            job.row_hashes = needs.keys().map(|name| self.engine.shared_state.row_hash(name)).collect();
         }
         self.engine.queue.push(job);
-        StoreReply::Later(heard(told))
+        StoreReply::Later(await_reply(receiver))
     }
 
-    /// Does something beside the queue.
-    fn apart<T: Send + 'static>(
+    /// Runs a future on the engine's thread, outside the queue.
+    fn spawn<T: Send + 'static>(
         &self,
-        act: impl Future<Output = Result<T, Fault>> + Send + 'static,
+        act: impl Future<Output = Result<T, DatabaseError>> + Send + 'static,
     ) -> StoreReply<T> {
-        let (tell, told) = oneshot::channel();
+        let (sender, receiver) = oneshot::channel();
         self.handle.spawn(async move {
-            let _nobody_waits = tell.send(act.await.map_err(|fault| fault.unavailable()));
+            let _receiver_dropped = sender.send(act.await.map_err(|error| error.unavailable()));
         });
-        StoreReply::Later(heard(told))
+        StoreReply::Later(await_reply(receiver))
     }
 
     fn edit_by(&self, edits: Vec<Edit>, by: Origin) -> StoreReply<Result<Vec<EditOutcome>, ApplyError>> {
         let engine = Arc::clone(&self.engine);
         let ids: Vec<String> = edits.iter().map(|edit| edit.id().to_owned()).collect();
-        self.apart(async move {
+        self.spawn(async move {
             Ok(match engine.edit(edits, by).await {
                 Ok(edited) => edited,
-                Err(fault) => {
-                    let why = PutError::Unavailable(fault.unavailable());
+                Err(error) => {
+                    let why = PutError::Unavailable(error.unavailable());
                     Err(ApplyError { refused: ids.into_iter().map(|id| (id, why.clone())).collect() })
                 }
             })
         })
     }
 
-    /// Makes one edit, and waits for it.
+    /// Applies one edit and waits for it.
     fn edit_one(&self, edit: Edit) -> Result<EditOutcome, PutError> {
         let closed = |why| PutError::Unavailable(why);
         let edited = self.edit_by(vec![edit], Origin::Put).wait(self).map_err(closed)?;
@@ -143,63 +143,64 @@ impl PostgresStore {
         }
     }
 
-    /// Whether orders may be looked at without locks.
-    fn may_look(&self, orders: &[OwnOrder]) -> bool {
-        let limits = self.engine.house.limits();
+    /// Whether orders can be read without locks.
+    fn can_read_without_locks(&self, orders: &[OwnedOrder]) -> bool {
+        let limits = self.engine.shared_state.limits();
         let bounds = |id: &str| limits.get(id).is_some_and(|entry| entry.bounds_keys());
         orders.iter().all(|order| !changes(order) && !order.asks.iter().any(|ask| bounds(&ask.limit_id)))
     }
 }
 
-/// What the thread does.
+/// The main function of the engine's thread.
 fn run(
     engine: &Arc<Engine>,
-    options: &Options,
+    options: &PostgresOptions,
     stop: &Notify,
     ready: &std::sync::mpsc::Sender<Result<Handle, OpenError>>,
 ) {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            let _nobody_waits = ready.send(Err(OpenError::Failed(format!("no runtime can be had: {error}"))));
+            let _receiver_dropped =
+                ready.send(Err(OpenError::Failed(format!("no runtime can be had: {error}"))));
             return;
         }
     };
     runtime.block_on(async {
         if let Err(error) = begin(engine, options).await {
-            let _nobody_waits = ready.send(Err(error));
+            let _receiver_dropped = ready.send(Err(error));
             return;
         }
         let workers: Vec<_> =
             (0..options.pool_size).map(|_| tokio::spawn(Arc::clone(engine).work())).collect();
-        tokio::spawn(Arc::clone(engine).mind_the_time());
-        tokio::spawn(Arc::clone(engine).sweep());
-        tokio::spawn(Arc::clone(engine).keep_up(options.clone()));
-        let _nobody_waits = ready.send(Ok(Handle::current()));
+        tokio::spawn(Arc::clone(engine).expire_waiting_jobs());
+        tokio::spawn(Arc::clone(engine).run_expiry());
+        tokio::spawn(Arc::clone(engine).follow_limit_changes(options.clone()));
+        let _receiver_dropped = ready.send(Ok(Handle::current()));
         stop.notified().await;
         for worker in workers {
             let _it_has_ended = worker.await;
         }
-        engine.house.connections.close();
+        engine.shared_state.connections.close();
     });
-    // Whoever waits for something beside the queue hears that nobody will answer.
+    // Pending futures outside the queue receive an error.
     runtime.shutdown_background();
 }
 
-/// Makes the tables and reads the limits.
-async fn begin(engine: &Engine, options: &Options) -> Result<(), OpenError> {
+/// Prepares the tables and loads the limits.
+async fn begin(engine: &Engine, options: &PostgresOptions) -> Result<(), OpenError> {
     schema::prepare(options).await?;
-    let failed = |fault: Fault| OpenError::Failed(fault.to_string());
-    let connection = engine.house.connections.get().await.map_err(failed)?;
+    let failed = |error: DatabaseError| OpenError::Failed(error.to_string());
+    let connection = engine.shared_state.connections.get().await.map_err(failed)?;
     let latest =
         connection.query_one("SELECT latest FROM store", &[]).await.map_err(|error| failed(error.into()))?;
-    engine.house.time.raise(crate::limits::instant(latest.get(0)));
-    engine.house.refresh(&connection).await.map_err(failed)
+    engine.shared_state.time.raise(crate::limit_snapshot::instant(latest.get(0)));
+    engine.shared_state.refresh(&connection).await.map_err(failed)
 }
 
-fn heard<T: Send + 'static>(told: oneshot::Receiver<Result<T, Unavailable>>) -> Later<T> {
+fn await_reply<T: Send + 'static>(receiver: oneshot::Receiver<Result<T, Unavailable>>) -> Later<T> {
     Box::pin(async move {
-        told.await.unwrap_or_else(|_| Err(Unavailable { reason: "the store is closed".to_owned() }))
+        receiver.await.unwrap_or_else(|_| Err(Unavailable { reason: "the store is closed".to_owned() }))
     })
 }
 
@@ -209,13 +210,13 @@ impl Store for PostgresStore {
     }
 
     fn submit(&self, orders: &[Order<'_>], buffer: Replies) -> StoreReply<Replies> {
-        let orders: Vec<OwnOrder> = orders.iter().map(OwnOrder::of).collect();
-        let only_looks = self.may_look(&orders);
-        self.put(only_looks, |tell| Task::Orders { orders, answers: buffer, tell })
+        let orders: Vec<OwnedOrder> = orders.iter().map(OwnedOrder::of).collect();
+        let is_read_only = self.can_read_without_locks(&orders);
+        self.enqueue(is_read_only, |sender| JobTask::Orders { orders, answers: buffer, sender })
     }
 
     fn release(&self, lease: LeaseId) -> StoreReply<bool> {
-        self.put(false, |tell| Task::Release { id: lease, done: None, tell })
+        self.enqueue(false, |sender| JobTask::Release { id: lease, done: None, sender })
     }
 
     fn renew(
@@ -223,21 +224,21 @@ impl Store for PostgresStore {
         lease: LeaseId,
         ttl: Option<Duration>,
     ) -> StoreReply<Result<Option<Timestamp>, OrderError>> {
-        self.put(false, |tell| Task::Renew { id: lease, ttl, done: None, tell })
+        self.enqueue(false, |sender| JobTask::Renew { id: lease, ttl, done: None, sender })
     }
 
     fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> StoreReply<Result<Settlement, OrderError>> {
-        let actual = OwnActual::of(actual);
-        self.put(false, |tell| Task::Settle { id: lease, actual, done: None, tell })
+        let actual = OwnedActual::of(actual);
+        self.enqueue(false, |sender| JobTask::Settle { id: lease, actual, done: None, sender })
     }
 
     fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<(), OrderError>> {
         let id: Box<str> = limit_id.into();
         if let Some(key) = key {
-            self.put(false, |tell| Task::Reset { limit_id: id, key: key.into(), done: None, tell })
+            self.enqueue(false, |sender| JobTask::Reset { limit_id: id, key: key.into(), done: None, sender })
         } else {
             let engine = Arc::clone(&self.engine);
-            self.apart(async move {
+            self.spawn(async move {
                 let found = engine.reset(&id).await?;
                 Ok(if found { Ok(()) } else { Err(OrderError::UnknownLimit { limit_id: id.into() }) })
             })
@@ -246,17 +247,17 @@ impl Store for PostgresStore {
 
     fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<Usage, OrderError>> {
         let (limit_id, key) = (limit_id.into(), key.map(Into::into));
-        self.put(true, |tell| Task::Usage { limit_id, key, done: None, tell })
+        self.enqueue(true, |sender| JobTask::Usage { limit_id, key, done: None, sender })
     }
 
     fn holders(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<Vec<LeaseTerm>, OrderError>> {
         let (limit_id, key) = (limit_id.into(), key.map(Into::into));
-        self.put(true, |tell| Task::Holders { limit_id, key, done: None, tell })
+        self.enqueue(true, |sender| JobTask::Holders { limit_id, key, done: None, sender })
     }
 
     fn held_until(&self, leases: &[LeaseId]) -> StoreReply<Vec<Option<Timestamp>>> {
         let (engine, leases) = (Arc::clone(&self.engine), leases.to_vec());
-        self.apart(async move { engine.held_until(&leases).await })
+        self.spawn(async move { engine.held_until(&leases).await })
     }
 
     fn trouble(&self) -> Option<Unavailable> {
@@ -264,18 +265,18 @@ impl Store for PostgresStore {
     }
 
     fn observe(&self, limit_id: &str) -> Option<LimitStats> {
-        self.engine.house.observe(limit_id)
+        self.engine.shared_state.observe(limit_id)
     }
 }
 
 impl Catalog for PostgresStore {
     fn get(&self, id: &str) -> Option<Arc<Limit>> {
-        self.engine.house.limits().get(id).map(|entry| Arc::clone(&entry.limit))
+        self.engine.shared_state.limits().get(id).map(|entry| Arc::clone(&entry.limit))
     }
 
     fn list(&self) -> Vec<Arc<Limit>> {
-        let limits = self.engine.house.limits();
-        let in_force = limits.all().filter(|entry| entry.standing == Standing::InForce);
+        let limits = self.engine.shared_state.limits();
+        let in_force = limits.all().filter(|entry| entry.status == LimitStatus::Active);
         let mut all: Vec<Arc<Limit>> = in_force.map(|entry| Arc::clone(&entry.limit)).collect();
         all.sort_by(|a, b| a.id().cmp(b.id()));
         all
@@ -308,12 +309,12 @@ impl Catalog for PostgresStore {
     }
 
     fn watch(&self, watcher: Watcher) {
-        self.engine.house.watch(watcher);
+        self.engine.shared_state.watch(watcher);
     }
 
     fn applied(&self) -> Vec<String> {
-        let limits = self.engine.house.limits();
-        let applied = limits.all().filter(|entry| entry.standing == Standing::InForce && entry.applied);
+        let limits = self.engine.shared_state.limits();
+        let applied = limits.all().filter(|entry| entry.status == LimitStatus::Active && entry.applied);
         applied.map(|entry| entry.id().to_owned()).collect()
     }
 }
@@ -326,6 +327,8 @@ impl Drop for PostgresStore {
 
 impl std::fmt::Debug for PostgresStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PostgresStore").field("schema", &self.engine.house.schema).finish_non_exhaustive()
+        f.debug_struct("PostgresStore")
+            .field("schema", &self.engine.shared_state.schema)
+            .finish_non_exhaustive()
     }
 }

@@ -1,7 +1,7 @@
-//! Encryption: whom to trust on the other end.
+//! TLS configuration of database connections.
 //!
-//! As elsewhere with PostgreSQL, `prefer` and `require` keep listeners out and believe whoever answers; `verify-full`, or a file of trusted
-//! certificates, also asks who it is.
+//! As in libpq, `prefer` and `require` encrypt without verifying the server. `verify-full`, or a file of trusted certificates,
+//! verifies the certificate and the host name.
 
 use std::sync::Arc;
 
@@ -12,27 +12,27 @@ use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use tokio_postgres_rustls::MakeRustlsConnect;
 
-use crate::url::{BadUrl, Tls};
+use crate::url::{InvalidUrl, TlsMode};
 
-/// How to begin an encrypted connection.
-pub(crate) fn connector(tls: &Tls) -> Result<MakeRustlsConnect, BadUrl> {
+/// Creates the TLS connector.
+pub(crate) fn connector(tls: &TlsMode) -> Result<MakeRustlsConnect, InvalidUrl> {
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
-        .map_err(|error| BadUrl(format!("there is no encryption to be had: {error}")))?;
+        .map_err(|error| InvalidUrl(format!("there is no encryption to be had: {error}")))?;
     let config = match tls {
-        Tls::Off | Tls::Unverified => builder
+        TlsMode::Off | TlsMode::Unverified => builder
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(Anybody(provider)))
+            .with_custom_certificate_verifier(Arc::new(AcceptAnyCertificate(provider)))
             .with_no_client_auth(),
-        Tls::Verified(roots) => {
-            builder.with_root_certificates(trusted(roots.as_deref())?).with_no_client_auth()
+        TlsMode::Verified(roots) => {
+            builder.with_root_certificates(trusted_roots(roots.as_deref())?).with_no_client_auth()
         }
     };
     Ok(MakeRustlsConnect::new(config))
 }
 
-fn trusted(file: Option<&std::path::Path>) -> Result<RootCertStore, BadUrl> {
+fn trusted_roots(file: Option<&std::path::Path>) -> Result<RootCertStore, InvalidUrl> {
     let mut roots = RootCertStore::empty();
     match file {
         None => {
@@ -40,7 +40,7 @@ fn trusted(file: Option<&std::path::Path>) -> Result<RootCertStore, BadUrl> {
         }
         Some(file) => {
             let unreadable = |error: &dyn std::fmt::Display| {
-                BadUrl(format!("sslrootcert {} cannot be read: {error}", file.display()))
+                InvalidUrl(format!("sslrootcert {} cannot be read: {error}", file.display()))
             };
             let certificates = CertificateDer::pem_file_iter(file).map_err(|error| unreadable(&error))?;
             for certificate in certificates {
@@ -50,16 +50,18 @@ fn trusted(file: Option<&std::path::Path>) -> Result<RootCertStore, BadUrl> {
         }
     }
     if roots.is_empty() {
-        return Err(BadUrl("there are no certificates to trust; name a file with sslrootcert".to_owned()));
+        return Err(InvalidUrl(
+            "there are no certificates to trust; name a file with sslrootcert".to_owned(),
+        ));
     }
     Ok(roots)
 }
 
-/// Takes the other end for whom it says it is, as long as it has the key of the certificate it shows.
+/// Accepts any certificate whose key the server holds.
 #[derive(Debug)]
-struct Anybody(Arc<CryptoProvider>);
+struct AcceptAnyCertificate(Arc<CryptoProvider>);
 
-impl ServerCertVerifier for Anybody {
+impl ServerCertVerifier for AcceptAnyCertificate {
     fn verify_server_cert(
         &self,
         _certificate: &CertificateDer<'_>,

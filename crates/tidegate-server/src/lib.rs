@@ -10,5 +10,6 @@ pub mod metrics;
 pub mod refusal_log;
 pub mod resp;
 pub mod serve;
+pub mod settings;
 pub mod settings_reloader;
 pub mod tokens;

@@ -23,13 +23,14 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use std::collections::HashSet;
 
+use crate::settings::{ActivitySpec, ServerSpec, Settings, StoreSpec};
 use tidegate::activity::{self, Activity, TaskOwner};
 use tidegate::catalog::{ApplyError, Origin, PutError};
 use tidegate::catalog::{Edit, EditOutcome, ExpectedVersion, RemovalMode};
-use tidegate::file::{ActivitySpec, ServerSpec, Settings, StoreSpec, is_reserved};
 use tidegate::model::{LimitSpec, SpecError};
 use tidegate::store::LimitStore;
 use tidegate::store::{Unavailable, wait_durable};
+use tidegate_config::limits::is_reserved;
 
 use crate::resp::described_buckets::RESERVED_ID_MESSAGE;
 use crate::tokens::{SharedTokens, TokenTable};
@@ -226,7 +227,7 @@ impl LiveSettings {
     /// The rules of the activity: the section with its overrides.
     fn activity_rules(&self, settings: &Settings) -> Result<activity::Rules, SettingsRejected> {
         let over = self.activity.as_ref().map(|(_, over)| *over).unwrap_or_default();
-        let rules = activity::Rules::of(&over.over(settings.activity.unwrap_or_default()));
+        let rules = over.over(settings.activity.unwrap_or_default()).rules();
         let in_section =
             |flaw: SpecError| SpecError::new(format!("{}.{}", activity::ID, flaw.field), flaw.message);
         let mut flaws: Vec<SpecError> = rules.flaws().into_iter().map(in_section).collect();

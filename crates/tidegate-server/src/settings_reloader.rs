@@ -14,8 +14,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use crate::settings;
 use tidegate::clock::Clock;
-use tidegate::file::{self, Diagnostics};
+use tidegate_config::{Diagnostics, Severity};
 use tidegate_net::file_watcher::{FilePoll, FileWatcher};
 
 use crate::live_settings::{LiveSettings, SettingsApplied, SettingsRejected};
@@ -168,7 +169,7 @@ impl SettingsReloader {
         if bytes.trim_ascii().is_empty() && has_limits {
             return refuse("is empty");
         }
-        let reading = file::read(&name, bytes).map_err(|wrong| invalid(&wrong))?;
+        let reading = settings::read(&name, bytes).map_err(|wrong| invalid(&wrong))?;
         if !reading.lists_limits && has_limits {
             return refuse("lists no `limits` any more");
         }
@@ -261,7 +262,7 @@ fn invalid(wrong: &Diagnostics) -> ReloadFailure {
         1 => "1 error".to_owned(),
         many => format!("{many} errors"),
     };
-    let first = wrong.iter().find(|each| each.severity == file::Severity::Error).map_or(1, |each| each.line);
+    let first = wrong.iter().find(|each| each.severity == Severity::Error).map_or(1, |each| each.line);
     let summary = format!("{errors} in the settings file, the first on line {first}; see the log");
     ReloadFailure { summary, text: wrong.to_string() }
 }

@@ -28,11 +28,11 @@ mod shared_tokens;
 
 use std::fmt;
 
+pub use crate::settings::{Role, TokenSpec};
 pub use authenticator::Authenticator;
 use sha2::{Digest, Sha256};
 pub use shared_tokens::SharedTokens;
 use subtle::{Choice, ConditionallySelectable, ConstantTimeEq};
-pub use tidegate::file::{Role, TokenSpec};
 use tidegate::model::SpecError;
 
 /// Prefix of all tokens, so that people and secret scanners recognize them.

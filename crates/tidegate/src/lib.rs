@@ -50,15 +50,17 @@
 pub mod activity;
 pub mod catalog;
 pub mod clock;
-pub mod file;
+#[cfg(feature = "tower")]
 pub mod layer;
 pub mod limiter;
 pub mod model;
 pub mod reply;
 pub mod store;
+#[cfg(feature = "stream")]
 pub mod stream;
-pub mod text;
 
+#[cfg(feature = "config")]
+pub use tidegate_config as config;
 pub use tidegate_core::budget;
 
 pub use limiter::{AcquireError, Lease, Limiter, LimiterBuilder, Permit, Refused, Request};

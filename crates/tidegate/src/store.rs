@@ -1,12 +1,12 @@
-//! Stores: where states live and orders are decided.
+//! Stores: where rows live and orders are decided.
 //!
-//! Every store answers the same contract, and one behaviour suite runs against all of them. A store that has the
-//! states at hand decides at once; what may have to wait is only the *reply*, until the decision is durable, or until
-//! another machine has made it. [`StoreReply`] says which.
+//! All stores implement the same contract, and one behavior suite runs against all of them. A store with its rows at
+//! hand decides at once. Only the reply may have to wait, until the decision is durable or until another machine has
+//! decided. [`StoreReply`] says which.
 //!
-//! A store owns its clock. Its time never goes back: an order is decided at the latest instant the store has seen.
+//! A store owns its clock. Its time never goes back: an order is decided at the latest instant that the store has seen.
 //!
-//! Refused: an asynchronous trait for everything. A local decision takes less time than a task switch.
+//! An asynchronous trait for everything was rejected: a local decision takes less time than a task switch.
 
 pub mod bid;
 mod durable_wait;
@@ -36,36 +36,35 @@ pub use durable_wait::{durable, wait_durable};
 pub use map::MapStore;
 pub use memory::{Memory, MemoryStore};
 
-/// A place in a store's log. Replies that wait for it may be spoken once everything up to it is durable.
+/// A position in a store's log. Replies that wait for it are complete when everything up to it is durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lsn(pub u64);
 
-/// A future that outlives the call it came from. See [`StoreReply::Later`] for what whoever makes one promises.
+/// A pending reply. It outlives the call that made it. [`StoreReply::Later`] states what its maker promises.
 pub type Later<T> = Pin<Box<dyn Future<Output = Result<T, Unavailable>> + Send>>;
 
-/// A reply, and when it may be spoken.
+/// A reply, and when it is complete.
 pub enum StoreReply<T> {
-    /// At once.
+    /// Complete now.
     Now(T),
-    /// When the store's log is durable up to here.
+    /// Complete when the store's log is durable up to this position.
     Durable(T, Lsn),
-    /// When somebody else has decided.
+    /// Complete when another machine has decided.
     ///
-    /// The work begins when the store is called, not when this is first polled, and it goes on whether or not anybody waits: who drops this
-    /// has only stopped waiting. A lease that was granted to somebody who is not there to be told belongs to nobody, and the store gives it
-    /// back itself, unless the order has a request id: whoever repeats it is told of the same lease. What was charged without a
-    /// lease stays charged. [`Unavailable`] means that nobody knows whether it was done.
+    /// The work starts with the call, not with the first poll, and it continues if the future is dropped. If the caller
+    /// is gone when a lease is granted, the store releases the lease, unless the order has a request id: then a
+    /// repeated order finds the lease. Charges without a lease stay. [`Unavailable`] means that the outcome is unknown.
     ///
-    /// Two calls that are on their way at once may take effect in either order.
+    /// Two calls in flight may take effect in either order.
     Later(Later<T>),
 }
 
 impl<T> StoreReply<T> {
-    /// What was decided, whether it may be spoken of already or not: for those who see to that themselves. Where somebody else decides,
-    /// this blocks its thread until they have.
+    /// The decision, complete or not, for callers that wait for the log themselves. For a pending reply this blocks the
+    /// thread.
     ///
     /// # Panics
-    /// If that somebody cannot answer.
+    /// If the other machine cannot answer.
     pub fn decided(self) -> T {
         match self {
             StoreReply::Now(reply) | StoreReply::Durable(reply, _) => reply,
@@ -76,8 +75,7 @@ impl<T> StoreReply<T> {
         }
     }
 
-    /// The reply when it may be spoken; until then this blocks its thread. Not for tasks: the reply may come from the very thread that is
-    /// blocked.
+    /// The complete reply. Blocks the thread until then. Not for tasks: the reply may come from the blocked thread.
     pub fn wait<S: Store + ?Sized>(self, store: &S) -> Result<T, Unavailable> {
         match self {
             StoreReply::Now(reply) => Ok(reply),
@@ -86,7 +84,7 @@ impl<T> StoreReply<T> {
         }
     }
 
-    /// The same, blocking nobody.
+    /// The complete reply, without blocking.
     pub async fn wait_async<S: Store + ?Sized>(self, store: &S) -> Result<T, Unavailable> {
         match self {
             StoreReply::Now(reply) => Ok(reply),
@@ -95,8 +93,8 @@ impl<T> StoreReply<T> {
         }
     }
 
-    /// This made of the reply, as soon as it is known and whether it may be spoken of or not. If somebody else decides, that is when they are
-    /// heard; if nobody waits for them, it never is.
+    /// Maps the value as soon as it is known, complete or not. For a pending reply the function runs when the reply
+    /// arrives, and never if the future is dropped.
     pub fn map<U>(self, make: impl FnOnce(T) -> U + Send + 'static) -> StoreReply<U>
     where
         T: 'static,
@@ -108,10 +106,10 @@ impl<T> StoreReply<T> {
         }
     }
 
-    /// The reply of a store that speaks at once.
+    /// The reply of a store that is always complete at once.
     ///
     /// # Panics
-    /// If the store does not; ask its [`Capabilities`] first.
+    /// If the reply is not complete. See [`Capabilities`].
     pub fn now(self) -> T {
         match self {
             StoreReply::Now(reply) => reply,
@@ -130,7 +128,7 @@ impl<T> fmt::Debug for StoreReply<T> {
     }
 }
 
-/// The store could not answer; each limit's `on_outage` says what that means.
+/// The store could not answer. Each limit's `on_outage` decides what that means.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unavailable {
     /// What happened, for the log.
@@ -150,11 +148,11 @@ impl std::error::Error for Unavailable {}
 pub struct Capabilities {
     /// What survives a crash.
     pub survival: Survival,
-    /// Who else decides on the same states.
+    /// Which processes share the rows.
     pub reach: Reach,
     /// Which rows one order can be atomic over.
     pub atomicity: Atomicity,
-    /// How finely it keeps time.
+    /// Resolution of time.
     pub tick: Tick,
 }
 
@@ -163,11 +161,11 @@ pub struct Capabilities {
 pub enum Survival {
     /// Nothing.
     Volatile,
-    /// Everything that was spoken.
+    /// Everything in a complete reply.
     Durable,
 }
 
-/// Who else decides on the same states.
+/// Which processes share the rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
     /// Only this process.
@@ -179,95 +177,98 @@ pub enum Reach {
 /// Which rows one order can be atomic over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Atomicity {
-    /// Any.
+    /// Any rows.
     AllRows,
-    /// Those of one limit.
+    /// The rows of one limit.
     OneLimit,
 }
 
-/// Decides orders on the states it keeps.
+/// Decides orders on the rows it keeps.
 pub trait Store: Send + Sync {
     /// What this store promises.
     fn capabilities(&self) -> Capabilities;
 
-    /// Decides a batch of independent orders, one after the other, at one reading of the clock. A row that another thread brought
-    /// to a later instant meanwhile carries the rest of the batch along to it; time never goes back. The buffer is cleared, filled
-    /// and given back. A store does not wait: an order's patience is for whoever queues orders in front of it. Where somebody else
-    /// decides, the orders are on their way when this returns, and leases that nobody is told of are the store's to give back:
-    /// [`StoreReply::Later`].
+    /// Decides a batch of independent orders, one after the other, at one reading of the clock. If another thread has
+    /// moved a row to a later instant, the rest of the batch follows it; time never goes back.
+    ///
+    /// The buffer is cleared, filled, and returned. The store does not wait: the wait of an order is for the queue in
+    /// front of the store. If another machine decides, the orders are in flight when this returns; see
+    /// [`StoreReply::Later`] for leases whose caller is gone.
     fn submit(&self, orders: &[Order<'_>], buffer: Replies) -> StoreReply<Replies>;
 
-    /// Decides [bids](bid) as orders of a batch are decided, as far as that can be said in short: the buffer is cleared and filled with what
-    /// is told about the first of them. Those behind were not decided, and nothing was done about them. What is told may be spoken of when the
-    /// log is durable up to the place that is given; an error means that nobody knows what was decided. A store that has nothing
-    /// to say in short decides none.
+    /// Decides [compact requests](compact) like the orders of a batch. The buffer is cleared and filled with the
+    /// replies to the first of them. The store did nothing for the rest.
+    ///
+    /// The replies are complete when the log is durable up to the returned position. An error means that the outcome is
+    /// unknown. A store without this path decides none.
     fn bid(&self, _bids: &CompactBatch<'_>, gists: &mut CompactReplies) -> Result<Option<Lsn>, Unavailable> {
         gists.clear();
         Ok(None)
     }
 
-    /// Gives a lease back. `false` if it is gone: released before, lapsed, deleted with its limits, never granted.
+    /// Releases a lease. Returns `false` if it is gone: released, lapsed, deleted with its limits, or never granted.
     fn release(&self, lease: LeaseId) -> StoreReply<bool>;
 
-    /// Moves a lease's end to `ttl` from now (its own time to live if none is given). `None` if it is gone.
+    /// Moves the expiry of a lease to `ttl` from now, or to its own time to live from now. Returns `None` if the lease
+    /// is gone.
     fn renew(
         &self,
         lease: LeaseId,
         ttl: Option<Duration>,
     ) -> StoreReply<Result<Option<Timestamp>, OrderError>>;
 
-    /// Corrects a held charge to its true cost, then releases it. Settling again changes nothing and says the same. A list that has not
-    /// one cost for each ask is rejected, and changes nothing.
+    /// Corrects a held charge to its true cost and releases the lease. A repeated settlement changes nothing and
+    /// returns the same. A list without exactly one cost per ask is rejected and changes nothing.
     fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> StoreReply<Result<Settlement, OrderError>>;
 
-    /// Zeroes counts: those of one key, or everything of the limit. Leases go on.
+    /// Zeroes the counts of one key, or of the whole limit. Leases stay.
     fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<(), OrderError>>;
 
-    /// What is counted for the limit as a whole, or for one key.
+    /// Current usage of the limit as a whole, or of one key.
     fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<Usage, OrderError>>;
 
-    /// Who holds something of the limit as a whole, or of one key's row: leases that have not lapsed, first to lapse first. Only `concurrency`
-    /// items know.
+    /// Live leases that hold units of the limit as a whole, or of one key's row, first to lapse first. Only
+    /// `concurrency` items have them.
     fn holders(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<Vec<LeaseTerm>, OrderError>>;
 
-    /// Until when each of these leases is held, in their order; `None` for those that are gone.
+    /// Expiry of each of these leases, in order; `None` for those that are gone.
     fn held_until(&self, leases: &[LeaseId]) -> StoreReply<Vec<Option<Timestamp>>>;
 
-    /// Whether everything up to this place in the log is durable, so that replies that wait for it may be spoken; if not yet, the task is
-    /// woken when it is. An error means that it never will be. Stores without a log have nothing to wait for.
+    /// Polls whether everything up to this log position is durable. If not, the task is woken when it is. An error
+    /// means that it never will be. Stores without a log are always ready.
     fn poll_durable(&self, _lsn: Lsn, _context: &mut Context<'_>) -> Poll<Result<(), Unavailable>> {
         Poll::Ready(Ok(()))
     }
 
-    /// The end of the log: whatever was changed before this call, limits included, is durable when everything up to here is. `None` if
-    /// the store has no log.
+    /// End of the log. Everything that changed before this call, limits included, is durable when the log is durable up
+    /// to here. `None` if the store has no log.
     fn tip(&self) -> Option<Lsn> {
         None
     }
 
-    /// Why the store's log cannot be written any more, if it cannot: from then on nothing that changes something is answered. `None` as
-    /// long as all is well, and for stores without a log.
+    /// Why the log can no longer be written. From then on no change gets a reply. `None` while the log works, and for
+    /// stores without one.
     fn trouble(&self) -> Option<Unavailable> {
         None
     }
 
-    /// What happened at a limit so far. `None` if nobody knows the limit, or if the store does not count such things.
+    /// Statistics of a limit. `None` if the limit is unknown or the store keeps no statistics.
     fn observe(&self, _limit_id: &str) -> Option<LimitStats> {
         None
     }
 
-    /// What all limits together take, and how many leases are open. `None` if the store does not count such things.
+    /// Memory of all limits together, and number of open leases. `None` if the store does not count them.
     fn extent(&self) -> Option<StoreSize> {
         None
     }
 
-    /// How long the store's log is; `None` if it has none of its own.
+    /// Length of the store's log; `None` if it has none.
     fn log_extent(&self) -> Option<LogSize> {
         None
     }
 }
 
-/// A store that also knows its limits: all that a limiter needs.
+/// A store that also keeps limit definitions: what a limiter needs.
 pub trait LimitStore: Store + Catalog {}
 
 impl<S: Store + Catalog + ?Sized> LimitStore for S {}
@@ -275,14 +276,14 @@ impl<S: Store + Catalog + ?Sized> LimitStore for S {}
 /// The true cost of a held order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Actual<'a> {
-    /// The same for every ask.
+    /// The same cost for every ask.
     Every(Amount),
-    /// One for each ask, in their order: as many as there are asks.
+    /// One cost per ask, in order.
     Each(&'a [Amount]),
 }
 
 impl Actual<'_> {
-    /// The true cost of this ask, of one that there is.
+    /// The true cost of the ask at this index.
     pub fn of(self, ask: usize) -> Amount {
         match self {
             Actual::Every(count) => count,
@@ -290,7 +291,7 @@ impl Actual<'_> {
         }
     }
 
-    /// Whether it says something about each of so many asks, and about nothing else.
+    /// Checks that there is one cost per ask.
     pub fn check(self, asks: usize) -> Result<(), OrderError> {
         match self {
             Actual::Each(counts) if counts.len() != asks => {
@@ -301,80 +302,80 @@ impl Actual<'_> {
     }
 }
 
-/// What became of a settlement.
+/// Result of a settlement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Settlement {
-    /// The charge is its true cost now.
+    /// The charge equals its true cost.
     Settled,
-    /// The lease is gone, and its charge stands as it was.
+    /// The lease is gone, and its charge stays as it was.
     Gone,
 }
 
-/// What happened at one limit since it was added, and what it takes. Counts that are read while others decide may each be from a
-/// slightly different moment; none is lost.
+/// Statistics of one limit since it was added. Counters are read while other threads decide, so they may be from
+/// slightly different moments; no event is lost.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LimitStats {
-    /// Orders in which everything was granted.
+    /// Orders that were granted.
     pub granted: u64,
-    /// Orders that an item of this limit refused, and for longest.
+    /// Orders that this limit refused as the binding one.
     pub refused: u64,
-    /// Orders that it would have refused, if it did not only watch.
+    /// Orders that it would have refused if it were not in shadow mode.
     pub shadowed: u64,
-    /// The refusals by item.
+    /// Refusals by item.
     pub items: Vec<ItemCount>,
-    /// Rows of keys, fresh ones that were not noticed included, where the store has them at hand.
+    /// Number of key rows, including evictable ones. `None` if the rows are elsewhere.
     pub rows: Option<u64>,
-    /// About how many bytes the limit takes, where the store has its rows at hand.
+    /// Approximate memory of the limit in bytes. `None` if the rows are elsewhere.
     pub bytes: Option<usize>,
 }
 
-/// What all limits of a store take together.
+/// Memory of all limits of a store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoreSize {
-    /// About how many bytes all rows take.
+    /// Approximate bytes of all rows.
     pub bytes: usize,
-    /// The most bytes they may take.
+    /// Memory budget in bytes.
     pub budget_bytes: usize,
-    /// How many leases are open.
+    /// Number of open leases.
     pub leases: usize,
 }
 
-/// How long a store's log is.
+/// Length of a store's log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogSize {
-    /// How many bytes of it a start would read, beside the newest snapshot.
+    /// Bytes that a start would read after the newest snapshot.
     pub bytes: u64,
-    /// In how many files.
+    /// Number of segment files.
     pub segments: u64,
 }
 
-/// How often an item refused.
+/// Refusals of one item.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ItemCount {
-    /// The item's name. One that an edit removed keeps its count.
+    /// Name of the item. An item that an edit removed keeps its count.
     pub item: String,
-    /// Orders that it refused, and for longest.
+    /// Orders that it refused as the binding item.
     pub refused: u64,
 }
 
-/// Document 004's `CurrentData`.
+/// Current counts of a row: the `CurrentData` of the HTTP API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Usage {
     /// The lifetime total, if a `total` item counts it.
     pub count: Option<Amount>,
-    /// Every item of this row.
+    /// Every item of the row.
     pub items: Vec<ItemUsage>,
 }
 
-/// Document 004's `PolicyStatus`.
+/// State of one item: the `PolicyStatus` of the HTTP API.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ItemUsage {
-    /// The item's name.
+    /// Name of the item.
     pub item: String,
     /// Its policy, as written in a limits file.
     pub policy: &'static str,
-    /// How much is in use.
+    /// Units in use.
     pub current_count: Amount,
-    /// When the count was last updated, where the law keeps it.
+    /// When the count was last updated, if the policy stores that.
     pub last_time: Option<Timestamp>,
 }

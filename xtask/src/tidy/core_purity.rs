@@ -120,6 +120,9 @@ mod tests {
     fn jiff_is_allowed_only_in_the_calendar() {
         assert_eq!(found("use jiff::Span;"), ["jiff"]);
         assert_eq!(found_in("crates/tidegate-core/src/calendar.rs", "use jiff::Span;"), [""; 0]);
-        assert_eq!(found_in("crates/tidegate-core/src/calendar/window_schedule.rs", "use jiff::Span;"), [""; 0]);
+        assert_eq!(
+            found_in("crates/tidegate-core/src/calendar/window_schedule.rs", "use jiff::Span;"),
+            [""; 0]
+        );
     }
 }

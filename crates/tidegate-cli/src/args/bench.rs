@@ -1,4 +1,4 @@
-//! What `tidegate bench` is told, and the bounds of what it can be told.
+//! Arguments of `tidegate bench` and their bounds.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,19 +8,19 @@ use crate::bench::crash::tested_limit::TestedLimit;
 use crate::bench::target::BenchTarget;
 use crate::remote::url::ServerUrl;
 
-/// The most connections at once: beyond it a machine measures its own sockets.
+/// More connections than this measure the client machine's sockets instead of the server.
 const MOST_CONNECTIONS: usize = 10_000;
-/// The most levels of concurrency in one run.
+/// Maximum number of concurrency levels in one run.
 const MOST_LEVELS: usize = 32;
-/// The longest that one level may take.
+/// Maximum duration of one level.
 const LONGEST_LEVEL: Duration = Duration::from_secs(3600);
-/// The most keys: each of them is counted here too.
+/// Maximum number of keys. The tool keeps one counter per key.
 const MOST_KEYS: u32 = 10_000_000;
-/// The deepest pipeline: what a server reads at once.
+/// Maximum pipeline depth: what a server reads at once.
 const DEEPEST_PIPELINE: usize = 1024;
-/// The largest capacity that is set up.
+/// Largest capacity of a test limit.
 const LARGEST_CAPACITY: u64 = 1_000_000_000_000;
-/// The most kills: each life has a share of what is sold, and the shares must not become nothing.
+/// Maximum number of kills. Every run of the server gets a share of the capacity, and shares must not round to 0.
 const MOST_KILLS: u32 = 1000;
 
 #[derive(Debug, clap::Args)]
@@ -30,52 +30,50 @@ const MOST_KILLS: u32 = 1000;
   tidegate bench --concurrency 1,8,64 --duration 2s --json -
   tidegate bench --crash --kills 50
 
-Exit codes: 0 all is well, 1 failures or something was sold above its limit, 2 bad input, 4 unreachable")]
+Exit codes: 0 no errors, 1 failures or a limit was exceeded, 2 bad input, 4 unreachable")]
 pub(crate) struct BenchArgs {
     #[arg(long, value_name = "URL", value_parser = BenchTarget::parse)]
-    #[arg(
-        help = "Where the server is, http:// or redis:// [default: $TIDEGATE_SERVER, else http://127.0.0.1:7700]"
-    )]
+    #[arg(help = "Server URL, http:// or redis:// [default: $TIDEGATE_SERVER, else http://127.0.0.1:7700]")]
     pub(crate) server: Option<BenchTarget>,
-    /// Where limits are made if the load goes over redis:// [default: port 7700 of the same host]
+    /// HTTP URL for managing test limits when the load goes over redis:// [default: port 7700 of the same host]
     #[arg(long, value_name = "URL", value_parser = ServerUrl::parse)]
     pub(crate) http: Option<ServerUrl>,
-    #[arg(long, value_name = "FILE", help = "A file with the token [default: $TIDEGATE_TOKEN]")]
+    #[arg(long, value_name = "FILE", help = "File with the token [default: $TIDEGATE_TOKEN]")]
     pub(crate) token_file: Option<PathBuf>,
-    /// How long an answer may take
+    /// Timeout for one reply
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = positive_duration)]
     pub(crate) timeout: Duration,
-    /// How many connections ask at once: one level after another
+    /// Concurrency levels, measured one after another
     #[arg(long, value_name = "LIST", default_value = "1,4,16,64,256", value_parser = parse_levels)]
     pub(crate) concurrency: ConcurrencyLevels,
-    /// How long each level is measured
+    /// Duration of each level
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_level_duration)]
     pub(crate) duration: Duration,
-    /// How long each level runs before it is measured [default: a tenth of --duration, 50ms at least]
+    /// Warm-up before each level [default: a tenth of --duration, 50ms at least]
     #[arg(long, value_name = "DURATION", value_parser = parse_level_duration)]
     pub(crate) warm_up: Option<Duration>,
-    /// How many keys are asked about, each as often as any other
+    /// Number of keys, used with equal probability
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_KEYS)))]
     pub(crate) keys: u32,
-    /// How many questions each connection sends at once; redis:// only
+    /// Requests in flight per connection; redis:// only
     #[arg(long, value_name = "N", default_value = "1", value_parser = parse_pipeline)]
     pub(crate) pipeline: usize,
-    /// How much each level may be granted, all keys together [default: about half of what will be asked]
+    /// Capacity of the test limit, all keys together [default: about half of the expected requests]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=LARGEST_CAPACITY))]
     pub(crate) total: Option<u64>,
-    /// How much each key may be granted [default: its share of --total, rounded up]
+    /// Capacity per key [default: its share of --total, rounded up]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=LARGEST_CAPACITY))]
     pub(crate) per_key: Option<u64>,
-    /// What the ids of the limits begin with that are made, and removed again
+    /// Prefix of the ids of the test limits, which are deleted at the end
     #[arg(long, value_name = "PREFIX", default_value = "bench/")]
     pub(crate) prefix: String,
-    /// Write what was measured as JSON; - for standard output
+    /// Write the results as JSON; - for standard output
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
-    /// Draw what was measured
+    /// Write the results as an SVG chart
     #[arg(long, value_name = "FILE", conflicts_with = "crash")]
     pub(crate) svg: Option<PathBuf>,
-    /// Start a server of its own, kill it again and again under load, and count what was sold
+    /// Crash test: start a server, kill it repeatedly under load, and check that no limit is exceeded
     #[arg(long, conflicts_with_all = ["server", "http", "token_file", "concurrency", "duration", "warm_up",
         "keys", "pipeline", "total", "per_key", "prefix"])]
     pub(crate) crash: bool,
@@ -83,30 +81,30 @@ pub(crate) struct BenchArgs {
     pub(crate) crashing: CrashArgs,
 }
 
-/// What `--crash` is told.
+/// Arguments of `--crash`.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "With --crash")]
 pub(crate) struct CrashArgs {
-    /// How often the server is killed
+    /// Number of kills
     #[arg(long, value_name = "N", default_value_t = 20, requires = "crash",
         value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_KILLS)))]
     pub(crate) kills: u32,
-    /// What the moments are drawn from: the same number, the same moments
+    /// Random seed; the same seed kills at the same moments
     #[arg(long, value_name = "N", requires = "crash")]
     pub(crate) seed: Option<u64>,
-    /// Where the server keeps its counts; it must be empty [default: a place of its own, removed if all was well]
+    /// Data directory of the server; must be empty [default: a temporary directory, removed on success]
     #[arg(long, value_name = "DIR", requires = "crash")]
     pub(crate) store_dir: Option<PathBuf>,
-    /// Which laws are tried
-    #[arg(long, value_name = "LIST", requires = "crash", value_enum, value_delimiter = ',',
+    /// Which limits to test
+    #[arg(long = "laws", value_name = "LIST", requires = "crash", value_enum, value_delimiter = ',',
         default_values_t = TestedLimit::ALL)]
     pub(crate) limits: Vec<TestedLimit>,
-    /// The store that the server is started with, in place of the directory: for those who test the test
+    /// Store URL to use instead of the directory, for testing the crash test itself
     #[arg(long, value_name = "URL", requires = "crash", hide = true)]
     pub(crate) store: Option<String>,
 }
 
-/// Levels of concurrency, in the order they were written.
+/// Concurrency levels in written order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ConcurrencyLevels(pub(crate) Vec<usize>);
 
@@ -142,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn levels_are_a_list_of_numbers_that_can_be() {
+    fn levels_out_of_range_are_refused() {
         assert_eq!(parse_levels("1, 4,16"), Ok(ConcurrencyLevels(vec![1, 4, 16])));
         assert_eq!(parse_levels("10000"), Ok(ConcurrencyLevels(vec![10_000])));
         for wrong in ["", "0", "1,,2", "1,0", "10001", "100000", "-1", "many", "1.5"] {
@@ -152,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_level_takes_some_time_and_not_for_ever() {
+    fn level_duration_is_bounded() {
         assert_eq!(parse_level_duration("200ms"), Ok(Duration::from_millis(200)));
         assert_eq!(parse_level_duration("1h"), Ok(LONGEST_LEVEL));
         for wrong in ["0s", "2h", "5", ""] {
@@ -161,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipeline_has_a_depth() {
+    fn pipeline_depth_is_bounded() {
         assert_eq!(parse_pipeline("1024"), Ok(1024));
         for wrong in ["0", "1025", "-1", "x"] {
             assert!(parse_pipeline(wrong).is_err(), "{wrong}");

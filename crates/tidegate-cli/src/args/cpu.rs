@@ -1,6 +1,6 @@
-//! `tidegate cpu`: what can be typed.
+//! Arguments of `tidegate cpu`.
 //!
-//! What a flag says by itself is checked here; what flags say together is checked with the file's settings, by
+//! A flag's own range is checked here. Conflicts between flags and the settings file are checked by
 //! [`crate::cpu::settings`].
 
 mod run;
@@ -11,22 +11,22 @@ use std::time::Duration;
 
 use clap::{Subcommand, ValueEnum};
 use tidegate::budget::{Rate, Share, Unobserved};
-use tidegate::file::CpuSpec;
-use tidegate::text::{parse_decimal, parse_duration, suggestion};
+use tidegate_config::text::{parse_decimal, parse_duration, suggestion};
 use tidegate_core::Zone;
 use tidegate_core::calendar::{MAX_SCHEDULED_WINDOW, MIN_SCHEDULED_WINDOW};
+use tidegate_cpu::settings::CpuSpec;
 
 pub(crate) use run::{CpuRunArgs, CpuTarget, EnforceMethod};
 
-/// Billionths in a unit.
+/// Billionths per unit.
 const UNIT: u64 = 1_000_000_000;
-/// The most percents there are.
+/// 100 percent, in billionths.
 const MAX_PERCENT: u64 = 100 * UNIT;
-/// The largest reserve, in percent.
+/// Largest reserve, in billionths of a percent.
 const MAX_RESERVE: u64 = 99 * UNIT;
-/// The longest time between two samples.
+/// Longest interval between two samples.
 const MAX_INTERVAL: Duration = Duration::from_secs(300);
-/// The most hours that a picture shows: a year of them.
+/// Longest time range of a chart: one year, in hours.
 const MAX_HOURS: u32 = 366 * 24;
 
 #[derive(Debug, clap::Args)]
@@ -42,50 +42,50 @@ pub(crate) struct CpuArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum CpuCommand {
-    /// Reckon what may be used from here on, without a clock and without state
+    /// Compute the remaining budget from given numbers; no clock, no state
     Plan(CpuPlanArgs),
-    /// Govern: keep a machine, a cgroup, a process or a command under its average
+    /// Keep a machine, a cgroup, a process or a command under its average
     Run(Box<CpuRunArgs>),
-    /// Run a recorded or an invented load through the governor
+    /// Run a load trace through the governor
     Simulate(Box<CpuSimulateArgs>),
-    /// Say how the budget stands
+    /// Show the state of the budget
     Status(CpuStatusArgs),
-    /// Draw what was used and what was allowed
+    /// Draw usage and limits as an SVG chart
     Report(CpuReportArgs),
-    /// Put back what a governor changed when it ends without a word
+    /// Watchdog: undo the changes of a governor that ended abnormally
     #[command(hide = true)]
     Watch(CpuWatchArgs),
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct CpuWatchArgs {
-    /// The command that it starts when it is told to, and is the parent of
+    /// Command to start on request, as its child
     #[arg(last = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
 }
 
-/// The numbers of a budget.
+/// Parameters of a budget.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct BudgetArgs {
-    /// What may be used on average, in percent of the machine [default: 30]
+    /// Average limit in percent of the machine [default: 30]
     #[arg(long, value_name = "PERCENT", value_parser = parse_positive_percent, allow_hyphen_values = true)]
     pub(crate) avg_limit: Option<Rate>,
-    /// How long a window is, a week at most [default: 24h]
+    /// Window length, a week at most [default: 24h]
     #[arg(long, value_name = "DURATION", value_parser = parse_window, allow_hyphen_values = true)]
     pub(crate) window: Option<Duration>,
-    /// What may always be used [default: 10]
+    /// Minimum load limit in percent [default: 10]
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent, allow_hyphen_values = true)]
     pub(crate) min_load: Option<Rate>,
-    /// What may be used at most [default: 90]
+    /// Maximum load limit in percent [default: 90]
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent, allow_hyphen_values = true)]
     pub(crate) max_load: Option<Rate>,
-    /// How much of what can be spread is spread evenly, above 0 and at most 1 [default: 0.9]
+    /// Share of the spreadable quota that is spread evenly, above 0 and at most 1 [default: 0.9]
     #[arg(long, value_name = "FACTOR", value_parser = parse_safety, allow_hyphen_values = true)]
     pub(crate) safety: Option<Share>,
 }
 
 impl BudgetArgs {
-    /// What was typed, as a file would say it.
+    /// The flags as settings.
     pub(crate) fn spec(&self) -> CpuSpec {
         CpuSpec {
             average: self.avg_limit,
@@ -103,23 +103,23 @@ impl BudgetArgs {
   tidegate cpu plan --avg-limit 30 --window 24h --min-load 10 --max-load 90 --safety 0.9 --elapsed 60m --average 36.5
   tidegate cpu plan --elapsed 12h --average 35 --json
 
-Quotas are in percents of the machine times minutes. Nothing is rounded up.")]
+Quotas are in percent of the machine times minutes. Nothing is rounded up.")]
 pub(crate) struct CpuPlanArgs {
     #[command(flatten)]
     pub(crate) terms: BudgetArgs,
-    /// How much of the window has passed; all of it asks about the beginning of the next one
+    /// Elapsed part of the window; the whole window asks about the start of the next one
     #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = parse_duration, allow_hyphen_values = true)]
     pub(crate) elapsed: Duration,
-    /// What was used on average in that time
+    /// Average load in the elapsed time, in percent
     #[arg(long, value_name = "PERCENT", default_value = "0", value_parser = parse_percent, allow_hyphen_values = true)]
     pub(crate) average: Rate,
-    /// How many samples that average is from; below 10 it is not believed [default: enough]
+    /// Number of samples behind the average; below 10 the average is ignored [default: enough]
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     pub(crate) samples: Option<u64>,
-    /// How often samples are taken
+    /// Sampling interval
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_interval, allow_hyphen_values = true)]
     pub(crate) interval: Duration,
-    /// Answer in JSON
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -127,17 +127,17 @@ pub(crate) struct CpuPlanArgs {
 #[derive(Debug, clap::Args)]
 #[command(after_help = r#"Examples:
   tidegate cpu simulate --trace yesterday.csv
-  tidegate cpu simulate --trace - --config cpu.yaml --guard off --samples looks.csv < yesterday.ndjson
+  tidegate cpu simulate --trace - --config cpu.yaml --guard off --samples samples.csv < yesterday.ndjson
 
 A trace is CSV (time,cpu) or one JSON object per line ({"time":…,"cpu":…}). time is RFC 3339 or seconds since 1970, cpu is
-what would be used, in percent. It holds until the next row; the last row only ends the trace."#)]
+the demanded load in percent. It holds until the next row; the last row only ends the trace."#)]
 pub(crate) struct CpuSimulateArgs {
-    /// The load; - for standard input
+    /// File with the load trace; - for standard input
     #[arg(long, value_name = "FILE")]
     pub(crate) trace: PathBuf,
     #[command(flatten)]
     pub(crate) governor: GovernorArgs,
-    /// Write every look of the governor as CSV
+    /// Write every governor sample as CSV
     #[arg(long, value_name = "FILE")]
     pub(crate) samples: Option<PathBuf>,
     /// Answer in JSON
@@ -145,27 +145,27 @@ pub(crate) struct CpuSimulateArgs {
     pub(crate) json: bool,
 }
 
-/// How it is governed.
+/// Settings of a governor.
 #[derive(Debug, clap::Args)]
 pub(crate) struct GovernorArgs {
-    /// The settings of the governor; flags go before what it says
+    /// Settings file; flags override it
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) terms: BudgetArgs,
-    /// How much of the quota is taken off once, in percent [default: 1]
+    /// Share of the quota kept in reserve, in percent [default: 1]
     #[arg(long, value_name = "PERCENT", value_parser = parse_reserve, allow_hyphen_values = true)]
     pub(crate) reserve: Option<Share>,
-    /// Whether windows that end at any moment are kept under the average too [default: on]
+    /// Also limit trailing windows, which end at any moment [default: on]
     #[arg(long, value_enum)]
     pub(crate) guard: Option<OnOff>,
-    /// Whose hours are meant, such as Asia/Shanghai [default: UTC]
+    /// Time zone of the windows, such as Asia/Shanghai [default: UTC]
     #[arg(long, value_name = "ZONE", value_parser = parse_zone)]
     pub(crate) zone: Option<Zone>,
-    /// The hour of the day at which windows begin [default: 0]
+    /// Hour of the day at which windows start [default: 0]
     #[arg(long, value_name = "HOUR", value_parser = clap::value_parser!(u8).range(0..=23), allow_hyphen_values = true)]
     pub(crate) start_hour: Option<u8>,
-    /// What time counts as that nobody looked at: limit, average or zero; for a trace that before it [default: limit]
+    /// How unobserved time is counted: limit, average or zero; for a trace, the time before it [default: limit]
     #[arg(long, value_name = "POLICY", value_parser = parse_unobserved)]
     pub(crate) unobserved: Option<Unobserved>,
 }
@@ -184,22 +184,22 @@ impl GovernorArgs {
     }
 }
 
-/// Whether something is done.
+/// A switch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OnOff {
-    /// It is
+    /// Enabled
     On,
-    /// It is not
+    /// Disabled
     Off,
 }
 
-/// Where a governor keeps what it saw, and how it governs.
+/// The state directory of a governor and the settings to read it with.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CpuStateArgs {
-    /// The directory in which the governor keeps its samples
+    /// Directory of the samples
     #[arg(long, value_name = "DIR", default_value = "./tidegate-cpu")]
     pub(crate) state: PathBuf,
-    /// Other settings than those that the governor was started with last, which it keeps in its directory
+    /// Settings file to use instead of the one saved in the state directory
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 }
@@ -210,11 +210,11 @@ pub(crate) struct CpuStateArgs {
   tidegate cpu status --config cpu.yaml --json
   tidegate cpu status --prometheus /var/lib/node_exporter/textfile/tidegate.prom
 
-It says how things stood at the latest sample. Exit code 1 if there is none.")]
+Shows the state at the latest sample. Exit code 1 if there is none.")]
 pub(crate) struct CpuStatusArgs {
     #[command(flatten)]
     pub(crate) state: CpuStateArgs,
-    /// Write metrics in the text format of Prometheus; the file is replaced as a whole
+    /// Write metrics in the Prometheus text format; the file is replaced atomically
     #[arg(long, value_name = "FILE")]
     pub(crate) prometheus: Option<PathBuf>,
     /// Answer in JSON
@@ -229,13 +229,13 @@ pub(crate) struct CpuStatusArgs {
 pub(crate) struct CpuReportArgs {
     #[command(flatten)]
     pub(crate) state: CpuStateArgs,
-    /// Where the picture goes
+    /// Output file
     #[arg(long, value_name = "FILE")]
     pub(crate) svg: PathBuf,
-    /// How far it reaches back from the latest sample
+    /// Hours to show, back from the latest sample
     #[arg(long, value_name = "N", default_value_t = 24, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_HOURS)))]
     pub(crate) hours: u32,
-    /// Say in JSON what was drawn
+    /// Print a summary of the chart as JSON
     #[arg(long)]
     pub(crate) json: bool,
 }

@@ -1,29 +1,29 @@
-//! The commands that talk to a server: what can be typed, and what each word must look like.
+//! Arguments of the commands that talk to a server.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Subcommand;
-use tidegate::text;
+use tidegate_config::text;
 use tidegate_core::order::MAX_WAIT;
 
 use crate::remote::ask::RemoteAsk;
 use crate::remote::url::ServerUrl;
 
-/// Where a server is unless said: where `tidegate serve` listens unless said.
+/// Default address of `tidegate serve`.
 pub(crate) const DEFAULT_SERVER: &str = "http://127.0.0.1:7700";
 
-/// Which server, and who asks. A token is a secret, and what is typed can be seen by everybody on the machine; so it is
-/// in the environment or in a file.
+/// The server and the token. Tokens come from the environment or a file: command lines are visible to every user of a
+/// machine.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Server")]
 pub(crate) struct ServerArgs {
     #[arg(long, value_name = "URL", value_parser = ServerUrl::parse)]
-    #[arg(help = "Where the server is [default: $TIDEGATE_SERVER, else http://127.0.0.1:7700]")]
+    #[arg(help = "Server URL [default: $TIDEGATE_SERVER, else http://127.0.0.1:7700]")]
     pub(crate) server: Option<ServerUrl>,
-    #[arg(long, value_name = "FILE", help = "A file with the token [default: $TIDEGATE_TOKEN]")]
+    #[arg(long, value_name = "FILE", help = "File with the token [default: $TIDEGATE_TOKEN]")]
     pub(crate) token_file: Option<PathBuf>,
-    /// How long an answer may take, besides --wait
+    /// Timeout for the reply, in addition to --wait
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = positive_duration)]
     pub(crate) timeout: Duration,
 }
@@ -42,25 +42,25 @@ pub(crate) struct LimitArgs {
 pub(crate) enum LimitCommand {
     /// Add a limit, or all limits of a file
     Add(AddArgs),
-    /// Replace a limit, or all limits of a file, and keep the counts of items that stay
+    /// Replace a limit, or all limits of a file; items that stay keep their counts
     Set(SetArgs),
-    /// Show a limit and what is counted
+    /// Show a limit and its usage
     Get(GetArgs),
     /// List the limits
     List(ListArgs),
-    /// Remove a limit and everything that it has counted
+    /// Delete a limit and its counts
     Delete(DeleteArgs),
-    /// Zero the counts of a limit, or of one of its keys
+    /// Reset the counts of a limit or of one key
     Reset(ResetArgs),
 }
 
-/// Where a limit is written: in a file, or on the command line.
+/// A limit given as a file or on the command line.
 #[derive(Debug, clap::Args)]
 pub(crate) struct LimitSource {
-    /// A file with one limit or a settings file with many, - for standard input; with --item the limit's id
+    /// File with one limit or a settings file, - for standard input; with --item the id of the limit
     #[arg(value_name = "FILE|ID")]
     pub(crate) from: PathBuf,
-    /// An item, with the fields it has in a file: policy=sliding,limit=5,window=15s,per=key
+    /// An item with the fields of a settings file: policy=sliding,limit=5,window=15s,per=key
     #[arg(long = "item", value_name = "FIELDS")]
     pub(crate) items: Vec<String>,
 }
@@ -83,7 +83,7 @@ pub(crate) struct AddArgs {
 pub(crate) struct SetArgs {
     #[command(flatten)]
     pub(crate) source: LimitSource,
-    /// Only if this is its version by now, as `limit get` shows it
+    /// Only if the limit still has this version, as shown by `limit get`
     #[arg(long, value_name = "VERSION", value_parser = parse_version)]
     pub(crate) if_version: Option<String>,
     #[command(flatten)]
@@ -95,13 +95,13 @@ pub(crate) struct SetArgs {
   tidegate limit get login
   tidegate limit get login --key ada --json")]
 pub(crate) struct GetArgs {
-    /// The limit's id
+    /// Id of the limit
     #[arg(value_parser = parse_limit_id)]
     pub(crate) id: String,
-    /// Count for this key too
+    /// Also show usage of this key
     #[arg(long)]
     pub(crate) key: Option<String>,
-    /// Answer in JSON
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
@@ -112,7 +112,7 @@ pub(crate) struct GetArgs {
 #[command(after_help = "Example:
   tidegate limit list --prefix shop/")]
 pub(crate) struct ListArgs {
-    /// Only limits whose ids begin with this
+    /// Only limits whose ids start with this
     #[arg(long)]
     pub(crate) prefix: Option<String>,
     /// Answer in JSON
@@ -144,26 +144,26 @@ pub(crate) struct ResetArgs {
     /// The limit's id
     #[arg(value_parser = parse_limit_id)]
     pub(crate) id: String,
-    /// Only the items that count this key alone; else everything
+    /// Reset only this key's items [default: everything]
     #[arg(long)]
     pub(crate) key: Option<String>,
     #[command(flatten)]
     pub(crate) server: ServerArgs,
 }
 
-/// What is asked for: one limit, or several that are granted whole or not at all.
+/// One ask, or several that are granted together or not at all.
 #[derive(Debug, clap::Args)]
 pub(crate) struct AskArgs {
     /// The limit's id
     #[arg(required_unless_present = "asks", conflicts_with = "asks")]
     pub(crate) limit: Option<String>,
-    /// For whom, if an item counts each key alone
+    /// Key, for items that count per key
     #[arg(conflicts_with = "asks")]
     pub(crate) key: Option<String>,
-    /// How much; 0 only looks
+    /// Units to acquire; 0 checks only
     #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "asks")]
     pub(crate) count: u64,
-    /// One of several: limit=ID[,count=N][,key=KEY] with the key last, or an ask as JSON; all are granted or none
+    /// One of several asks, granted together or not at all: limit=ID[,count=N][,key=KEY] with the key last, or JSON
     #[arg(long = "ask", value_name = "ASK", value_parser = RemoteAsk::parse)]
     pub(crate) asks: Vec<RemoteAsk>,
 }
@@ -176,19 +176,19 @@ pub(crate) struct AskArgs {
 pub(crate) struct AcquireArgs {
     #[command(flatten)]
     pub(crate) wanted: AskArgs,
-    /// Wait for it, in line, for so long
+    /// Wait in the queue for up to this long
     #[arg(long, value_name = "DURATION", value_parser = parse_wait)]
     pub(crate) wait: Option<Duration>,
-    /// Take it for an estimate: the grant has a lease, and can be settled
+    /// Hold the charge: the grant has a lease and can be settled
     #[arg(long)]
     pub(crate) hold: bool,
-    /// How long the lease lasts; else as long as the limit says
+    /// Lease duration [default: the limit's]
     #[arg(long, value_name = "DURATION", value_parser = positive_duration)]
     pub(crate) ttl: Option<Duration>,
-    /// A name that makes it safe to repeat: within 10 minutes it is charged once
+    /// Idempotency id: within 10 minutes a repeated request is charged once
     #[arg(long, value_name = "NAME")]
     pub(crate) request_id: Option<String>,
-    /// Print the decision as the server wrote it
+    /// Print the server's JSON
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
@@ -213,9 +213,9 @@ pub(crate) struct PeekArgs {
 #[command(after_help = "Example:
   tidegate release \"$LEASE\"")]
 pub(crate) struct ReleaseArgs {
-    /// The lease's id, as `acquire` told it
+    /// Id of the lease, printed by `acquire`
     pub(crate) lease: String,
-    /// Print the answer as the server wrote it
+    /// Print the server's JSON
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
@@ -226,9 +226,9 @@ pub(crate) struct ReleaseArgs {
 #[command(after_help = "Example:
   tidegate renew \"$LEASE\" --ttl 5m")]
 pub(crate) struct RenewArgs {
-    /// The lease's id, as `acquire` told it
+    /// Id of the lease, printed by `acquire`
     pub(crate) lease: String,
-    /// How long it lasts from now on; else as long as when it was granted
+    /// Lease duration from now on [default: as when granted]
     #[arg(long, value_name = "DURATION", value_parser = positive_duration)]
     pub(crate) ttl: Option<Duration>,
     /// Print the answer as the server wrote it
@@ -243,9 +243,9 @@ pub(crate) struct RenewArgs {
   tidegate settle \"$LEASE\" 312
   tidegate settle \"$LEASE\" 312 40")]
 pub(crate) struct SettleArgs {
-    /// The lease's id, as `acquire --hold` told it
+    /// Id of the lease, printed by `acquire --hold`
     pub(crate) lease: String,
-    /// What was truly spent: one number for every ask, or one for each in their order
+    /// Actual cost: one number for all asks, or one for each ask in order
     #[arg(required = true, value_name = "ACTUAL")]
     pub(crate) actual: Vec<u64>,
     /// Print the answer as the server wrote it
@@ -255,12 +255,12 @@ pub(crate) struct SettleArgs {
     pub(crate) server: ServerArgs,
 }
 
-/// A limit's id that can be part of a path; whether it is known, the server says.
+/// Refuses an empty id, which would address another path.
 fn parse_limit_id(text: &str) -> Result<String, String> {
     if text.is_empty() { Err("must not be empty".to_owned()) } else { Ok(text.to_owned()) }
 }
 
-/// A version with or without the quotes of its `ETag`.
+/// Accepts a version with or without the quotes of its `ETag`.
 fn parse_version(text: &str) -> Result<String, String> {
     let bare = text.trim_matches('"');
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
@@ -278,11 +278,11 @@ pub(super) fn positive_duration(text: &str) -> Result<Duration, String> {
 }
 
 fn parse_wait(text: &str) -> Result<Duration, String> {
-    let patience = text::parse_duration(text)?;
-    if patience > MAX_WAIT {
+    let wait = text::parse_duration(text)?;
+    if wait > MAX_WAIT {
         return Err(format!("must be at most {}s, found {text}", MAX_WAIT.as_secs()));
     }
-    Ok(patience)
+    Ok(wait)
 }
 
 #[cfg(test)]
@@ -290,7 +290,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_may_be_written_with_the_quotes_of_their_header() {
+    fn version_with_quotes_is_accepted() {
         assert_eq!(parse_version("\"3-a94c\""), Ok("3-a94c".to_owned()));
         assert_eq!(parse_version("3-a94c"), Ok("3-a94c".to_owned()));
         for wrong in ["", "\"\"", "3 4", "3,4", "*"] {
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_longer_than_the_server_does() {
+    fn wait_longer_than_server_allows_is_refused() {
         assert_eq!(parse_wait("60s"), Ok(Duration::from_secs(60)));
         assert_eq!(parse_wait("0s"), Ok(Duration::ZERO));
         assert!(parse_wait("61s").is_err());

@@ -1,10 +1,10 @@
-//! What `tidegate serve` is told.
+//! Arguments of `tidegate serve`.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-use tidegate::file::{Listen, MOST_WORKERS};
-use tidegate::text::{self, StoreUrl};
+use tidegate_config::text;
+use tidegate_server::settings::{Listen, MOST_WORKERS, StoreUrl, parse_store};
 
 use crate::log::LogArgs;
 
@@ -15,26 +15,26 @@ use crate::log::LogArgs;
   tidegate serve --store memory:
   tidegate serve --http 0.0.0.0:7700 --resp off --config tidegate.yaml
 
-What is said here goes before what the settings say.
-MAX_CONCURRENT_TASKS, SLIDE_WINDOW_QUESTION_COUNT and SLIDE_WINDOW_TIME in the environment go before the section activity.
-SIGTERM drains and ends, SIGHUP reads the settings again, as does an edit of the file.")]
+Flags override the settings file.
+The variables MAX_CONCURRENT_TASKS, SLIDE_WINDOW_QUESTION_COUNT and SLIDE_WINDOW_TIME override its section activity.
+SIGTERM drains and exits. SIGHUP or an edit of the file reloads the settings.")]
 pub(crate) struct ServeArgs {
-    /// The settings: limits, tokens, bounds
+    /// Settings file
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
-    /// Where counts are kept [default: disk:./tidegate-data]
-    #[arg(long, value_name = "URL", value_parser = text::parse_store)]
+    /// Store URL [default: disk:./tidegate-data]
+    #[arg(long, value_name = "URL", value_parser = parse_store)]
     pub(crate) store: Option<StoreUrl>,
-    /// Where to listen for HTTP; off for nowhere [default: 127.0.0.1:7700]
+    /// HTTP address, or off [default: 127.0.0.1:7700]
     #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
     pub(crate) http: Option<Listen>,
-    /// Where to listen for RESP; off for nowhere [default: 127.0.0.1:7701]
+    /// RESP address, or off [default: 127.0.0.1:7701]
     #[arg(long, value_name = "ADDRESS", value_parser = parse_address)]
     pub(crate) resp: Option<Listen>,
-    /// How many threads answer; as many as there are cores unless said
+    /// Number of worker threads [default: one per core]
     #[arg(long, value_name = "NUMBER", value_parser = parse_workers)]
     pub(crate) workers: Option<NonZeroUsize>,
-    /// Let strangers in: listen at a public address without tokens
+    /// Allow a public address without tokens
     #[arg(long)]
     pub(crate) insecure: bool,
     #[command(flatten)]
@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_door_has_an_address_or_is_closed() {
+    fn listen_address_may_be_off() {
         assert_eq!(parse_address("off"), Ok(Listen::Off));
         let here = SocketAddr::from(([127, 0, 0, 1], 7700));
         assert_eq!(parse_address("127.0.0.1:7700"), Ok(Listen::At(here)));
@@ -71,8 +71,8 @@ mod tests {
     }
 
     #[test]
-    fn workers_are_few() {
-        assert_eq!(parse_workers("2"), Ok(NonZeroUsize::new(2).expect("it is not")));
+    fn worker_count_is_bounded() {
+        assert_eq!(parse_workers("2"), Ok(NonZeroUsize::new(2).expect("not 0")));
         for wrong in ["0", "-1", "1025", "99999999999", "1.5", ""] {
             assert!(parse_workers(wrong).is_err(), "{wrong}");
         }

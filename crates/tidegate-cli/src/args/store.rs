@@ -1,4 +1,4 @@
-//! `tidegate store`: what can be typed.
+//! Arguments of `tidegate store`.
 
 use std::path::PathBuf;
 
@@ -9,8 +9,8 @@ use clap::Subcommand;
   tidegate store verify ./tidegate-data
   tidegate store backup ./tidegate-data /backups/monday
 
-Nothing is written into the directory, and a server may run on it meanwhile.
-Exit codes: 0 all is well, 1 something is wrong with the store or could not be done, 2 bad input")]
+The directory is only read; a server may be running on it.
+Exit codes: 0 no errors, 1 the store is damaged or the operation failed, 2 bad input")]
 pub(crate) struct StoreArgs {
     #[command(subcommand)]
     pub(crate) command: StoreCommand,
@@ -18,11 +18,11 @@ pub(crate) struct StoreArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum StoreCommand {
-    /// Read everything, and say what is there and what is wrong with it
+    /// Read everything and report what is there and what is damaged
     Verify(VerifyArgs),
-    /// Show every record, one per line
+    /// Print every record, one per line
     Dump(DumpArgs),
-    /// Copy it into an empty directory from which a server can start
+    /// Copy the store to an empty directory that a server can start from
     Backup(BackupArgs),
 }
 
@@ -30,10 +30,10 @@ pub(crate) enum StoreCommand {
 #[command(after_help = "Example:
   tidegate store verify ./tidegate-data")]
 pub(crate) struct VerifyArgs {
-    /// The directory of the store
+    /// Data directory
     #[arg(value_name = "DIR")]
     pub(crate) folder: PathBuf,
-    /// Answer in JSON
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -43,7 +43,7 @@ pub(crate) struct VerifyArgs {
   tidegate store dump ./tidegate-data | less
   tidegate store dump --json ./tidegate-data | grep '\"limit_id\":\"sale\"'
 
-Ids of leases are secrets: their first half is shown, which says the how-manieth it was.")]
+Lease ids are secrets: only the first half is shown, which is their serial number.")]
 pub(crate) struct DumpArgs {
     /// The directory of the store
     #[arg(value_name = "DIR")]
@@ -61,7 +61,7 @@ pub(crate) struct BackupArgs {
     /// The directory of the store
     #[arg(value_name = "DIR")]
     pub(crate) folder: PathBuf,
-    /// Where the copy goes: an empty directory, or one that is not there yet
+    /// Destination: an empty or new directory
     #[arg(value_name = "TO")]
     pub(crate) to: PathBuf,
     /// Answer in JSON

@@ -1,7 +1,7 @@
-//! `tidegate token` and `tidegate completions`: what can be typed.
+//! Arguments of `tidegate token` and `tidegate completions`.
 
 use clap::{Subcommand, ValueEnum};
-use tidegate::file::Role;
+use tidegate_server::settings::Role;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example:
@@ -13,7 +13,7 @@ pub(crate) struct TokenArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum TokenCommand {
-    /// Make a token: the secret for its holder, and the lines for the settings file
+    /// Create a token: the secret for the client and the lines for the settings file
     New(NewTokenArgs),
 }
 
@@ -22,33 +22,33 @@ pub(crate) enum TokenCommand {
   tidegate token new --name shop --role decide --prefix shop/
   tidegate token new --name dashboard --role read --json")]
 pub(crate) struct NewTokenArgs {
-    /// What people call it; else it is named after its hash
+    /// Name of the token [default: derived from its hash]
     #[arg(long)]
     pub(crate) name: Option<String>,
-    /// What it allows
+    /// Permissions of the token
     #[arg(long, value_enum, default_value_t = RoleArg::Decide)]
     pub(crate) role: RoleArg,
-    /// Only limits whose ids begin with this
+    /// Only limits whose ids start with this
     #[arg(long, default_value = "", hide_default_value = true)]
     pub(crate) prefix: String,
-    /// Answer in JSON
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// A role, as it is typed.
+/// A role on the command line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum RoleArg {
-    /// To look: limits, counts, and what an ask would be answered
+    /// Read limits and usage, and peek
     Read,
-    /// To ask and to give back, and to look
+    /// Also acquire, release, renew and settle
     Decide,
-    /// To change limits and counts, and all the rest
+    /// Also change limits and counts
     Admin,
 }
 
 impl RoleArg {
-    /// The role that is meant.
+    /// The role of the settings file.
     pub(crate) const fn role(self) -> Role {
         match self {
             RoleArg::Read => Role::Read,
@@ -64,7 +64,7 @@ impl RoleArg {
   tidegate completions zsh > ~/.zfunc/_tidegate
   tidegate completions fish > ~/.config/fish/completions/tidegate.fish")]
 pub(crate) struct CompletionsArgs {
-    /// Which shell
+    /// Shell
     #[arg(value_enum)]
     pub(crate) shell: clap_complete::Shell,
 }

@@ -1,4 +1,4 @@
-//! The picture: throughput and p99 against concurrency, and beside them how many questions were decided at all.
+//! The chart: throughput and p99 against concurrency, and the share of decided requests per level.
 //!
 //! ```text
 //!   decisions/s                     p99     decided
@@ -8,32 +8,32 @@
 //!    └─1───4───16──64──256───────────┘     64   ██████████ 100.00 %
 //! ```
 //!
-//! One file without anything from elsewhere: it says itself how it looks on light and on dark ground. Both axes begin at zero and have
-//! the same five lines, so that neither curve is made to look steeper than it is. There is no date in it: the same numbers are
-//! the same picture.
+//! The SVG is self-contained and has styles for light and dark backgrounds. Both axes start at zero and share five
+//! grid lines, so that neither curve looks steeper than it is. There is no date in the file: equal numbers give an
+//! equal file.
 
 use super::number::{counted, grouped};
 use super::report::{LevelReport, LoadReport, percent};
 use super::target::BenchProtocol;
 use crate::svg::{SvgCanvas, escaped};
 
-/// The whole picture.
+/// Size of the chart.
 const WIDTH: u32 = 900;
 const HEIGHT: u32 = 430;
-/// The ground of the curves.
+/// Plot area of the curves.
 const LEFT: u32 = 76;
 const RIGHT: u32 = 588;
 const TOP: u32 = 116;
 const BOTTOM: u32 = 362;
-/// Between the ground's edge and the first and last points.
+/// Distance of the first and last points from the edge of the plot area.
 const MARGIN: u32 = 24;
-/// Lines above zero, on both axes.
+/// Grid lines above zero, on both axes.
 const LINES: u32 = 5;
-/// The bars.
+/// Position of the bars.
 const BARS_LEFT: u32 = 712;
 const BARS_RIGHT: u32 = 812;
 const TALLEST_BAR: u32 = 18;
-/// What numbers need so that they do not touch each other.
+/// Minimum space of axis numbers.
 const WIDEST_NUMBER: u32 = 42;
 const TALLEST_NUMBER: u32 = 14;
 
@@ -47,7 +47,7 @@ text{font:12px system-ui,-apple-system,'Segoe UI',Roboto,sans-serif;fill:#57606a
 .axis{stroke:#656c76}.rate{stroke:#58a6ff}.rate-ink{fill:#58a6ff}.slow{stroke:#f0883e}.slow-ink{fill:#f0883e}\
 .well{fill:#3fb950}.ill{fill:#f85149}.ill-ink{fill:#f85149}.point{stroke:#0d1117}}";
 
-/// The picture as an SVG file.
+/// Draws the report as an SVG file.
 pub(super) fn draw(report: &LoadReport) -> String {
     let mut levels: Vec<&LevelReport> = report.levels.iter().collect();
     levels.sort_by_key(|level| level.concurrency);
@@ -62,25 +62,25 @@ pub(super) fn draw(report: &LoadReport) -> String {
     out.close()
 }
 
-/// What was asked, in a line.
+/// Protocol, pipeline depth and number of keys in one line.
 fn asked(report: &LoadReport) -> String {
     let protocol = match (report.protocol, report.pipeline) {
         (BenchProtocol::Http, _) => "HTTP".to_owned(),
         (BenchProtocol::Resp, 1) => "RESP".to_owned(),
         (BenchProtocol::Resp, depth) => {
-            format!("RESP, {} at once", counted(depth as u64, "question", "questions"))
+            format!("RESP, {} at once", counted(depth as u64, "request", "requests"))
         }
     };
     format!("{protocol}, {}", counted(u64::from(report.keys), "key", "keys"))
 }
 
-/// Where the points of a curve are, and what its axis says.
+/// An axis from zero to [`LINES`] steps.
 struct ChartAxis {
     step: u64,
 }
 
 impl ChartAxis {
-    /// As many steps as there are lines, each a round number, above everything.
+    /// Chooses the smallest step of the form 1, 2 or 5 times a power of ten that covers all values.
     fn over(values: impl Iterator<Item = u64>) -> ChartAxis {
         let largest = values.max().unwrap_or_default().max(1);
         let wanted = largest.div_ceil(u64::from(LINES));
@@ -107,7 +107,7 @@ impl ChartAxis {
     }
 }
 
-/// Where a level is between the left and the right edge: each doubling is as far as any other.
+/// X coordinate of a level, on a logarithmic scale.
 fn x_of(levels: &[&LevelReport], level: &LevelReport) -> u32 {
     let number = |level: &LevelReport| f64::from(u32::try_from(level.concurrency).unwrap_or(u32::MAX));
     let (Some(first), Some(last)) = (levels.first(), levels.last()) else { return LEFT };
@@ -123,7 +123,7 @@ fn x_of(levels: &[&LevelReport], level: &LevelReport) -> u32 {
     LEFT + MARGIN + offset
 }
 
-/// Many things in a row: `12k`, `1.5M`.
+/// Short form of a large number: `12k`, `1.5M`.
 fn short(number: u64) -> String {
     let (whole, unit) = match number {
         0..1_000 => return number.to_string(),
@@ -134,7 +134,7 @@ fn short(number: u64) -> String {
     decimal(number / (whole / 10), 10) + unit
 }
 
-/// A time on an axis, from microseconds.
+/// Short form of a time in microseconds.
 fn time(microseconds: u64) -> String {
     match microseconds {
         0 => "0".to_owned(),
@@ -144,7 +144,7 @@ fn time(microseconds: u64) -> String {
     }
 }
 
-/// Tenths as they are written, without a zero behind the point.
+/// One decimal, omitted if it is zero.
 fn decimal(number: u64, parts: u64) -> String {
     match number % parts {
         0 => grouped(number / parts),
@@ -153,7 +153,7 @@ fn decimal(number: u64, parts: u64) -> String {
 }
 
 impl SvgCanvas {
-    /// Throughput on the left axis, p99 on the right one.
+    /// Draws throughput on the left axis and p99 on the right one.
     fn curves(&mut self, levels: &[&LevelReport]) {
         let rates = ChartAxis::over(levels.iter().map(|level| level.rate));
         let slowest = |level: &LevelReport| level.p99.div_ceil(1000);
@@ -175,7 +175,7 @@ impl SvgCanvas {
                 free_from = x + WIDEST_NUMBER;
             }
         }
-        self.text(LEFT.midpoint(RIGHT), BOTTOM + 42, "", "middle", "connections that ask at once");
+        self.text(LEFT.midpoint(RIGHT), BOTTOM + 42, "", "middle", "concurrent connections");
         let at = |level: &&LevelReport, y: u32| (x_of(levels, level), y);
         let slow: Vec<_> = levels.iter().map(|level| at(level, times.height(slowest(level)))).collect();
         self.curve("slow", &slow, |index| format!("p99 {}", super::milliseconds(levels[index].p99)));
@@ -194,10 +194,10 @@ impl SvgCanvas {
         }
     }
 
-    /// How many questions were decided, level by level.
+    /// Draws the share of decided requests per level.
     fn bars(&mut self, levels: &[&LevelReport]) {
         let width = BARS_RIGHT - BARS_LEFT;
-        self.text(BARS_LEFT, TOP - 10, "head", "start", "questions decided");
+        self.text(BARS_LEFT, TOP - 10, "head", "start", "requests decided");
         let room = (BOTTOM - TOP) / u32::try_from(levels.len().max(1)).unwrap_or(u32::MAX);
         let height = (room * 3 / 5).clamp(2, TALLEST_BAR);
         for (level, number) in levels.iter().zip(0..) {
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn curves_rise_with_what_they_show_and_stay_on_their_ground() {
+    fn curves_stay_inside_the_plot_area() {
         let levels = vec![
             level(64, 80_000, 10_000, 900_000),
             level(1, 10_000, 10_000, 100_000),
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn every_count_of_levels_has_a_picture() {
+    fn chart_of_any_number_of_levels_is_drawn() {
         for count in [0, 1, 2, 32] {
             let levels = (0..count).map(|number| level(number + 1, 0, 0, 0)).collect();
             let picture = draw(&report(levels));
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_do_not_touch_each_other() {
+    fn axis_numbers_do_not_overlap() {
         let picture = draw(&report((1..=32).map(|number| level(number, 9, 10_000, 9)).collect()));
         let numbers = |y: u32| {
             let line = format!("y=\"{y}\" class=\"\" text-anchor=\"middle\"");
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_says_what_it_shows_and_nothing_else_gets_in() {
+    fn text_in_chart_is_escaped() {
         let mut shown = report(vec![level(1, 1, 10_000, 1)]);
         "http://x/<script>&\"".clone_into(&mut shown.server);
         let picture = draw(&shown);
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn axes_have_round_numbers() {
+    fn axis_steps_are_round() {
         for (largest, step) in [(0, 1), (5, 1), (6, 2), (99, 20), (101, 50), (1_000_000, 200_000)] {
             assert_eq!(ChartAxis::over([largest].into_iter()).step, step, "{largest}");
         }

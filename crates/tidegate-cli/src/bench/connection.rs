@@ -1,4 +1,4 @@
-//! A connection to a door, and what is said on it.
+//! A client connection to the server under test.
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;
@@ -11,79 +11,79 @@ use super::target::{BenchProtocol, BenchTarget};
 use super::wire::{WireAsk, WireProtocol, WireReply, resp};
 use crate::Failure;
 
-/// How much is read at once.
+/// Read buffer size.
 const READ_SIZE: usize = 16 << 10;
-/// How long it may take to be connected.
+/// Connect timeout.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Where a door is, how it is spoken with, and how long an answer may take.
+/// Address, protocol and timeout of the server under test.
 #[derive(Debug, Clone)]
-pub(super) struct Endpoint {
+pub(super) struct BenchEndpoint {
     name: String,
     addresses: Vec<SocketAddr>,
     wire: WireProtocol,
-    /// What is said first on a RESP connection.
+    /// Sent with AUTH on a new RESP connection.
     token: Option<String>,
     timeout_limit: Duration,
 }
 
-impl Endpoint {
-    /// Finds out where it is.
+impl BenchEndpoint {
+    /// Resolves the address of a target.
     pub(super) fn find(
         target: &BenchTarget,
         token: Option<&str>,
         timeout_limit: Duration,
-    ) -> Result<Endpoint, Failure> {
+    ) -> Result<BenchEndpoint, Failure> {
         let unknown = |why: String| Failure::Unreachable(format!("cannot reach {target}: {why}"));
         let found =
             (&*target.host, target.port).to_socket_addrs().map_err(|error| unknown(error.to_string()))?;
         let addresses: Vec<_> = found.collect();
         if addresses.is_empty() {
-            return Err(unknown("nobody knows this host".to_owned()));
+            return Err(unknown("the host is unknown".to_owned()));
         }
-        Ok(Endpoint::at(target, addresses, token, timeout_limit))
+        Ok(BenchEndpoint::at(target, addresses, token, timeout_limit))
     }
 
-    /// A place whose addresses are known.
+    /// An endpoint with known addresses.
     pub(super) fn at(
         target: &BenchTarget,
         addresses: Vec<SocketAddr>,
         token: Option<&str>,
         timeout_limit: Duration,
-    ) -> Endpoint {
+    ) -> BenchEndpoint {
         let wire = WireProtocol::of(target, token);
         let token = token.filter(|_| target.protocol == BenchProtocol::Resp).map(str::to_owned);
-        Endpoint { name: target.to_string(), addresses, wire, token, timeout_limit }
+        BenchEndpoint { name: target.to_string(), addresses, wire, token, timeout_limit }
     }
 
-    /// Its name, in messages.
+    /// The target as written, for messages.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether it is on this machine.
+    /// Whether the endpoint is on this machine.
     pub(super) fn is_loopback(&self) -> bool {
         self.addresses.iter().all(|address| address.ip().to_canonical().is_loopback())
     }
 }
 
-/// A connection. Whatever goes wrong on it is told in words, and then it is of no more use.
+/// A connection. After an error it is unusable.
 #[derive(Debug)]
 pub(super) struct BenchConnection {
     stream: TcpStream,
-    endpoint: Endpoint,
+    endpoint: BenchEndpoint,
     out: Vec<u8>,
-    /// What was read, and how much of it was understood.
+    /// Bytes received, and how many of them are parsed.
     received: Vec<u8>,
     parsed: usize,
 }
 
 impl BenchConnection {
-    /// Connects, and shows the token where that is done first.
-    pub(super) async fn open(endpoint: &Endpoint) -> Result<BenchConnection, String> {
+    /// Connects, and authenticates a RESP connection.
+    pub(super) async fn open(endpoint: &BenchEndpoint) -> Result<BenchConnection, String> {
         let connecting =
             timeout(endpoint.timeout_limit.min(CONNECT_TIMEOUT), TcpStream::connect(&endpoint.addresses[..]));
-        let stream = connecting.await.map_err(|_| "no connection in time".to_owned())?;
+        let stream = connecting.await.map_err(|_| "timeout while connecting".to_owned())?;
         let stream = stream.map_err(|error| error.to_string())?;
         stream.set_nodelay(true).map_err(|error| error.to_string())?;
         let mut line = BenchConnection {
@@ -102,19 +102,19 @@ impl BenchConnection {
         Ok(line)
     }
 
-    /// Adds a question to those that are sent together.
+    /// Queues a request for the next [`BenchConnection::send`].
     pub(super) fn queue(&mut self, ask: WireAsk<'_>) {
         self.endpoint.wire.encode_ask(&mut self.out, ask);
     }
 
-    /// Sends what was added.
+    /// Sends the queued requests.
     pub(super) async fn send(&mut self) -> Result<(), String> {
         let sent = timeout(self.endpoint.timeout_limit, self.stream.write_all(&self.out)).await;
         self.out.clear();
         sent.map_err(|_| self.timeout_message())?.map_err(|error| error.to_string())
     }
 
-    /// The next reply.
+    /// Receives the next reply.
     pub(super) async fn receive(&mut self) -> Result<WireReply, String> {
         loop {
             if let Some((length, reply)) = self.endpoint.wire.parse_reply(&self.received[self.parsed..])? {
@@ -125,7 +125,7 @@ impl BenchConnection {
         }
     }
 
-    /// Says a RESP command alone and hears what comes of it; the inner error is the server's.
+    /// Sends one RESP command and waits for its reply. The inner error is the server's.
     pub(super) async fn call<T>(
         &mut self,
         words: &[&str],
@@ -171,6 +171,6 @@ impl BenchConnection {
     }
 
     fn timeout_message(&self) -> String {
-        format!("no answer within {}ms", self.endpoint.timeout_limit.as_millis())
+        format!("no reply within {}ms", self.endpoint.timeout_limit.as_millis())
     }
 }

@@ -1,16 +1,16 @@
-//! `tidegate bench --crash`: a server that is killed again and again under load, and whether it ever sold anything twice.
+//! `tidegate bench --crash`: kill a server repeatedly under load and check that no limit is exceeded.
 //!
 //! ```text
-//!   start ─▶ calm: lost questions again, told ones again ─▶ load ─▶ SIGKILL ─▶ start ─▶ … ─▶ start ─▶ sell out ─▶ count
+//!   start ─▶ replay: lost and granted requests again ─▶ load ─▶ SIGKILL ─▶ start ─▶ … ─▶ start ─▶ sell out ─▶ count
 //! ```
 //!
-//! Counted from outside, over all lives: an answer that arrived as granted was sold, whatever the server remembers. What was sold
-//! may never be above the limit. Once everything else is sold too, what is missing was lost in crashes, and that has a bound: a slice
-//! for each kill, and the questions that were under way and have no answer.
+//! The client counts grants over all runs of the server. A grant that arrived is sold, whatever the server remembers.
+//! Sales must never exceed the limit. After everything is sold, the missing units were lost in crashes. Their number
+//! is bounded: one slice per kill, plus the requests that had no reply.
 //!
-//! Decided: every life sells at most its share, so that something is left to be sold twice in the last one. One kill in eight comes
-//! before the server is ready, in the middle of its recovery. The tool is generous where it cannot know: a lease whose
-//! release was sent is free, a second that may have passed has passed.
+//! Every run sells at most its share, so that capacity is left for the last run. One kill in eight hits the server
+//! during its recovery. Where the client cannot know, it assumes the best: a lease is free once its release was sent,
+//! and a second has passed if it may have passed.
 
 mod load;
 mod report;
@@ -29,7 +29,7 @@ use tokio::runtime::Builder;
 
 use super::publish_text;
 use super::random::{SplitMix64, random_u64};
-use super::stop_signal::StopSignal;
+use super::stop_signal::BenchStopSignal;
 use crate::args::{BenchArgs, ServerArgs};
 use crate::remote::client::ServerClient;
 use crate::remote::url::{ServerUrl, encoded};
@@ -40,16 +40,16 @@ use sales_ledger::SalesLedger;
 use server_process::{ServerAddresses, ServerProcess};
 use tested_limit::zone_at_noon_now;
 
-/// A life under load is no longer than this, in milliseconds.
+/// Longest load phase, in milliseconds.
 const LONGEST_LIFE: u32 = 200;
-/// A server that is killed while it starts is killed within this, in milliseconds.
+/// Longest time from start to kill during a start, in milliseconds.
 const LONGEST_START_TO_KILL: u32 = 30;
-/// One kill of so many comes while the server starts.
+/// One kill of this many hits a starting server.
 const KILLS_PER_KILLED_START: u32 = 8;
 
-/// Kills a server, counts, and says what came of it.
+/// Runs the crash test and reports the result.
 pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
-    let stop = StopSignal::listen()?;
+    let stop = BenchStopSignal::listen()?;
     let seed = args.crashing.seed.unwrap_or_else(|| random_u64() >> 32);
     let folder = StoreDirectory::of(args.crashing.store_dir.as_deref())?;
     let store = args.crashing.store.clone().unwrap_or_else(|| format!("disk:{}", folder.path.display()));
@@ -86,16 +86,16 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     result
 }
 
-/// A run, as far as it is.
+/// The state of a crash test.
 struct CrashRun {
     store: String,
     kills: u32,
     timeout: Duration,
     ledger: Rc<RefCell<SalesLedger>>,
     random: SplitMix64,
-    /// How long each start after a kill took.
+    /// Recovery time of each start after a kill.
     recoveries: Vec<Duration>,
-    stop: StopSignal,
+    stop: BenchStopSignal,
 }
 
 impl CrashRun {
@@ -131,13 +131,13 @@ impl CrashRun {
         Ok((server, addresses))
     }
 
-    /// Starts a server and does not let it finish that.
+    /// Kills a server while it starts.
     fn kill_during_start(&mut self) -> Result<(), Failure> {
         let within = Duration::from_millis(u64::from(self.random.below(LONGEST_START_TO_KILL)));
         ServerProcess::start_and_kill(&self.store, within)
     }
 
-    /// The limits are there, as they were; questions that were told before are answered again and charged once.
+    /// Creates missing limits and repeats granted requests, which must not be charged again.
     fn prepare(&self, addresses: &ServerAddresses) -> Result<(), Failure> {
         let url = ServerUrl::parse(&format!("http://{}", addresses.http)).map_err(Failure::Failed)?;
         let server =
@@ -158,7 +158,7 @@ impl CrashRun {
         Ok(())
     }
 
-    /// Makes the limits, once: one that is missing later was forgotten.
+    /// Creates missing limits. A second creation means that the server lost the limit.
     fn make_limits(&self, server: &ServerClient) -> Result<(), Failure> {
         let mut ledger = self.ledger.borrow_mut();
         let zone = zone_at_noon_now();
@@ -172,7 +172,7 @@ impl CrashRun {
         Ok(())
     }
 
-    /// What the server has counted of those limits whose counts say how often they were charged.
+    /// Sums the server's counts of the limits whose count equals the number of charges.
     fn counted(&self, server: &ServerClient) -> Result<u64, Failure> {
         let mut sum = 0;
         for limit in self.ledger.borrow().limits().into_iter().filter(|limit| limit.is_counted()) {
@@ -183,7 +183,7 @@ impl CrashRun {
         Ok(sum)
     }
 
-    /// A life under load, and its end.
+    /// Runs load against the server and kills it.
     async fn run_life(
         &self,
         server: &mut ServerProcess,
@@ -204,7 +204,7 @@ struct AllowedReply {
     allowed: bool,
 }
 
-/// Where the server keeps its counts.
+/// The data directory of the server.
 struct StoreDirectory {
     path: PathBuf,
     is_temporary: bool,
@@ -222,18 +222,17 @@ impl StoreDirectory {
         let mut found = std::fs::read_dir(&path)
             .map_err(|error| Failure::BadInput(format!("cannot read the directory {what}: {error}")))?;
         if found.next().is_some() {
-            let why = format!(
-                "{what} is not empty, and somebody's counts would be spent; give another --store-dir"
-            );
+            let why =
+                format!("{what} is not empty; the test would change its counts; give another --store-dir");
             return Err(Failure::BadInput(why));
         }
         Ok(StoreDirectory { path, is_temporary })
     }
 
-    /// It may show what went wrong, unless there is nothing in it.
+    /// Keeps a temporary directory for analysis, unless it is empty.
     fn keep(&self) {
         if self.is_temporary && std::fs::remove_dir(&self.path).is_err() {
-            print_message(&format!("what the server has written is kept in {}", self.path.display()));
+            print_message(&format!("the server's data is kept in {}", self.path.display()));
         }
     }
 
@@ -246,7 +245,7 @@ impl StoreDirectory {
     }
 }
 
-/// For somebody who looks.
+/// Shows progress on a terminal.
 fn show_progress(kill: u32, kills: u32) {
     if io::stderr().is_terminal() {
         let _unseen = write!(io::stderr().lock(), "\r\u{1b}[Kkill {kill} of {kills}");

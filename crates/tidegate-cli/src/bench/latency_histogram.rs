@@ -1,19 +1,19 @@
-//! How long answers took: a histogram of whole nanoseconds that is small, exact below 128 and right to one part in 128 above.
+//! Latency histogram in nanoseconds: exact below 128, within 1/128 above.
 //!
 //! ```text
 //!   value    0 .. 127   128 .. 255   256 .. 511   512 .. 1023   …
 //!   slots    128 of 1   128 of 1     128 of 2     128 of 4      …
 //! ```
 //!
-//! A quantile is told as the largest value of its slot, so that it is never flattering, and never above the largest that was seen.
+//! A quantile is the upper bound of its slot, but at most the largest recorded value, so it is never too small.
 
-/// Slots for each doubling.
+/// Slots per doubling.
 const SLOTS_PER_ROW: usize = 1 << SLOT_BITS;
 const SLOT_BITS: u32 = 7;
-/// Doublings of a 64-bit number that have slots of their own, and the values below them.
+/// Rows: one for the values below the first doubling, and one per doubling of a 64-bit number.
 const ROWS: usize = (u64::BITS - SLOT_BITS + 1) as usize;
 
-/// How many answers took how long.
+/// Number of replies by latency.
 #[derive(Debug, Clone)]
 pub(super) struct LatencyHistogram {
     counts: Vec<u64>,
@@ -28,14 +28,14 @@ impl Default for LatencyHistogram {
 }
 
 impl LatencyHistogram {
-    /// One more answer took this long.
+    /// Adds a latency.
     pub(super) fn record(&mut self, nanoseconds: u64) {
         self.counts[slot(nanoseconds)] += 1;
         self.total += 1;
         self.largest = self.largest.max(nanoseconds);
     }
 
-    /// And what somebody else has seen.
+    /// Adds another histogram.
     pub(super) fn merge(&mut self, other: &LatencyHistogram) {
         for (mine, theirs) in self.counts.iter_mut().zip(&other.counts) {
             *mine += theirs;
@@ -44,7 +44,7 @@ impl LatencyHistogram {
         self.largest = self.largest.max(other.largest);
     }
 
-    /// The time within which so many of a thousand were answered; 0 if nobody was.
+    /// The latency quantile in permille; 0 if nothing was recorded.
     pub(super) fn within(&self, permille: u64) -> u64 {
         let wanted = u128::from(self.total) * u128::from(permille);
         let mut seen = 0;
@@ -57,21 +57,21 @@ impl LatencyHistogram {
         self.largest
     }
 
-    /// The longest.
+    /// The largest latency.
     pub(super) const fn largest(&self) -> u64 {
         self.largest
     }
 }
 
-/// Which slot a value is in.
+/// The slot of a value.
 fn slot(value: u64) -> usize {
     let shift = (u64::BITS - value.leading_zeros()).saturating_sub(SLOT_BITS + 1);
-    // Above 127 the leading digit is in each of them: it says which row, and the others which slot.
+    // Above 127 the leading bit selects the row, and the bits after it select the slot.
     let digits = usize::try_from(value >> shift).unwrap_or(usize::MAX);
     shift as usize * SLOTS_PER_ROW + digits
 }
 
-/// The largest value of a slot.
+/// Upper bound of a slot.
 fn top(index: usize) -> u64 {
     let shift = (index / SLOTS_PER_ROW).saturating_sub(1);
     let digits = (index - shift * SLOTS_PER_ROW) as u64;
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_value_is_in_its_slot_and_slots_are_narrow() {
+    fn every_value_is_within_the_bounds_of_its_slot() {
         let mut values: Vec<u64> = (0..5000).collect();
         values.extend((12..64).flat_map(|bit| [(1 << bit) - 1, 1 << bit, (1 << bit) + 12_345]));
         values.extend([u64::MAX - 1, u64::MAX]);
@@ -92,7 +92,7 @@ mod tests {
             assert!(index < ROWS * SLOTS_PER_ROW, "{value}");
             let (top, below) = (top(index), index.checked_sub(1).map_or(0, |below| top(below) + 1));
             assert!((below..=top).contains(&value), "{value} in {below}..={top}");
-            assert!(top - value <= value / 128, "{value} is told as {top}");
+            assert!(top - value <= value / 128, "{value} is shown as {top}");
         }
     }
 
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_are_never_flattering() {
+    fn quantile_is_never_too_small() {
         let mut latencies = LatencyHistogram::default();
         for value in 1..=1000 {
             latencies.record(value * 1000);
@@ -118,12 +118,12 @@ mod tests {
     }
 
     #[test]
-    fn nothing_took_no_time() {
+    fn quantile_of_empty_histogram_is_zero() {
         assert_eq!(LatencyHistogram::default().within(500), 0);
     }
 
     #[test]
-    fn two_halves_are_a_whole() {
+    fn merged_histograms_equal_one_histogram() {
         let (mut one, mut other, mut both) = Default::default();
         for value in 0..10_000_u64 {
             let value = value * value;

@@ -1,4 +1,4 @@
-//! What will be asked, how often and of which limits.
+//! The parameters of a load test.
 
 use std::time::Duration;
 
@@ -8,13 +8,13 @@ use crate::args::{BenchArgs, DEFAULT_SERVER};
 use crate::remote::client::environment;
 use crate::serve::descriptors;
 
-/// A warm-up is this part of what is measured, and not shorter than that.
+/// Length of a warm-up: this fraction of the measured time, but not less than the minimum.
 const WARM_UP_PART: u32 = 10;
 const SHORTEST_WARM_UP: Duration = Duration::from_millis(50);
-/// What a warm-up may be granted: more than anybody asks in it, so that it is grants whose speed is learnt.
+/// Capacity of the warm-up limit: more than a warm-up requests, so that it measures grants.
 const WARM_UP_TOTAL: u64 = 1_000_000;
 
-/// What a limit allows.
+/// Capacity of a test limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct LoadQuota {
     /// All keys together.
@@ -23,7 +23,7 @@ pub(super) struct LoadQuota {
     pub(super) per_key: u64,
 }
 
-/// Everything that is known before anybody is asked.
+/// The parameters, validated.
 #[derive(Debug)]
 pub(super) struct LoadPlan {
     pub(super) target: BenchTarget,
@@ -38,7 +38,7 @@ pub(super) struct LoadPlan {
 }
 
 impl LoadPlan {
-    /// What the arguments and the environment want.
+    /// Reads arguments and environment.
     pub(super) fn of(args: &BenchArgs) -> Result<LoadPlan, Failure> {
         let target = match (&args.server, environment("TIDEGATE_SERVER")?) {
             (Some(target), _) => target.clone(),
@@ -47,7 +47,7 @@ impl LoadPlan {
             (None, None) => BenchTarget::parse(DEFAULT_SERVER).map_err(Failure::Failed)?,
         };
         if args.pipeline > 1 && target.protocol == BenchProtocol::Http {
-            let why = "--pipeline is for redis://; over http:// every connection has one question at a time";
+            let why = "--pipeline is for redis://; over http:// every connection has one request at a time";
             return Err(Failure::BadInput(why.to_owned()));
         }
         let levels = args.concurrency.0.clone();
@@ -55,8 +55,7 @@ impl LoadPlan {
         let possible = descriptors();
         if most > possible {
             return Err(Failure::BadInput(format!(
-                "the system lets this process have {possible} connections, and --concurrency wants {most}; 'ulimit -n' \
-                 gives it more"
+                "this process may open {possible} connections, and --concurrency needs {most}; raise 'ulimit -n'"
             )));
         }
         let default = (args.duration / WARM_UP_PART).max(SHORTEST_WARM_UP);
@@ -73,12 +72,13 @@ impl LoadPlan {
         })
     }
 
-    /// What a warm-up may be granted.
+    /// Capacity of the warm-up limit.
     pub(super) fn warm_up_quota(&self) -> LoadQuota {
         self.quota_of(WARM_UP_TOTAL)
     }
 
-    /// What a level may be granted that is asked so often in a second: half of it, unless somebody said otherwise.
+    /// Capacity for a level with this request rate: half of the expected requests, unless `--total` or `--per-key` is
+    /// given.
     pub(super) fn quota(&self, rate: u64) -> LoadQuota {
         let asked = u128::from(rate) * self.duration.as_millis() / 1000;
         self.quota_of(u64::try_from(asked / 2).unwrap_or(u64::MAX).max(1))
@@ -99,12 +99,14 @@ mod tests {
 
     fn plan(words: &[&str]) -> Result<LoadPlan, Failure> {
         let all = ["tidegate", "bench", "--server"].iter().chain(words);
-        let CliCommand::Bench(args) = CliArgs::parse_from(all).command else { panic!("that is bench") };
+        let CliCommand::Bench(args) = CliArgs::parse_from(all).command else {
+            panic!("expected the bench command")
+        };
         LoadPlan::of(&args)
     }
 
     #[test]
-    fn half_of_what_is_asked_is_granted() {
+    fn quota_is_half_of_the_expected_requests() {
         let plan = plan(&["http://h", "--duration", "2s", "--keys", "100"]).expect("a plan");
         assert_eq!(plan.quota(5000), LoadQuota { total: 5000, per_key: 50 });
         assert_eq!(
@@ -117,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_says_how_much_is_obeyed() {
+    fn given_total_and_per_key_override_the_default() {
         let plan = plan(&["http://h", "--total", "7", "--per-key", "2"]).expect("a plan");
         for quota in [plan.quota(1_000_000), plan.warm_up_quota()] {
             assert_eq!(quota, LoadQuota { total: 7, per_key: 2 });
@@ -125,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_warm_up_is_a_tenth_unless_said() {
+    fn default_warm_up_is_a_tenth_of_the_duration() {
         let warm_up = |words: &[&str]| plan(&[&["http://h"], words].concat()).expect("a plan").warm_up;
         assert_eq!(warm_up(&[]), Duration::from_millis(500));
         assert_eq!(warm_up(&["--duration", "200ms"]), SHORTEST_WARM_UP);
@@ -133,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn only_resp_is_pipelined() {
+    fn pipeline_over_http_is_refused() {
         assert!(matches!(plan(&["http://h", "--pipeline", "2"]), Err(Failure::BadInput(_))));
         assert_eq!(plan(&["redis://h", "--pipeline", "2"]).expect("a plan").pipeline, 2);
     }

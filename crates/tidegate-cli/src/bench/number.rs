@@ -1,6 +1,6 @@
-//! Numbers as people read them.
+//! Formatting of numbers for text output.
 
-/// A whole number with a comma before every third digit.
+/// A number with commas between groups of three digits.
 pub(crate) fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::with_capacity(digits.len() + digits.len() / 3);
@@ -18,7 +18,7 @@ pub(crate) fn counted(number: u64, one: &str, many: &str) -> String {
     format!("{} {}", grouped(number), if number == 1 { one } else { many })
 }
 
-/// How many hundredths of a percent a part is of a whole, rounded down: only all of it is 100 %.
+/// A share in hundredths of a percent, rounded down: only the whole is 100 %.
 pub(super) fn basis_points(part: u64, whole: u64) -> u64 {
     if whole == 0 {
         return 0;
@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn digits_stand_in_threes() {
+    fn digits_are_grouped_in_threes() {
         for (number, text) in
             [(0, "0"), (999, "999"), (1000, "1,000"), (12_345, "12,345"), (1_234_567, "1,234,567")]
         {
@@ -41,14 +41,14 @@ mod tests {
     }
 
     #[test]
-    fn one_is_one() {
+    fn noun_agrees_with_its_number() {
         assert_eq!(counted(1, "failure", "failures"), "1 failure");
         assert_eq!(counted(0, "failure", "failures"), "0 failures");
         assert_eq!(counted(2000, "failure", "failures"), "2,000 failures");
     }
 
     #[test]
-    fn almost_all_is_not_all() {
+    fn share_is_rounded_down() {
         assert_eq!(basis_points(999_999, 1_000_000), 9_999);
         assert_eq!(basis_points(7, 7), 10_000);
         assert_eq!(basis_points(1, 3), 3_333);

@@ -1,4 +1,4 @@
-//! How far it is, for somebody who looks at a terminal; nothing for anybody else.
+//! The progress bar of a load test, drawn only on a terminal.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
@@ -7,10 +7,10 @@ use super::load_plan::LoadPlan;
 use super::number::{counted, grouped};
 use super::workers::RunProgress;
 
-/// How wide the bar is.
+/// Width of the bar.
 const WIDTH: usize = 24;
 
-/// What a level is doing.
+/// Phase of a level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LoadPhase {
     WarmUp,
@@ -26,7 +26,7 @@ impl LoadPhase {
     }
 }
 
-/// A bar that fills as time goes by.
+/// A bar that fills with elapsed time.
 #[derive(Debug)]
 pub(super) struct ProgressBar {
     is_terminal: bool,
@@ -37,7 +37,7 @@ pub(super) struct ProgressBar {
 }
 
 impl ProgressBar {
-    /// On standard error, if that is a terminal.
+    /// A bar on standard error, if that is a terminal.
     pub(super) fn on_stderr(plan: &LoadPlan) -> ProgressBar {
         let level = plan.warm_up + plan.duration;
         let levels = u32::try_from(plan.levels.len()).unwrap_or(u32::MAX);
@@ -50,22 +50,22 @@ impl ProgressBar {
         }
     }
 
-    /// Draws it as it is by now.
+    /// Draws the bar.
     pub(super) fn draw(&self, connections: usize, phase: LoadPhase, now: RunProgress) {
         if self.is_terminal {
             let before = if phase == LoadPhase::Measured { self.warm_up } else { Duration::ZERO };
             let line = line(self.done + before + now.passed, self.total, connections, phase.label(), now);
-            // A terminal that is gone needs no bar.
+            // Errors are ignored: the bar is decoration.
             let _unseen = write!(io::stderr().lock(), "\r\u{1b}[K{line}");
         }
     }
 
-    /// Another level is over.
+    /// Marks a level as done.
     pub(super) fn level_done(&mut self) {
         self.done += self.level;
     }
 
-    /// Takes it away.
+    /// Erases the bar.
     pub(super) fn clear(&self) {
         if self.is_terminal {
             let _unseen = write!(io::stderr().lock(), "\r\u{1b}[K");
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_bar_fills() {
+    fn bar_fills_with_elapsed_time() {
         let now = RunProgress { passed: Duration::from_secs(2), answered: 3000 };
         let half = line(Duration::from_secs(5), Duration::from_secs(10), 16, "measuring", now);
         assert_eq!(half, "████████████░░░░░░░░░░░░ 16 connections, measuring: 1,500/s, 5s left");

@@ -1,18 +1,18 @@
-//! Numbers that nobody can foretell, and numbers that everybody can repeat.
+//! Random numbers: unpredictable ones for ids, repeatable ones for load.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// A number that is another one each time: what the standard library takes from the system to shuffle its tables.
+/// A random number, from the seed that the standard library uses for its hash tables.
 pub(super) fn random_u64() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// A sequence that is the same whenever it begins with the same number (`SplitMix64`).
+/// A `SplitMix64` generator: the same seed gives the same sequence.
 #[derive(Debug, Clone)]
 pub(super) struct SplitMix64(u64);
 
 impl SplitMix64 {
-    /// The sequence that begins here.
+    /// A generator with this seed.
     pub(super) const fn from(seed: u64) -> SplitMix64 {
         SplitMix64(seed)
     }
@@ -25,7 +25,7 @@ impl SplitMix64 {
         mixed ^ (mixed >> 31)
     }
 
-    /// A number below this one, each as likely as any other but for one part in 2^32; 0 below 0.
+    /// A number below `bound`, uniform but for one part in 2^32. Returns 0 for a bound of 0.
     pub(super) fn below(&mut self, bound: u32) -> u32 {
         let high = self.next() >> 32;
         u32::try_from((high * u64::from(bound)) >> 32).unwrap_or(0)
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_seed_is_the_same_sequence() {
+    fn equal_seeds_give_equal_sequences() {
         let drawn = |seed| {
             let mut sequence = SplitMix64::from(seed);
             [(); 8].map(|()| sequence.below(1000))
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn every_number_comes_up_and_none_above() {
+    fn numbers_are_uniform_below_their_bound() {
         let mut sequence = SplitMix64::from(1);
         let mut seen = [0_u32; 10];
         for _ in 0..10_000 {
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn surprises_differ() {
+    fn random_numbers_differ() {
         assert_ne!(random_u64(), random_u64());
     }
 }

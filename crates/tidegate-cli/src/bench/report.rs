@@ -1,5 +1,4 @@
-//! What is told at the end: a table for people, an object for programs. The object's fields are documented in
-//! `docs/reference/bench.md`, and only ever added to.
+//! The report of a load test, as text and as JSON. The JSON fields are documented; they may only be added to.
 
 use serde::Serialize;
 use serde_json::value::RawValue;
@@ -12,18 +11,18 @@ use super::target::BenchProtocol;
 use super::verdict::{LoadFindings, LoadVerdict};
 use crate::remote::table;
 
-/// What was measured with so many connections.
+/// Results of one level.
 #[derive(Debug, Clone)]
 pub(super) struct LevelReport {
     pub(super) concurrency: usize,
-    /// Decisions in a second.
+    /// Decisions per second.
     pub(super) rate: u64,
-    /// Hundredths of a percent of the questions that were decided.
+    /// Decided requests in hundredths of a percent.
     pub(super) success: u64,
     pub(super) granted: u64,
     pub(super) refused: u64,
     pub(super) failed: u64,
-    /// Nanoseconds.
+    /// Latencies in nanoseconds.
     pub(super) p50: u64,
     pub(super) p99: u64,
     pub(super) p999: u64,
@@ -34,7 +33,7 @@ pub(super) struct LevelReport {
 }
 
 impl LevelReport {
-    /// What came of a shift.
+    /// Computes the results of a run.
     pub(super) fn of(
         concurrency: usize,
         tally: &LoadTally,
@@ -88,7 +87,7 @@ impl LevelReport {
     }
 }
 
-/// Everything that was measured, and the verdict.
+/// All results and the verdict.
 #[derive(Debug)]
 pub(super) struct LoadReport {
     pub(super) server: String,
@@ -102,7 +101,7 @@ pub(super) struct LoadReport {
 }
 
 impl LoadReport {
-    /// Nothing has been measured yet.
+    /// An empty report.
     pub(super) fn begin(plan: &LoadPlan) -> LoadReport {
         let whole = |time: std::time::Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         LoadReport {
@@ -117,7 +116,7 @@ impl LoadReport {
         }
     }
 
-    /// For people.
+    /// The report as text.
     pub(super) fn text(&self) -> String {
         let heads =
             [" CONCURRENCY", " DECISIONS/S", " SUCCESS", " ALLOWED", " REFUSED", " P50", " P99", " P99.9"];
@@ -125,7 +124,7 @@ impl LoadReport {
         format!("{}\n{}", table::lines(heads, &rows), self.verdict.text())
     }
 
-    /// For programs.
+    /// The report as JSON.
     pub(super) fn json(&self) -> String {
         let LoadVerdict { decisions, failures, found, reasons, .. } = &self.verdict;
         json(&LoadReportJson {
@@ -149,9 +148,9 @@ impl LoadReport {
     }
 }
 
-/// A report as JSON. What it is made of is numbers and text, so there is nothing that could not be written.
-pub(super) fn json(told: &impl Serialize) -> String {
-    serde_json::to_string(told).unwrap_or_default()
+/// Serializes a report. Numbers and text cannot fail to serialize.
+pub(super) fn json(expected: &impl Serialize) -> String {
+    serde_json::to_string(expected).unwrap_or_default()
 }
 
 #[derive(Debug, Serialize)]
@@ -206,7 +205,7 @@ struct LoadVerdictJson<'a> {
     reasons: Vec<ReasonJson<'a>>,
 }
 
-/// Why something failed, and how often.
+/// A failure reason and its count.
 #[derive(Debug, Serialize)]
 pub(super) struct ReasonJson<'a> {
     reason: &'a str,
@@ -214,7 +213,7 @@ pub(super) struct ReasonJson<'a> {
 }
 
 impl<'a> ReasonJson<'a> {
-    /// All of them, the most frequent first.
+    /// All reasons, the most frequent first.
     pub(super) fn all(reasons: &'a FailureReasons) -> Vec<ReasonJson<'a>> {
         reasons.sorted().into_iter().map(|(reason, count)| ReasonJson { reason, count }).collect()
     }
@@ -225,7 +224,7 @@ pub(super) fn percent(success: u64) -> String {
     format!("{}.{:02} %", success / 100, success % 100)
 }
 
-/// `99.98`, exactly as it is written.
+/// `99.98` as a JSON number with two decimals.
 fn hundredths(number: u64) -> Box<RawValue> {
     RawValue::from_string(format!("{}.{:02}", number / 100, number % 100)).unwrap_or_default()
 }
@@ -234,7 +233,7 @@ fn hundredths(number: u64) -> Box<RawValue> {
 pub(super) mod tests {
     use super::*;
 
-    /// A level as it might have been.
+    /// A level with made-up results.
     pub(in crate::bench) fn level(concurrency: usize, rate: u64, success: u64, p99: u64) -> LevelReport {
         LevelReport {
             concurrency,
@@ -268,25 +267,25 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_table_is_for_people() {
+    fn text_is_an_aligned_table() {
         let report =
             report(vec![level(1, 12_345, 10_000, 240_000), level(256, 1_234_567, 3_691, 18_000_001)]);
-        let told = "\
+        let expected = "\
 CONCURRENCY  DECISIONS/S   SUCCESS  ALLOWED  REFUSED       P50        P99      P99.9
           1       12,345  100.00 %    6,172    6,173  0.080 ms   0.240 ms   0.480 ms
         256    1,234,567   36.91 %  617,283  617,284  6.000 ms  18.001 ms  36.001 ms
 
-0 failures in 7 decisions; nothing sold above its limit.
-The server has counted what it granted.
+0 failures in 7 decisions; no grants above the limit.
+The server's counts match the grants.
 ";
-        assert_eq!(report.text(), told);
+        assert_eq!(report.text(), expected);
     }
 
     #[test]
-    fn the_object_is_for_programs() {
-        let told = report(vec![level(4, 1000, 9_999, 240_000)]).json();
+    fn json_has_the_documented_fields() {
+        let expected = report(vec![level(4, 1000, 9_999, 240_000)]).json();
         assert_eq!(
-            told,
+            expected,
             "{\"server\":\"http://127.0.0.1:7700\",\"door\":\"http\",\"pipeline\":1,\"keys\":10000,\
              \"duration_ms\":5000,\"warm_up_ms\":500,\"levels\":[{\"concurrency\":4,\"decisions_per_second\":1000,\
              \"success_percent\":99.99,\"allowed\":500,\"refused\":500,\"failed\":0,\

@@ -1,4 +1,5 @@
-//! Being told to stop in the middle: what was made is removed first. A second signal ends at once.
+//! SIGINT and SIGTERM during a load test. The first asks for an orderly end, in which test limits are deleted. The
+//! second exits at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,19 +8,19 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 
 use crate::Failure;
 
-/// The exit code of a second signal.
+/// Exit code after a second signal.
 const SECOND_SIGNAL_CODE: i32 = 1;
 
-/// Whether somebody has said stop.
+/// Whether a signal has arrived.
 #[derive(Debug, Clone)]
-pub(super) struct StopSignal(Arc<AtomicBool>);
+pub(super) struct BenchStopSignal(Arc<AtomicBool>);
 
-impl StopSignal {
-    /// From here on SIGINT and SIGTERM are a wish and not an end.
-    pub(super) fn listen() -> Result<StopSignal, Failure> {
+impl BenchStopSignal {
+    /// Installs the signal handlers.
+    pub(super) fn listen() -> Result<BenchStopSignal, Failure> {
         let requested = Arc::new(AtomicBool::new(false));
         let register = |signal| {
-            // In this order: the first signal finds nothing asked, and then asks.
+            // Order matters: on the first signal the flag is still false, so it is set and the process goes on.
             signal_hook::flag::register_conditional_shutdown(
                 signal,
                 SECOND_SIGNAL_CODE,
@@ -30,10 +31,10 @@ impl StopSignal {
         for signal in [SIGINT, SIGTERM] {
             register(signal).map_err(|error| Failure::Failed(format!("cannot wait for signals: {error}")))?;
         }
-        Ok(StopSignal(requested))
+        Ok(BenchStopSignal(requested))
     }
 
-    /// Whether somebody has.
+    /// Whether a stop was requested.
     pub(super) fn is_requested(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

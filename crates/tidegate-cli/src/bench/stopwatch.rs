@@ -1,9 +1,9 @@
-//! The tool's own clock. It measures; nothing is decided by it.
+//! The clock of the load generator. It measures latencies and decides nothing.
 
 use std::time::Instant;
 
-/// Now.
-#[expect(clippy::disallowed_methods, reason = "a stopwatch beside the engine, which knows nothing of it")]
+/// The current instant.
+#[expect(clippy::disallowed_methods, reason = "a stopwatch outside of the engine")]
 pub(super) fn now() -> Instant {
     Instant::now()
 }

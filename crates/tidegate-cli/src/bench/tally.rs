@@ -1,36 +1,36 @@
-//! What came of the questions of one shift: counted by each thread alone, and added up.
+//! Counts of one run. Each thread counts alone; the counts are merged.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::latency_histogram::LatencyHistogram;
 
-/// How many reasons are told apart.
+/// Maximum number of distinct reasons.
 const MAX_REASONS: usize = 8;
-/// The name of all others.
+/// Collects all further reasons.
 const OTHERS: &str = "other reasons";
 
-/// What came of some questions.
+/// Counts of a number of requests.
 #[derive(Debug, Clone)]
 pub(super) struct LoadTally {
-    /// How long was asked.
+    /// Duration of the run.
     pub(super) lasted: Duration,
     pub(super) granted: u64,
     pub(super) refused: u64,
-    /// Questions that have no decision, and connections that could not be had.
+    /// Requests without a decision, and failed connection attempts.
     pub(super) failed: u64,
-    /// Of those that failed, the ones that may have been granted all the same.
+    /// Failed requests that may have been granted: no reply arrived.
     pub(super) unanswered: u64,
-    /// Decisions that came before time was up: only these make a rate.
+    /// Decisions before the end of the run; only these count for the rate.
     pub(super) in_time: u64,
-    /// What each key was granted.
+    /// Grants per key.
     pub(super) by_key: Vec<u32>,
     pub(super) latencies: LatencyHistogram,
     pub(super) reasons: FailureReasons,
 }
 
 impl LoadTally {
-    /// Nothing yet, of so many keys.
+    /// An empty tally for this number of keys.
     pub(super) fn new(keys: usize, lasted: Duration) -> LoadTally {
         LoadTally {
             lasted,
@@ -45,19 +45,19 @@ impl LoadTally {
         }
     }
 
-    /// This key was granted something.
+    /// Counts a grant.
     pub(super) fn grant(&mut self, key: usize) {
         self.granted += 1;
         self.by_key[key] = self.by_key[key].saturating_add(1);
     }
 
-    /// So many questions failed for this reason.
+    /// Counts failures with a reason.
     pub(super) fn fail(&mut self, why: &str, count: u64) {
         self.failed += count;
         self.reasons.add(why, count);
     }
 
-    /// And what somebody else has counted.
+    /// Adds the counts of another thread.
     pub(super) fn merge(&mut self, other: &LoadTally) {
         self.granted += other.granted;
         self.refused += other.refused;
@@ -71,24 +71,24 @@ impl LoadTally {
         self.reasons.merge(&other.reasons);
     }
 
-    /// How many were decided.
+    /// Number of decisions.
     pub(super) const fn decided(&self) -> u64 {
         self.granted + self.refused
     }
 
-    /// Decisions in a second.
+    /// Decisions per second.
     pub(super) fn rate(&self) -> u64 {
         let rate = u128::from(self.in_time) * 1_000_000_000 / self.lasted.as_nanos().max(1);
         u64::try_from(rate).unwrap_or(u64::MAX)
     }
 }
 
-/// Why questions failed, and how many for each reason.
+/// Failure reasons with their counts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct FailureReasons(BTreeMap<String, u64>);
 
 impl FailureReasons {
-    /// So many more for this reason.
+    /// Counts a reason.
     pub(super) fn add(&mut self, why: &str, count: u64) {
         if count == 0 {
             return;
@@ -101,14 +101,14 @@ impl FailureReasons {
         *self.0.entry(why.to_owned()).or_default() += count;
     }
 
-    /// And those of somebody else.
+    /// Adds the reasons of another thread.
     pub(super) fn merge(&mut self, other: &FailureReasons) {
         for (why, count) in &other.0 {
             self.add(why, *count);
         }
     }
 
-    /// The most frequent first.
+    /// All reasons, the most frequent first.
     pub(super) fn sorted(&self) -> Vec<(&str, u64)> {
         let mut all: Vec<_> = self.0.iter().map(|(why, count)| (&**why, *count)).collect();
         all.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn two_threads_count_as_one() {
+    fn merged_tallies_equal_one_tally() {
         let (mut one, mut other) =
             (LoadTally::new(3, Duration::from_secs(2)), LoadTally::new(3, Duration::from_secs(2)));
         one.grant(0);
@@ -133,11 +133,11 @@ mod tests {
         one.merge(&other);
         assert_eq!((one.granted, one.refused, one.failed, one.decided()), (3, 4, 3, 7));
         assert_eq!(one.by_key, [1, 0, 2]);
-        assert_eq!(one.rate(), 3, "only what came in time is a rate");
+        assert_eq!(one.rate(), 3, "late decisions are not part of the rate");
     }
 
     #[test]
-    fn reasons_are_few_and_none_is_lost() {
+    fn reasons_are_bounded_and_counts_are_kept() {
         let mut reasons = FailureReasons::default();
         for number in 0..100 {
             reasons.add(&format!("reason {number}"), 1);

@@ -1,14 +1,14 @@
-//! What load is put on: a door of a server.
+//! The target of a load test: protocol and address of a server.
 
 use std::fmt;
 
 use crate::remote::url::ServerUrl;
 
-/// Where `tidegate serve` listens unless said.
+/// Default ports of `tidegate serve`.
 const HTTP_PORT: u16 = 7700;
 const RESP_PORT: u16 = 7701;
 
-/// How questions are asked.
+/// The protocol of the load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BenchProtocol {
     Http,
@@ -16,7 +16,7 @@ pub(crate) enum BenchProtocol {
 }
 
 impl BenchProtocol {
-    /// Its name in reports.
+    /// The name in reports.
     pub(super) const fn name(self) -> &'static str {
         match self {
             BenchProtocol::Http => "http",
@@ -25,21 +25,21 @@ impl BenchProtocol {
     }
 }
 
-/// A door of a server, as it was typed and as it is found.
+/// A target as written and as parsed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct BenchTarget {
-    /// As it was typed, without a slash at its end.
+    /// As written, without a trailing slash.
     text: String,
     pub(super) protocol: BenchProtocol,
     /// Without brackets.
     pub(super) host: String,
     pub(super) port: u16,
-    /// What goes before `/v1`, if the server is behind something.
+    /// The path before `/v1`, for a server behind a proxy.
     pub(super) path: String,
 }
 
 impl BenchTarget {
-    /// Reads what somebody wrote, or says what is wrong with it and what would be right.
+    /// Parses a URL. The error says what is wrong and what is allowed.
     pub(crate) fn parse(text_given: &str) -> Result<BenchTarget, String> {
         let text = text_given.trim_end_matches('/');
         let (scheme, rest) = text.split_once("://").unwrap_or(("", text));
@@ -48,27 +48,27 @@ impl BenchTarget {
             "redis" => (BenchProtocol::Resp, RESP_PORT),
             "https" | "rediss" => {
                 return Err(format!(
-                    "{scheme}:// is not measured: it would measure the encryption; give http:// or redis://"
+                    "{scheme}:// is not supported: it would measure the encryption; give http:// or redis://"
                 ));
             }
-            "grpc" => return Err("grpc:// is not spoken yet; give http:// or redis://".to_owned()),
+            "grpc" => return Err("grpc:// is not supported yet; give http:// or redis://".to_owned()),
             _ => {
                 return Err(format!(
                     "must begin with http:// or redis://, such as http://127.0.0.1:7700, found '{text_given}'"
                 ));
             }
         };
-        // One reader of URLs: what is no URL for the other commands is none here.
+        // Uses the URL parser of the other commands, so that all accept the same URLs.
         ServerUrl::parse(&format!("http://{rest}"))?;
         let (authority, path) = rest.find('/').map_or((rest, ""), |slash| rest.split_at(slash));
         if protocol == BenchProtocol::Resp && !path.is_empty() {
-            return Err(format!("must be redis://HOST:PORT and nothing behind it, found '{text_given}'"));
+            return Err(format!("must be redis://HOST:PORT without a path, found '{text_given}'"));
         }
         let (host, port) = host_and_port(authority, port)?;
         Ok(BenchTarget { text: text.to_owned(), protocol, host, port, path: path.to_owned() })
     }
 
-    /// Where the HTTP door of the same server is, unless somebody says otherwise.
+    /// The HTTP URL of the same server: port 7700 for a RESP target.
     pub(super) fn http(&self) -> Result<ServerUrl, String> {
         match self.protocol {
             BenchProtocol::Http => ServerUrl::parse(&self.text),
@@ -86,14 +86,14 @@ impl fmt::Display for BenchTarget {
     }
 }
 
-fn host_and_port(authority: &str, usual: u16) -> Result<(String, u16), String> {
+fn host_and_port(authority: &str, default_port: u16) -> Result<(String, u16), String> {
     let (host, port) = match authority.rsplit_once(':') {
         Some((host, port)) if !port.ends_with(']') => {
             let port =
                 port.parse().map_err(|_| format!("must have a port from 0 to 65535, found '{port}'"))?;
             (host, port)
         }
-        _ => (authority, usual),
+        _ => (authority, default_port),
     };
     Ok((host.trim_start_matches('[').trim_end_matches(']').to_owned(), port))
 }
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_door_is_found_by_its_scheme() {
+    fn url_is_parsed_into_protocol_and_address() {
         for (text_given, protocol, host, port, path) in [
             ("http://127.0.0.1:7700", BenchProtocol::Http, "127.0.0.1", 7700, ""),
             ("http://limits/", BenchProtocol::Http, "limits", 7700, ""),
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_made_beside_the_door_that_is_measured() {
+    fn http_url_of_resp_target_has_the_default_port() {
         for (text_given, http) in [
             ("http://limits:80/tide/", "http://limits:80/tide"),
             ("redis://limits:6379", "http://limits:7700"),
@@ -131,15 +131,15 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_measured_is_told_what_can() {
+    fn unsupported_url_is_refused_with_alternatives() {
         for (text_given, why) in [
             ("", "must begin with http:// or redis://"),
             ("127.0.0.1:7700", "must begin with http:// or redis://"),
             ("ftp://host", "must begin with http:// or redis://"),
-            ("grpc://host:7700", "grpc:// is not spoken yet"),
+            ("grpc://host:7700", "grpc:// is not supported yet"),
             ("https://host", "would measure the encryption"),
             ("rediss://host", "would measure the encryption"),
-            ("redis://host:1/0", "nothing behind it"),
+            ("redis://host:1/0", "without a path"),
             ("http://host:99999", "must "),
             ("http://", "must "),
             ("redis://ada:secret@host", "must not contain a name or a password"),

@@ -1,4 +1,4 @@
-//! The side door: limits of the tool's own, made and removed over HTTP, and what the server has counted of them.
+//! Test limits, created and deleted over the HTTP API, and the server's counts of them.
 
 use serde_json::json;
 
@@ -11,10 +11,10 @@ use crate::remote::url::encoded;
 use crate::remote::usage::UsageReply;
 use crate::{Failure, print_message};
 
-/// How long a key's quota lasts: longer than any level.
+/// Window of the per-key item: longer than any level.
 const WINDOW: &str = "24h";
 
-/// A server that limits are made on.
+/// The HTTP API of the server under test.
 #[derive(Debug)]
 pub(super) struct ControlApi {
     server: ServerClient,
@@ -23,7 +23,7 @@ pub(super) struct ControlApi {
 }
 
 impl ControlApi {
-    /// The server of the arguments, by its HTTP door.
+    /// Finds the HTTP API from the arguments.
     pub(super) fn of(args: &BenchArgs, plan: &LoadPlan) -> Result<ControlApi, Failure> {
         let url = match &args.http {
             Some(url) => url.clone(),
@@ -33,25 +33,25 @@ impl ControlApi {
             ServerArgs { server: Some(url), token_file: args.token_file.clone(), timeout: args.timeout };
         let token = token(args.token_file.as_deref())?;
         let server = ServerClient::new(&server)?;
-        // Of a server that is named by its other door, this one may have been guessed.
+        // With a redis:// target the HTTP URL may be a guess; errors then name `--http`.
         let server =
             if plan.target.protocol == BenchProtocol::Resp { server.named_by("--http") } else { server };
         Ok(ControlApi { server, token, prefix: args.prefix.clone() })
     }
 
-    /// Whether anybody is there, and lets us in: told before hundreds of connections ask the same.
+    /// Checks that the server is reachable and accepts the token, before many connections are opened.
     pub(super) fn check_access(&self) -> Result<(), Failure> {
         let prefix = encoded(&self.prefix);
         self.server.get(&format!("/v1/limits?limit=1&prefix={prefix}")).map(|_| ())
     }
 
-    /// What is shown at the other door too.
+    /// The token, which RESP connections send too.
     pub(super) fn token(&self) -> Option<&str> {
         self.token.as_deref()
     }
 }
 
-/// A limit that is there as long as somebody needs it.
+/// A limit that is deleted on drop.
 #[derive(Debug)]
 pub(super) struct TemporaryLimit<'a> {
     control: &'a ControlApi,
@@ -60,12 +60,12 @@ pub(super) struct TemporaryLimit<'a> {
 }
 
 impl<'a> TemporaryLimit<'a> {
-    /// Makes a limit that nobody else has.
+    /// Creates a limit with a random id.
     pub(super) fn create(control: &'a ControlApi, quota: LoadQuota) -> Result<TemporaryLimit<'a>, Failure> {
         let id = format!("{}{:016x}", control.prefix, random_u64());
         let limit = json!({
             "id": id,
-            "description": "made by tidegate bench, which removes it",
+            "description": "created by tidegate bench, deleted at its end",
             "items": [
                 {"policy": "total", "limit": quota.total},
                 {"policy": "interval", "limit": quota.per_key, "window": WINDOW, "per": "key"},
@@ -75,28 +75,30 @@ impl<'a> TemporaryLimit<'a> {
         Ok(TemporaryLimit { control, id, exists: true })
     }
 
-    /// Its id.
+    /// The id of the limit.
     pub(super) fn id(&self) -> &str {
         &self.id
     }
 
-    /// What the server says that it has granted.
+    /// Reads the number of grants that the server has counted.
     pub(super) fn count(&self) -> Result<u64, Failure> {
         let reply = self.control.server.get(&format!("/v1/limits/{}/usage", encoded(&self.id)))?;
         let usage: UsageReply = reply.read()?;
         usage.of("all/total").map(|status| status.current_count).ok_or_else(|| {
-            Failure::Failed("the server does not say what it has counted; is it a Tidegate?".to_owned())
+            Failure::Failed(
+                "the server's usage reply has no item all/total; is it a Tidegate server?".to_owned(),
+            )
         })
     }
 
-    /// Removes it.
+    /// Deletes the limit.
     pub(super) fn remove(mut self) -> Result<(), Failure> {
         self.exists = false;
         self.delete().inspect_err(|_| print_message(&self.leftover_notice()))
     }
 
     fn leftover_notice(&self) -> String {
-        format!("the limit {0} may still be there; remove it with: tidegate limit delete {0}", self.id)
+        format!("the limit {0} may still exist; delete it with: tidegate limit delete {0}", self.id)
     }
 
     fn delete(&self) -> Result<(), Failure> {
@@ -107,7 +109,7 @@ impl<'a> TemporaryLimit<'a> {
 impl Drop for TemporaryLimit<'_> {
     fn drop(&mut self) {
         if self.exists {
-            // Something else went wrong before, and that is told by somebody else.
+            // Another error is already being reported; only a leftover limit needs a message.
             if self.delete().is_err() {
                 print_message(&self.leftover_notice());
             }

@@ -1,25 +1,25 @@
-//! Whether all is well: what failed, and what was sold above its limit.
+//! The verdict of a load test: failures, and grants above the limit.
 //!
-//! Counted from outside. The tool knows what it was granted, of every limit and for every key, and what the limits were; any grant
-//! above is an over-admission, whatever the server says. Then it compares with what the server has counted: a question that was
-//! lost may have been charged, so that much more may stand there, and never less.
+//! All grants are counted by the client, in total and per key. A grant above the limit is an over-admission, whatever
+//! the server reports. The server's own count must equal the client's, except that requests without a reply may have
+//! been charged.
 
 use super::load_plan::LoadQuota;
 use super::number::{counted, grouped};
 use super::tally::{FailureReasons, LoadTally};
 use crate::Failure;
 
-/// How many reasons are shown.
+/// Number of reasons in the text.
 const SHOWN_REASONS: usize = 5;
 
-/// What was found out about one shift.
+/// Errors found in one run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct LoadFindings {
-    /// Grants above the limit for all keys, or above those of single keys, whichever are more.
+    /// Grants above the total limit or above the per-key limits, whichever is larger.
     pub(super) over_admissions: u64,
-    /// Grants that the server has not counted.
+    /// Grants missing from the server's count.
     pub(super) forgotten: u64,
-    /// What the server has counted that nobody was granted, and that no lost question explains.
+    /// Counts of the server that neither grants nor lost requests explain.
     pub(super) invented: u64,
 }
 
@@ -37,19 +37,19 @@ impl LoadFindings {
     }
 }
 
-/// What was found out about all shifts together.
+/// Errors found in all runs.
 #[derive(Debug, Default)]
 pub(super) struct LoadVerdict {
     pub(super) decisions: u64,
     pub(super) failures: u64,
     pub(super) found: LoadFindings,
-    /// Shifts after which the server could not say what it has counted.
+    /// Runs whose server count could not be read.
     pub(super) uncompared: u64,
     pub(super) reasons: FailureReasons,
 }
 
 impl LoadVerdict {
-    /// Adds what came of a shift, warm-ups too.
+    /// Adds a run, also a warm-up.
     pub(super) fn judge(
         &mut self,
         tally: &LoadTally,
@@ -67,42 +67,42 @@ impl LoadVerdict {
         found
     }
 
-    /// Whether nothing was found.
+    /// Whether there are no errors.
     pub(super) fn is_clean(&self) -> bool {
         self.failures == 0 && self.found == LoadFindings::default() && self.uncompared == 0
     }
 
-    /// The verdict in plain words, each line with its end.
+    /// An error unless the verdict is clean.
     pub(super) fn text(&self) -> String {
         let failures = counted(self.failures, "failure", "failures");
         let decisions = counted(self.decisions, "decision", "decisions");
         let LoadFindings { over_admissions, forgotten, invented } = self.found;
         let sold = if over_admissions == 0 {
-            "nothing sold above its limit".to_owned()
+            "no grants above the limit".to_owned()
         } else {
             let above = counted(over_admissions, "grant", "grants");
-            format!("{above} ABOVE THE LIMIT: more was sold than there was")
+            format!("{above} ABOVE THE LIMIT")
         };
-        let among = if self.failures == 0 { "in" } else { "beside" };
+        let among = if self.failures == 0 { "in" } else { "and" };
         let mut lines = vec![format!("{failures} {among} {decisions}; {sold}.")];
         let reasons = self.reasons.sorted();
         let shown = reasons.iter().take(SHOWN_REASONS);
         lines.extend(shown.map(|(why, count)| format!("  {} x {why}", grouped(*count))));
         if reasons.len() > SHOWN_REASONS {
-            lines.push("  and for other reasons".to_owned());
+            lines.push("  and other reasons".to_owned());
         }
         if forgotten > 0 {
             let grants = counted(forgotten, "grant", "grants");
-            lines.push(format!("The server has not counted {grants} that it made."));
+            lines.push(format!("The server's count is missing {grants}."));
         }
         if invented > 0 {
             let extra = counted(invented, "unit", "units");
-            lines.push(format!("The server has counted {extra} that it granted nobody."));
+            lines.push(format!("The server has counted {extra} without a grant."));
         }
         if self.uncompared > 0 {
-            lines.push("What the server has counted could not be read, and was not compared.".to_owned());
+            lines.push("The server's counts could not be read and were not compared.".to_owned());
         } else if forgotten == 0 && invented == 0 {
-            lines.push("The server has counted what it granted.".to_owned());
+            lines.push("The server's counts match the grants.".to_owned());
         }
         lines.join("\n") + "\n"
     }
@@ -133,7 +133,7 @@ mod tests {
 
     const QUOTA: LoadQuota = LoadQuota { total: 10, per_key: 4 };
 
-    /// What these keys were granted.
+    /// A tally with these grants per key.
     fn tally(by_key: &[u32]) -> LoadTally {
         let mut tally = LoadTally::new(by_key.len(), Duration::from_secs(1));
         for (key, granted) in by_key.iter().enumerate() {
@@ -150,15 +150,16 @@ mod tests {
     }
 
     #[test]
-    fn a_full_limit_is_no_over_admission() {
+    fn full_limit_is_no_over_admission() {
         let verdict = result(&tally(&[4, 4, 2]), Some(10));
         assert!(verdict.is_clean() && verdict.result().is_ok());
-        let expected = "0 failures in 13 decisions; nothing sold above its limit.\nThe server has counted what it granted.\n";
+        let expected =
+            "0 failures in 13 decisions; no grants above the limit.\nThe server's counts match the grants.\n";
         assert_eq!(verdict.text(), expected);
     }
 
     #[test]
-    fn one_grant_above_the_total_is_found() {
+    fn grant_above_the_total_is_found() {
         let verdict = result(&tally(&[4, 4, 3]), Some(11));
         assert_eq!(verdict.found.over_admissions, 1);
         assert!(verdict.text().contains("1 grant ABOVE THE LIMIT"), "{}", verdict.text());
@@ -166,22 +167,22 @@ mod tests {
     }
 
     #[test]
-    fn one_grant_above_a_keys_share_is_found() {
+    fn grant_above_the_per_key_limit_is_found() {
         let verdict = result(&tally(&[6, 1, 1]), Some(8));
         assert_eq!(verdict.found.over_admissions, 2);
         assert!(!verdict.is_clean());
     }
 
     #[test]
-    fn what_the_server_forgot_is_found() {
+    fn grant_missing_from_server_count_is_found() {
         let verdict = result(&tally(&[4, 4, 0]), Some(7));
         assert_eq!(verdict.found, LoadFindings { forgotten: 1, ..LoadFindings::default() });
-        assert!(verdict.text().contains("not counted 1 grant"), "{}", verdict.text());
+        assert!(verdict.text().contains("count is missing 1 grant"), "{}", verdict.text());
         assert!(!verdict.is_clean());
     }
 
     #[test]
-    fn lost_questions_explain_as_many_units_as_they_are() {
+    fn lost_request_explains_one_extra_unit() {
         let mut lost = tally(&[4, 0, 0]);
         lost.unanswered = 2;
         assert_eq!(result(&lost, Some(6)).found, LoadFindings::default());
@@ -189,24 +190,24 @@ mod tests {
     }
 
     #[test]
-    fn failures_are_told_with_their_reasons() {
+    fn failures_are_shown_with_their_reasons() {
         let mut failing = tally(&[1]);
         failing.fail("connection reset", 1200);
-        failing.fail("no answer within 10ms", 1);
+        failing.fail("no reply within 10ms", 1);
         let verdict = result(&failing, Some(1));
-        let expected = "1,201 failures beside 4 decisions; nothing sold above its limit.\n  1,200 x connection reset\n  1 x no answer";
+        let expected = "1,201 failures and 4 decisions; no grants above the limit.\n  1,200 x connection reset\n  1 x no reply";
         assert!(verdict.text().starts_with(expected), "{}", verdict.text());
         assert!(!verdict.is_clean());
     }
 
     #[test]
-    fn what_cannot_be_compared_is_not_clean() {
+    fn unreadable_server_count_is_not_clean() {
         let verdict = result(&tally(&[1]), None);
         assert!(!verdict.is_clean() && verdict.text().contains("could not be read"), "{}", verdict.text());
     }
 
     #[test]
-    fn shifts_add_up() {
+    fn runs_add_up() {
         let mut verdict = LoadVerdict::default();
         verdict.judge(&tally(&[5]), QUOTA, Some(5));
         verdict.judge(&tally(&[4]), QUOTA, Some(4));

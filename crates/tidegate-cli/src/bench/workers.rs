@@ -1,13 +1,13 @@
-//! Those who ask: a few threads, each with its share of the connections, all of them in a closed loop.
+//! The worker pool: a few threads, each with its share of the connections, all in a closed loop.
 //!
 //! ```text
-//!   main ──shift──▶ thread ──▶ connection: ask, hear, count; ask, hear, count; …
-//!        ◀─tally───        ──▶ connection: …
+//!   main ──task──▶ thread ──▶ connection: send, receive, count; send, receive, count; …
+//!        ◀─tally──        ──▶ connection: …
 //! ```
 //!
-//! Connections stay open from the warm-up to what is measured. One that breaks is a failure for every question on it, and is
-//! opened anew; while that does not succeed, every attempt is a failure, and there is a pause between attempts. So a server
-//! that is gone costs some seconds and no more.
+//! Connections stay open from the warm-up to the measured run. When a connection breaks, each of its pending requests
+//! is a failure and the connection is reopened. Every failed attempt to reconnect is a failure too, with a pause
+//! between attempts and a maximum total time. So a run against a dead server ends within seconds.
 
 use std::cell::RefCell;
 use std::num::NonZeroUsize;
@@ -21,38 +21,38 @@ use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::{JoinSet, LocalSet};
 
-use super::connection::{BenchConnection, Endpoint};
+use super::connection::{BenchConnection, BenchEndpoint};
 use super::load_plan::LoadPlan;
 use super::nanoseconds;
 use super::random::SplitMix64;
-use super::stop_signal::StopSignal;
+use super::stop_signal::BenchStopSignal;
 use super::stopwatch::now;
 use super::tally::LoadTally;
 use super::wire::WireAsk;
 use crate::Failure;
 
-/// How long somebody waits who could not be connected.
+/// Pause between two attempts to connect.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(50);
-/// Somebody who could not be connected for so long gives up until the next shift.
+/// A connection that cannot be reopened for this long gives up until the next run.
 const MAX_RECONNECT_TIME: Duration = Duration::from_secs(5);
-/// How often whoever looks is told how far it is.
+/// Interval of progress reports.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What is asked about, and for how long.
+/// One run: a limit and a duration.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LoadRun<'a> {
     pub(super) limit: &'a str,
     pub(super) lasts: Duration,
 }
 
-/// How far a shift is.
+/// Progress of a run.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct RunProgress {
     pub(super) passed: Duration,
     pub(super) answered: u64,
 }
 
-/// Threads that ask when they are told to.
+/// Threads with open connections that execute load runs.
 #[derive(Debug)]
 pub(super) struct WorkerPool {
     connections: usize,
@@ -63,7 +63,7 @@ pub(super) struct WorkerPool {
     answered: Arc<AtomicU64>,
 }
 
-/// A shift, as a thread is told of it.
+/// A run as sent to a thread.
 #[derive(Debug, Clone)]
 struct WorkerTask {
     limit: String,
@@ -71,12 +71,12 @@ struct WorkerTask {
 }
 
 impl WorkerPool {
-    /// Opens so many connections.
+    /// Starts the threads and opens the connections.
     pub(super) fn start(
-        endpoint: &Endpoint,
+        endpoint: &BenchEndpoint,
         connections: usize,
         plan: &LoadPlan,
-        stop: &StopSignal,
+        stop: &BenchStopSignal,
     ) -> Result<WorkerPool, Failure> {
         let answered = Arc::new(AtomicU64::new(0));
         let (results, done) = mpsc::channel();
@@ -90,7 +90,7 @@ impl WorkerPool {
         };
         let threads = threads(endpoint).min(connections);
         for thread in 0..threads {
-            // Some have one more than others.
+            // The first threads take the remainder.
             let share = connections / threads + usize::from(thread < connections % threads);
             let (task, tasks) = mpsc::channel();
             let worker = LoadWorker {
@@ -121,23 +121,23 @@ impl WorkerPool {
         Ok(pool)
     }
 
-    /// How many connections there are.
+    /// The number of connections.
     pub(super) const fn connections(&self) -> usize {
         self.connections
     }
 
-    /// Works one shift, and tells now and then how far it is.
+    /// Executes one run and reports progress at intervals.
     pub(super) fn work(&self, run: &LoadRun<'_>, mut on_progress: impl FnMut(RunProgress)) -> LoadTally {
         let mut whole = LoadTally::new(self.keys, run.lasts);
-        let began = now();
+        let started_at = now();
         self.answered.store(0, Ordering::Relaxed);
         for task in &self.tasks {
-            // A thread that is gone is missed below.
+            // A missing thread is detected below.
             let _told = task.send(WorkerTask { limit: run.limit.to_owned(), lasts: run.lasts });
         }
         for _ in &self.tasks {
             let mut look =
-                |answered| on_progress(RunProgress { passed: now().duration_since(began), answered });
+                |answered| on_progress(RunProgress { passed: now().duration_since(started_at), answered });
             match self.receive(&mut look) {
                 Ok(tally) => whole.merge(&tally),
                 Err(why) => whole.fail(&why, 1),
@@ -152,7 +152,7 @@ impl WorkerPool {
                 Ok(done) => return done,
                 Err(RecvTimeoutError::Timeout) => look(self.answered.load(Ordering::Relaxed)),
                 Err(RecvTimeoutError::Disconnected) => {
-                    return Err("a thread of the tool has ended".to_owned());
+                    return Err("a worker thread has ended".to_owned());
                 }
             }
         }
@@ -163,31 +163,31 @@ impl Drop for WorkerPool {
     fn drop(&mut self) {
         self.tasks.clear();
         for thread in self.threads.drain(..) {
-            // Who has panicked has said so.
+            // A panic was already printed.
             let _ended = thread.join();
         }
     }
 }
 
-/// On the machine of the server half of the cores are the server's.
-fn threads(endpoint: &Endpoint) -> usize {
+/// On the server's machine half of the cores are left to the server.
+fn threads(endpoint: &BenchEndpoint) -> usize {
     let cores = available_parallelism().map_or(1, NonZeroUsize::get);
     if endpoint.is_loopback() { (cores / 2).max(1) } else { cores }
 }
 
-/// What a thread knows.
+/// The state of one worker thread.
 #[derive(Debug)]
 struct LoadWorker {
-    endpoint: Endpoint,
+    endpoint: BenchEndpoint,
     pipeline: usize,
     keys: u32,
-    stop: StopSignal,
+    stop: BenchStopSignal,
     answered: Arc<AtomicU64>,
     seed: u64,
 }
 
 impl LoadWorker {
-    /// Opens the connections, says so, and works shifts until there are no more.
+    /// Opens the connections, reports the outcome, and executes tasks until the channel closes.
     fn serve(self, share: usize, tasks: &Receiver<WorkerTask>, results: &Sender<Result<LoadTally, String>>) {
         let opened = Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string());
         let opened = opened.and_then(|runtime| {
@@ -219,7 +219,7 @@ impl LoadWorker {
         Ok(connections)
     }
 
-    /// One shift on all connections.
+    /// Executes one run on all connections.
     fn work(
         self: &Rc<LoadWorker>,
         runtime: &Runtime,
@@ -254,7 +254,7 @@ impl LoadWorker {
     }
 }
 
-/// One connection's closed loop.
+/// The closed loop of one connection.
 struct ClosedLoop {
     worker: Rc<LoadWorker>,
     task: Rc<WorkerTask>,
@@ -270,7 +270,7 @@ impl ClosedLoop {
     ) -> Option<BenchConnection> {
         let mut keys = Vec::with_capacity(self.worker.pipeline);
         let (mut is_first, mut disconnected_since) = (true, None);
-        // Once at least, so that a shift says something on the slowest of machines.
+        // At least one batch, so that a run has a result on the slowest machine.
         while is_first || now() < self.until && !self.worker.stop.is_requested() {
             is_first = false;
             let Some(open) = &mut connection else {
@@ -286,25 +286,25 @@ impl ClosedLoop {
             keys.extend((0..self.worker.pipeline).map(|_| sequence.below(self.worker.keys)));
             if let Err(lost) = self.batch(open, &keys).await {
                 let mut tally = self.tally.borrow_mut();
-                tally.unanswered += lost.questions;
-                tally.fail(&lost.why, lost.questions);
+                tally.unanswered += lost.requests;
+                tally.fail(&lost.why, lost.requests);
                 connection = None;
             }
         }
         connection
     }
 
-    /// Some questions at once, and their answers.
+    /// Sends a batch and receives its replies.
     async fn batch(&self, connection: &mut BenchConnection, keys: &[u32]) -> Result<(), LostRequests> {
         for key in keys {
             connection.queue(WireAsk { limit: &self.task.limit, key: &name(*key), request_id: None });
         }
         let sent = now();
-        connection.send().await.map_err(|why| LostRequests { why, questions: keys.len() as u64 })?;
+        connection.send().await.map_err(|why| LostRequests { why, requests: keys.len() as u64 })?;
         for (index, key) in keys.iter().enumerate() {
             let reply = connection.receive().await;
-            let reply = reply.map_err(|why| LostRequests { why, questions: (keys.len() - index) as u64 })?;
-            let heard = now();
+            let reply = reply.map_err(|why| LostRequests { why, requests: (keys.len() - index) as u64 })?;
+            let received_at = now();
             let mut tally = self.tally.borrow_mut();
             match reply {
                 Ok(answer) if answer.allowed => tally.grant(*key as usize),
@@ -314,8 +314,8 @@ impl ClosedLoop {
                     continue;
                 }
             }
-            tally.in_time += u64::from(heard <= self.until);
-            tally.latencies.record(nanoseconds(heard.duration_since(sent)));
+            tally.in_time += u64::from(received_at <= self.until);
+            tally.latencies.record(nanoseconds(received_at.duration_since(sent)));
         }
         self.worker.answered.fetch_add(keys.len() as u64, Ordering::Relaxed);
         Ok(())
@@ -333,13 +333,13 @@ impl ClosedLoop {
     }
 }
 
-/// Why a connection is of no more use, and how many questions on it have no answer.
+/// Why a connection broke, and how many of its requests have no reply.
 struct LostRequests {
     why: String,
-    questions: u64,
+    requests: u64,
 }
 
-/// What a key is called.
+/// The name of a key.
 fn name(key: u32) -> String {
     format!("key-{key}")
 }

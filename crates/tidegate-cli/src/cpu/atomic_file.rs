@@ -1,4 +1,4 @@
-//! Files that are replaced as a whole: whoever reads one sees the old one or the new one, never half of either.
+//! Files that are replaced atomically: a reader sees the old or the new content, never a mixture.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Write};
@@ -6,20 +6,20 @@ use std::path::{Path, PathBuf};
 
 use crate::Failure;
 
-/// How much is written at once.
+/// Write buffer size.
 const CHUNK: usize = 256 * 1024;
 
-/// A file that takes the place of another when it is whole. Dropped before that, it is as if it had never been.
+/// A new file that replaces the old one on [`AtomicFile::finish`]. Dropped earlier, it leaves no trace.
 #[derive(Debug)]
 pub(super) struct AtomicFile {
     path: PathBuf,
-    /// Where it is written; `None` if the path is no file that could be replaced, such as a terminal.
+    /// The temporary file; `None` if the path is not a regular file, such as a terminal.
     temporary: Option<PathBuf>,
     out: Option<BufWriter<File>>,
 }
 
 impl AtomicFile {
-    /// Begins a file for this path.
+    /// Creates the temporary file.
     pub(super) fn begin(path: &Path) -> Result<AtomicFile, Failure> {
         let is_special = fs::metadata(path).is_ok_and(|found| !found.is_file());
         let name = path.file_name().unwrap_or_default().to_string_lossy();
@@ -31,18 +31,18 @@ impl AtomicFile {
         Ok(AtomicFile { path: path.to_owned(), temporary, out })
     }
 
-    /// Begins a file that an option names; if that cannot be, it is the option that is wrong.
+    /// Creates the temporary file for an option. An error blames the option.
     pub(super) fn begin_for(option: &str, path: &Path) -> Result<AtomicFile, Failure> {
         AtomicFile::begin(path).map_err(|failure| Failure::BadInput(format!("{option}: {failure}")))
     }
 
-    /// Writes more of it.
+    /// Appends bytes.
     pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), Failure> {
         let written = self.out.as_mut().map_or(Ok(()), |out| out.write_all(bytes));
         written.map_err(|error| write_error(&self.path, &error))
     }
 
-    /// Puts it in its place.
+    /// Moves the file to its path.
     pub(super) fn finish(mut self) -> Result<(), Failure> {
         let flushed = self.out.take().map_or(Ok(()), |mut out| out.flush());
         let moved = flushed.and_then(|()| match &self.temporary {
@@ -58,13 +58,13 @@ impl AtomicFile {
 impl Drop for AtomicFile {
     fn drop(&mut self) {
         if let Some(temporary) = self.temporary.take() {
-            // Nobody is left to tell.
+            // An error has no receiver here.
             let _gone = fs::remove_file(temporary);
         }
     }
 }
 
-/// Replaces a file by this text.
+/// Replaces a file with this text.
 pub(super) fn write_atomically(path: &Path, text: &str) -> Result<(), Failure> {
     let mut file = AtomicFile::begin(path)?;
     file.write(text.as_bytes())?;

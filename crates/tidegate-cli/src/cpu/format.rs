@@ -1,6 +1,6 @@
-//! Numbers and instants of budgets: exact for programs, short for people.
+//! Formatting of budget numbers and times: exact in JSON, short in text.
 //!
-//! Decided: what people see is cut off after its second place and never rounded up, so that nothing looks used up that is not, and no limit
+//! Text is truncated after two decimals and never rounded up. So nothing looks used up that is not, and no limit
 //! looks higher than it is.
 
 use std::time::Duration;
@@ -8,36 +8,36 @@ use std::time::Duration;
 use serde_json::value::RawValue;
 use tidegate::budget::{Quota, Rate};
 use tidegate::model::{Span, Timestamp};
-use tidegate::text::shown_decimal;
+use tidegate_config::text::shown_decimal;
 use tidegate_core::Zone;
 
 use crate::instant::InstantWriter;
 
-/// Billionths in a hundredth.
+/// Billionths per hundredth.
 const HUNDREDTH: i128 = 10_000_000;
 
-/// All of something, in percent.
+/// 100 percent, in billionths.
 const WHOLE: i128 = 100_000_000_000;
 
-/// A number in JSON, to its last digit.
+/// An exact JSON number.
 pub(super) type JsonNumber = Box<RawValue>;
 
-/// So many billionths.
+/// Billionths with two decimals: `27.74`.
 pub(super) fn json_number(billionths: i128) -> JsonNumber {
     RawValue::from_string(shown_decimal(billionths)).expect("a decimal number is JSON")
 }
 
-/// A rate, in percent.
+/// A rate in percent.
 pub(super) fn rate(rate: Rate) -> JsonNumber {
     json_number(rate.billionths().into())
 }
 
-/// A rate of which there cannot be more than everything.
+/// A rate, capped at 100 percent.
 pub(super) fn at_most_all(rate: Rate) -> Rate {
     rate.min(Rate::from_units(100))
 }
 
-/// A quota, in percents times minutes.
+/// A quota in percent-minutes.
 pub(super) fn quota(quota: Quota) -> JsonNumber {
     json_number(quota.billionth_minutes())
 }
@@ -47,14 +47,14 @@ pub(super) fn minutes(time: Duration) -> JsonNumber {
     json_number(billionths_of_minutes(time))
 }
 
-/// A time in minutes, in billionths: what a unit is for so long.
+/// A time in billionths of a minute.
 fn billionths_of_minutes(time: Duration) -> i128 {
     Rate::from_units(1).over(time).billionth_minutes()
 }
 
-/// How many percent one quota is of another, in billionths; `None` of nothing.
+/// The share of one quota in another, in billionths of a percent; `None` of zero.
 pub(super) fn part(part: Quota, of: Quota) -> Option<i128> {
-    // In minutes, so that the product fits for all the time there is.
+    // In minutes the product cannot overflow for any supported time.
     let (part, of) = (part.billionth_minutes(), of.billionth_minutes());
     (of > 0).then(|| part.saturating_mul(WHOLE) / of)
 }
@@ -79,7 +79,7 @@ pub(super) fn short_minutes(time: Duration) -> String {
     format!("{} min", short(billionths_of_minutes(time)))
 }
 
-/// An instant as clocks in a zone show it, with their offset: `2026-01-20T08:00:00+08:00`.
+/// Local time with its offset: `2026-01-20T08:00:00+08:00`.
 pub(super) fn instant(zone: &Zone, at: Timestamp) -> String {
     let (clock, offset) = wall(zone, at);
     let mut out = Vec::new();
@@ -92,14 +92,14 @@ pub(super) fn instant(zone: &Zone, at: Timestamp) -> String {
     text
 }
 
-/// What clocks in a zone show, as if it were UTC, and by how many seconds they are ahead of that.
+/// Local time as if it were UTC, and its offset in seconds.
 pub(super) fn wall(zone: &Zone, at: Timestamp) -> (Timestamp, i32) {
     let offset = zone.offset(at);
     let span = Span::from_ticks(u64::from(offset.unsigned_abs()) * 1_000_000_000);
     (if offset < 0 { at.minus(span) } else { at.plus(span) }, offset)
 }
 
-/// Names and what they are, one per line, in two columns.
+/// Two aligned columns of names and values.
 pub(super) fn table(rows: &[(&str, String)]) -> String {
     let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
     let lines: Vec<_> = rows.iter().map(|(name, value)| format!("{name:width$}  {value}\n")).collect();
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn people_see_two_places_and_never_more_than_there_is() {
+    fn numbers_are_truncated_to_two_decimals() {
         assert_eq!(short(27_745_652_173), "27.74");
         assert_eq!(short(43_200_000_000_000), "43200");
         assert_eq!(short(999_999_999), "0.99");
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn instants_have_the_offset_of_their_zone() {
+    fn instant_has_the_offset_of_its_zone() {
         let zone = |name| Zone::named(name).expect("a zone");
         let at = Timestamp::from_ticks(1_767_225_600_000_000_000);
         assert_eq!(instant(&Zone::UTC, at), "2026-01-01T00:00:00Z");
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_ten_years_fit() {
+    fn share_of_ten_years_does_not_overflow() {
         let decade = Rate::from_units(100).over(Duration::from_secs(3660 * 86_400));
         assert_eq!(part(decade, decade), Some(WHOLE));
         assert_eq!(part(Quota::ZERO, decade), Some(0));

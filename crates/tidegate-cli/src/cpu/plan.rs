@@ -1,4 +1,4 @@
-//! `tidegate cpu plan`: what may be used from here on. No clock, no state.
+//! `tidegate cpu plan`: the remaining budget from given numbers. No clock, no state.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use crate::args::CpuPlanArgs;
 use crate::store::as_line;
 use crate::{Failure, print_result};
 
-/// Fewer samples than these say nothing about an average.
+/// An average of fewer samples is ignored.
 const MIN_SAMPLES: u64 = 10;
 
-/// How long a window is unless somebody says otherwise.
+/// Default window.
 const DEFAULT_WINDOW: Duration = Duration::from_secs(86_400);
 
-/// Reckons, and says what came of it.
+/// Computes the plan and prints it.
 pub(super) fn run(args: &CpuPlanArgs) -> Result<(), Failure> {
     let spec = args.terms.spec();
     check_spec(&spec)?;
@@ -38,7 +38,7 @@ pub(super) fn run(args: &CpuPlanArgs) -> Result<(), Failure> {
     print_result(&if args.json { json(&terms, &outlook, expected) } else { text(&outlook, is_known) })
 }
 
-/// The wire form of a plan.
+/// The JSON form of a plan.
 #[derive(Serialize)]
 struct CpuPlanJson {
     total_quota: JsonNumber,
@@ -49,9 +49,9 @@ struct CpuPlanJson {
     target_cpu: JsonNumber,
     safe_limit: JsonNumber,
     status: &'static str,
-    /// How many samples there are by now if none is missing.
+    /// Number of samples expected by now.
     expected_samples: u128,
-    /// What older versions of the document call safe: a part of the target.
+    /// An older definition of the safe limit: a share of the target.
     legacy_safe_limit: JsonNumber,
 }
 
@@ -73,7 +73,7 @@ fn json(terms: &BudgetTerms, outlook: &BudgetForecast, expected_samples: u128) -
 
 fn text(outlook: &BudgetForecast, is_known: bool) -> String {
     let used = format::short_quota(outlook.used);
-    let used = if is_known { used } else { format!("{used}, because there are too few samples to tell") };
+    let used = if is_known { used } else { format!("{used}, because there are too few samples") };
     format::table(&[
         ("total", format::short_quota(outlook.total)),
         ("used", used),

@@ -1,4 +1,4 @@
-//! `tidegate cpu report`: a picture of what was used and what was allowed.
+//! `tidegate cpu report`: a chart of usage and limits.
 
 mod axis_ticks;
 mod chart;
@@ -20,20 +20,20 @@ use crate::{Failure, print_result};
 use chart::COLUMNS;
 use columns::ChartColumns;
 
-/// The wire form of what was drawn.
+/// The JSON summary of a chart.
 #[derive(Serialize)]
 struct CpuReportJson {
     svg: String,
     from: String,
     to: String,
     samples: u64,
-    /// What was used, where somebody looked.
+    /// Average and maximum load of the observed time.
     average: Option<JsonNumber>,
     highest: Option<JsonNumber>,
     unobserved_minutes: JsonNumber,
 }
 
-/// Draws, and says what.
+/// Draws the chart and prints its summary.
 pub(super) fn run(args: &CpuReportArgs) -> Result<(), Failure> {
     let state = StateDirectory::open(&args.state)?;
     let mut svg = AtomicFile::begin_for("--svg", &args.svg)?;

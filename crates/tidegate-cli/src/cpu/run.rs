@@ -1,9 +1,9 @@
-//! `tidegate cpu run`: the governor at work.
+//! `tidegate cpu run`: the governor.
 //!
 //! ```text
-//!   settings ─▶ what was left behind is put back ─▶ the command waits ─▶ limit in force ─▶ the command goes on
-//!                                                                             │
-//!             ended, or told to stop ◀── look, decide, enforce, tell ◀────────╯ every five seconds
+//!   settings ─▶ undo leftovers ─▶ command started, paused ─▶ first limit in force ─▶ command resumed
+//!                                                                                        │
+//!             end of command, or signal ◀── measure, decide, enforce, display ◀──────────╯ every five seconds
 //! ```
 
 mod command;
@@ -21,7 +21,6 @@ use std::thread;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use tidegate::file::CpuSpec;
 use tidegate_cpu::cgroups::Roots;
 use tidegate_cpu::clock::Clock;
 use tidegate_cpu::guardian::{Guardian, restore_left_behind, tend, watch};
@@ -29,6 +28,7 @@ use tidegate_cpu::journal::{Journal, JournalError};
 use tidegate_cpu::meter::cores;
 use tidegate_cpu::metrics::{self, Governing};
 use tidegate_cpu::runner::{RunError, Runner, recent};
+use tidegate_cpu::settings::CpuSpec;
 use tidegate_cpu::status::Status;
 use tidegate_cpu::{Governor, Settings};
 
@@ -39,15 +39,15 @@ use command::{ENDED_BY_SIGNAL, GovernedCommand};
 use display::StatusDisplay;
 use governed_target::GovernedTarget;
 
-/// What ends or interrupts the waiting.
+/// An event that ends or interrupts the wait for the next sample.
 enum RunEvent {
-    /// The command has ended, with this code.
+    /// The command ended with this code.
     Ended(u8),
-    /// Somebody says stop.
+    /// A signal asks the governor to stop.
     Signaled(i32),
 }
 
-/// Governs until the command ends or somebody says stop.
+/// Governs until the command ends or a signal arrives.
 pub(crate) fn run(args: &CpuRunArgs) -> Result<(), Failure> {
     let flags = args.spec();
     let file = settings::read(args.governor.config.as_deref(), &flags)?;
@@ -55,13 +55,13 @@ pub(crate) fn run(args: &CpuRunArgs) -> Result<(), Failure> {
     let settings = settings::settings(spec.clone(), CpuSpec::default())?;
     let program = args.command.first().map(|program| command::find(program)).transpose()?;
     if let Some(file) = &args.prometheus {
-        // Whether it can be written at all; nothing is.
+        // Checks that the file can be written; nothing is written yet.
         atomic_file::AtomicFile::begin_for("--prometheus", file)?;
     }
     let is_new = !args.state.exists();
     let done = run_in_state(args, spec, settings, program);
     if let (true, Err(_)) = (is_new, &done) {
-        // A start that was refused leaves nothing; one that was not has left samples there.
+        // A refused start leaves no directory. Otherwise the directory has samples and the removal fails.
         let _not_empty = fs::remove_dir(&args.state);
     }
     done
@@ -82,11 +82,11 @@ fn run_in_state(
         }
         JournalError::Io(..) => Failure::Failed(error.to_string()),
     })?;
-    put_back(state, args.quiet)?;
+    undo_leftovers(state, args.quiet)?;
     let (events, received) = channel();
     listen_for_signals(events.clone())
-        .map_err(|error| Failure::Failed(format!("signals cannot be heard: {error}")))?;
-    let (guardian, mut started) = guard(state, program, &args.command)?;
+        .map_err(|error| Failure::Failed(format!("cannot listen for signals: {error}")))?;
+    let (guardian, mut started) = start_watchdog(state, program, &args.command)?;
     let governed = govern(args, (spec, settings), journal, &guardian, started.as_mut(), events, &received);
     if governed.is_err()
         && let Some(started) = &mut started
@@ -102,47 +102,48 @@ fn run_in_state(
     }
 }
 
-/// What a governor before us could not put back.
-fn put_back(state: &Path, is_quiet: bool) -> Result<(), Failure> {
+/// Undoes the changes that an earlier governor left behind.
+fn undo_leftovers(state: &Path, is_quiet: bool) -> Result<(), Failure> {
     let restored = restore_left_behind(state).map_err(|error| Failure::Failed(error.to_string()))?;
     if !restored.undone.is_empty() && !is_quiet {
         let count = restored.undone.len();
-        print_message(&format!("{count} changes of a governor that ended without a word were put back"));
+        print_message(&format!("{count} changes of a governor that ended abnormally were undone"));
     }
     for (undo, error) in restored.failed {
-        print_message(&format!("this could not be put back: {undo:?}: {error}"));
+        print_message(&format!("this change could not be undone: {undo:?}: {error}"));
     }
     Ok(())
 }
 
-/// The watchdog is this program too, and starts the command.
-fn guard(
+/// Starts the watchdog, which is this program too and starts the command.
+fn start_watchdog(
     state: &Path,
     program: Option<PathBuf>,
     command: &[OsString],
 ) -> Result<(Guardian, Option<GovernedCommand>), Failure> {
-    let itself = std::env::current_exe().map_err(|error| Failure::Failed(format!("where am I: {error}")))?;
+    let program_path = std::env::current_exe()
+        .map_err(|error| Failure::Failed(format!("cannot find this program: {error}")))?;
     let args = [OsStr::new("cpu"), OsStr::new("watch")];
     let guarded = match program {
-        None => Guardian::spawn(state, &itself, &args).map(|guardian| (guardian, None)),
+        None => Guardian::spawn(state, &program_path, &args).map(|guardian| (guardian, None)),
         Some(program) => {
             let rest = command.iter().skip(1).cloned();
             let command: Vec<OsString> = std::iter::once(program.into_os_string()).chain(rest).collect();
-            Guardian::spawn_with(state, &itself, &args, &command)
+            Guardian::spawn_with(state, &program_path, &args, &command)
                 .map(|(guardian, ward)| (guardian, Some(GovernedCommand::new(ward))))
         }
     };
     guarded.map_err(|error| Failure::Failed(error.to_string()))
 }
 
-/// What the watchdog does: waits for the governor to end, and puts back what it could not.
+/// The watchdog: waits for the governor's end and undoes its remaining changes.
 pub(crate) fn run_watchdog(args: &CpuWatchArgs) -> Result<(), Failure> {
     let Some((program, rest)) = args.command.split_first() else {
         let _restored = watch(io::stdin().lock());
         return Ok(());
     };
     let failed = |error: io::Error| Failure::Failed(error.to_string());
-    // They are meant for the governor. Caught rather than ignored, so that the command has them as they were.
+    // These signals are for the governor. A handler instead of `SIG_IGN` leaves the command's dispositions unchanged.
     for signal in not_ignored().map_err(failed)? {
         signal_hook::flag::register(signal, Arc::default()).map_err(failed)?;
     }
@@ -150,7 +151,7 @@ pub(crate) fn run_watchdog(args: &CpuWatchArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// One look after another, until the end. The exit code of the command, if it was that which ended.
+/// Samples until the end. Returns the command's exit code, if the command ended.
 fn govern(
     args: &CpuRunArgs,
     (spec, settings): (CpuSpec, Settings),
@@ -170,7 +171,7 @@ fn govern(
     let mut runner =
         Runner::begin(settings, (journal, &samples), cores(), meter, part, enforcer, clock.now())
             .map_err(failed)?;
-    // Whoever looks at the samples reads them by these; a start that was refused has none.
+    // Readers of the samples need these settings. A refused start has no samples, so it saves nothing.
     state_directory::save_settings(&args.state, &spec)?;
     write_metrics(args, runner.governor(), Governing::Yes)
         .map_err(|failure| Failure::BadInput(format!("--prometheus: {failure}")))?;
@@ -182,64 +183,67 @@ fn govern(
     let (mut ungoverned, mut unwritten_metrics, mut unkept) =
         (RepeatedWarning::default(), RepeatedWarning::default(), RepeatedWarning::default());
     let (mut watchdog_gone, mut surplus_warning) = (RepeatedWarning::default(), RepeatedWarning::default());
-    surplus_warning.is(surplus(&runner));
+    surplus_warning.update(surplus(&runner));
     let code = loop {
         match received.recv_timeout(runner.pause(clock.now())) {
             Err(RecvTimeoutError::Timeout) => {}
             Ok(RunEvent::Ended(code)) => break Some(code),
             Ok(RunEvent::Signaled(signal)) => match &started {
-                // Its end is waited for; whoever says it twice does not want to.
+                // The first signal is forwarded and the command's end is awaited. The second ends the governor.
                 Some(started) if !has_forwarded => {
                     started.forward_signal(signal);
                     has_forwarded = true;
                     continue;
                 }
-                // The command runs on: that is not how it ended.
+                // The command goes on, so its exit code is unknown.
                 Some(_) => break u8::try_from(ENDED_BY_SIGNAL + signal).ok(),
                 None => break None,
             },
             Err(RecvTimeoutError::Disconnected) => break None,
         }
         let renewed = guardian.renew();
-        watchdog_gone
-            .is(renewed.err().map(|error| format!("the watchdog is gone, and there is no other: {error}")));
+        watchdog_gone.update(
+            renewed.err().map(|error| format!("the watchdog has ended and is not restarted: {error}")),
+        );
         let look = match runner.look(clock.now()) {
             Ok(look) => look,
-            // What was governed is gone; its command says how.
+            // The target is gone; the exit code of the command follows.
             Err(error) if is_gone(&error) && started.is_some() => continue,
             Err(error) if is_gone(&error) => {
                 display.gone();
                 break None;
             }
-            // It may be over in a moment; meanwhile somebody should know.
+            // The failure may be temporary; meanwhile a warning is due.
             Err(error) => {
-                ungoverned.is(Some(format!("not governing at the moment: {error}")));
+                ungoverned.update(Some(format!("not governing at the moment: {error}")));
                 continue;
             }
         };
-        ungoverned.is(None);
-        surplus_warning.is(surplus(&runner));
+        ungoverned.update(None);
+        surplus_warning.update(surplus(&runner));
         display.look(runner.governor(), &look);
-        let received = write_metrics(args, runner.governor(), Governing::Yes);
-        unwritten_metrics.is(received.err().map(|failure| failure.to_string()));
-        unkept.is(runner.unkept().map(|error| format!("samples cannot be kept, governing goes on: {error}")));
+        let written = write_metrics(args, runner.governor(), Governing::Yes);
+        unwritten_metrics.update(written.err().map(|failure| failure.to_string()));
+        unkept.update(
+            runner.unkept().map(|error| format!("samples cannot be kept, governing goes on: {error}")),
+        );
     };
-    // What was used until now is known, unless it went with its counter.
+    // Accounts for the time until now, unless the counter is gone.
     let _gone = runner.look(clock.now());
     let (mut governor, kept) = runner.finish().map_err(failed)?;
-    unkept.is(kept.err().map(|error| format!("the last samples may not be kept: {error}")));
-    let received = write_metrics(args, &mut governor, Governing::No);
-    unwritten_metrics.is(received.err().map(|failure| failure.to_string()));
+    unkept.update(kept.err().map(|error| format!("the last samples may not be kept: {error}")));
+    let written = write_metrics(args, &mut governor, Governing::No);
+    unwritten_metrics.update(written.err().map(|failure| failure.to_string()));
     display.end(&mut governor);
     Ok(code)
 }
 
-/// Something that is wrong and does not end the run: told once, until it is something else.
+/// A warning about a persistent problem, printed once until it changes.
 #[derive(Default)]
 struct RepeatedWarning(Option<String>);
 
 impl RepeatedWarning {
-    fn is(&mut self, now: Option<String>) {
+    fn update(&mut self, now: Option<String>) {
         if let Some(trouble) = now.as_ref().filter(|_| self.0 != now) {
             print_message(trouble);
         }
@@ -247,13 +251,15 @@ impl RepeatedWarning {
     }
 }
 
-/// What to say if a counter rose by more than the machine can do.
+/// A warning if the counter rose by more than the machine can use.
 fn surplus(runner: &Runner) -> Option<String> {
     let surplus = format::short_quota(runner.surplus()?);
-    Some(format!("the counter rose by {surplus} more than all cores can do in that time; that is left out"))
+    Some(format!(
+        "the counter rose by {surplus} more than all cores can use in that time; the excess is ignored"
+    ))
 }
 
-/// Writes the metrics, if anybody wants them.
+/// Writes the metrics file, if requested.
 fn write_metrics(args: &CpuRunArgs, governor: &mut Governor, governing: Governing) -> Result<(), Failure> {
     let Some(file) = &args.prometheus else { return Ok(()) };
     atomic_file::write_atomically(file, &metrics::text(&Status::of(governor), governing))
@@ -280,7 +286,7 @@ fn failed(error: RunError) -> Failure {
     Failure::Failed(error.to_string())
 }
 
-/// Hears the signals by which programs are told to stop.
+/// Listens for the signals that stop the governor.
 fn listen_for_signals(events: Sender<RunEvent>) -> io::Result<()> {
     let mut signals = Signals::new(not_ignored()?)?;
     thread::Builder::new().name("signals".to_owned()).spawn(move || {
@@ -293,7 +299,7 @@ fn listen_for_signals(events: Sender<RunEvent>) -> io::Result<()> {
     Ok(())
 }
 
-/// The signals by which programs are told to stop, without those that whoever started us wants ignored, as `nohup` does.
+/// The stop signals, except those that the parent process ignores, as `nohup` does.
 fn not_ignored() -> io::Result<Vec<i32>> {
     let status = fs::read_to_string("/proc/self/status")?;
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

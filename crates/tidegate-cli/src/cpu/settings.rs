@@ -1,13 +1,13 @@
-//! What flags and a file say together, and whose fault it is if that makes no sense.
+//! CPU settings from flags and a file. Errors name the flag or the line that caused them.
 
 use std::path::Path;
 
-use tidegate::file::{CpuSpec, read_cpu_below};
 use tidegate_cpu::Settings;
+use tidegate_cpu::settings::{CpuSpec, read_cpu_below};
 
 use crate::{Failure, color_of_stderr, read_whole};
 
-/// What settings are called in a file, and by a flag.
+/// Names of settings in a file and as flags.
 const FLAGS: [(&str, &str); 7] = [
     ("avg_load_limit_percent", "--avg-limit"),
     ("rolling_window_hours", "--window"),
@@ -18,28 +18,28 @@ const FLAGS: [(&str, &str); 7] = [
     ("reserve_percent", "--reserve"),
 ];
 
-/// What a file says below these flags; without one, nothing.
+/// Reads the settings file, whose values the flags override; without a file, nothing.
 pub(super) fn read(path: Option<&Path>, flags: &CpuSpec) -> Result<CpuSpec, Failure> {
     let Some(path) = path else { return Ok(CpuSpec::default()) };
     let (name, bytes) = read_whole(path)?;
     read_cpu_below(&name, &bytes, flags).map_err(|wrong| Failure::BadInput(wrong.render(color_of_stderr())))
 }
 
-/// The settings that flags and a file stand for. What makes no sense in the file was told there; the rest is told by the names of flags.
+/// Combines flags and file. Errors of the file were reported by [`read`]; the rest names flags.
 pub(super) fn settings(flags: CpuSpec, file: CpuSpec) -> Result<Settings, Failure> {
     let spec = flags.over(file);
     check_spec(&spec)?;
     Settings::of(spec).map_err(|flaw| failure_of(flaw.field, &flaw.message))
 }
 
-/// An error with all that does not fit together, by the names of flags.
+/// Reports all conflicts, with the names of flags.
 pub(super) fn check_spec(spec: &CpuSpec) -> Result<(), Failure> {
     let flaws: Vec<String> =
         spec.flaws().iter().map(|flaw| flag_message(flaw.field, &flaw.message)).collect();
     if flaws.is_empty() { Ok(()) } else { Err(Failure::BadInput(flaws.join("\n"))) }
 }
 
-/// A setting that does not fit the rest.
+/// A conflict as bad input.
 fn failure_of(field: &str, message: &str) -> Failure {
     Failure::BadInput(flag_message(field, message))
 }

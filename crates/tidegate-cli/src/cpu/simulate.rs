@@ -1,7 +1,6 @@
-//! `tidegate cpu simulate`: a load through the governor, and what became of it.
+//! `tidegate cpu simulate`: a load trace through the governor.
 //!
-//! What the governor has not seen before the trace counts as the settings say (`unobserved`), as it does when a governor is started on a
-//! machine that ran before.
+//! The time before the trace counts as unobserved, as it does for a governor that starts on a running machine.
 
 mod report;
 mod samples_csv;
@@ -23,7 +22,7 @@ use crate::{Failure, print_result};
 use report::SimulationReport;
 use samples_csv::SamplesCsv;
 
-/// Runs the trace, and says what came of it.
+/// Runs the simulation and prints its report.
 pub(super) fn run(args: &CpuSimulateArgs) -> Result<(), Failure> {
     let stdin = Path::new("-");
     if args.trace == stdin && args.governor.config.as_deref() == Some(stdin) {
@@ -36,7 +35,7 @@ pub(super) fn run(args: &CpuSimulateArgs) -> Result<(), Failure> {
         {
             let path = samples.display();
             let why = format!(
-                "--samples: {path} is what {option} reads, and would be overwritten; name another file"
+                "--samples: {path} is the input of {option} and would be overwritten; name another file"
             );
             return Err(Failure::BadInput(why));
         }
@@ -51,7 +50,7 @@ pub(super) fn run(args: &CpuSimulateArgs) -> Result<(), Failure> {
     print_result(&if args.json { report.json() } else { report.text() })
 }
 
-/// Whether two paths lead to one file that is there.
+/// Whether two paths name the same existing file.
 fn is_same_file(one: &Path, other: &Path) -> bool {
     let file = |path: &Path| fs::metadata(path).ok().filter(fs::Metadata::is_file);
     file(one)
@@ -59,7 +58,7 @@ fn is_same_file(one: &Path, other: &Path) -> bool {
         .is_some_and(|(one, other)| (one.dev(), one.ino()) == (other.dev(), other.ino()))
 }
 
-/// The trace and what to call it.
+/// Opens the trace, with its name for messages.
 fn open(path: &Path) -> Result<(String, File), Failure> {
     let is_stdin = path == Path::new("-");
     let name = if is_stdin { "stdin".to_owned() } else { path.display().to_string() };
@@ -94,7 +93,7 @@ fn simulate(
     })?;
     let (Some((simulation, last)), Some(first)) = (running, first) else {
         return Err(Failure::Failed(
-            "a trace without rows was read; this is a defect, please report it".to_owned(),
+            "a trace without rows was accepted; this is a defect, please report it".to_owned(),
         ));
     };
     let (outcome, windows) = simulation.finish();

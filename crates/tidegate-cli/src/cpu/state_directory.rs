@@ -1,30 +1,30 @@
-//! Where a governor keeps what it saw: its settings and its latest sample.
+//! The state directory of a governor: its settings and its samples.
 
 use std::io;
 use std::path::Path;
 
-use tidegate::file::CpuSpec;
 use tidegate_cpu::Settings;
 use tidegate_cpu::journal::{Sample, latest};
+use tidegate_cpu::settings::CpuSpec;
 
 use super::atomic_file::write_atomically;
 use super::settings;
 use crate::Failure;
 use crate::args::CpuStateArgs;
 
-/// The file beside the samples that says by which settings they were taken.
+/// The settings that the samples were taken with.
 const SETTINGS: &str = "cpu.yaml";
 
-/// Keeps the settings of a governor for whoever looks at its samples.
+/// Saves the settings for `status` and `report`.
 pub(super) fn save_settings(folder: &Path, spec: &CpuSpec) -> Result<(), Failure> {
     let text = format!(
-        "# What the governor was started with last; written by it, and read by status and report.\n{}",
+        "# Settings of the last start of the governor, written by it and read by status and report.\n{}",
         spec.text()
     );
     write_atomically(&folder.join(SETTINGS), &text)
 }
 
-/// A journal that has something in it, and the settings to read it by.
+/// A journal with at least one sample, and the settings to read it with.
 #[derive(Debug)]
 pub(super) struct StateDirectory<'a> {
     pub(super) folder: &'a Path,
@@ -33,7 +33,7 @@ pub(super) struct StateDirectory<'a> {
 }
 
 impl StateDirectory<'_> {
-    /// Opens it for reading; whoever governs with it is not disturbed.
+    /// Opens the directory for reading. A running governor is not disturbed.
     pub(super) fn open(args: &CpuStateArgs) -> Result<StateDirectory<'_>, Failure> {
         let folder = args.state.as_path();
         let kept = folder.join(SETTINGS);
@@ -46,7 +46,7 @@ impl StateDirectory<'_> {
         Ok(StateDirectory { folder, settings, last })
     }
 
-    /// It was there a moment ago, and cannot be read now.
+    /// An error of a later read.
     pub(super) fn unreadable_samples(&self, error: &io::Error) -> Failure {
         unreadable_samples(self.folder, error)
     }

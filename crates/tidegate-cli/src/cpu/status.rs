@@ -1,6 +1,7 @@
-//! `tidegate cpu status`: how the budget stood at the latest sample.
+//! `tidegate cpu status`: the budget at the latest sample.
 //!
-//! It is reckoned from the samples alone, as a governor does that goes on after a restart, so it is told whether one is at work or not.
+//! The status is computed from the samples alone, as by a restarted governor. So it is the same whether or not a
+//! governor is running.
 
 use serde::Serialize;
 use tidegate_core::Zone;
@@ -19,7 +20,7 @@ use crate::bench::number::grouped;
 use crate::store::as_line;
 use crate::{Failure, print_result};
 
-/// Says how it stands, and writes metrics if they are wanted.
+/// Prints the status and writes metrics if requested.
 pub(super) fn run(args: &CpuStatusArgs) -> Result<(), Failure> {
     let state = StateDirectory::open(&args.state)?;
     let zone = state.settings.tiling.zone().clone();
@@ -42,12 +43,15 @@ fn read(state: StateDirectory<'_>) -> Result<Status, Failure> {
         recent(state.folder, &state.settings, now).map_err(|error| state.unreadable_samples(&error))?;
     let governor = Governor::resume(state.settings, &samples);
     let mut governor = governor.ok_or_else(|| {
-        Failure::Failed(format!("the samples in {} have just gone; try again", state.folder.display()))
+        Failure::Failed(format!(
+            "the samples in {} were removed during the read; try again",
+            state.folder.display()
+        ))
     })?;
     Ok(Status::of(&mut governor))
 }
 
-/// The wire form of a status.
+/// The JSON form of a status.
 #[derive(Serialize)]
 pub(super) struct StatusJson {
     at: String,
@@ -74,7 +78,7 @@ pub(super) struct StatusJson {
     is_starting: bool,
 }
 
-/// A status for programs.
+/// Builds the JSON form.
 pub(super) fn status_json(zone: &Zone, status: &Status, governing: Governing) -> StatusJson {
     let outlook = &status.outlook;
     let (trailing_used, trailing_quota) = status.trailing;
@@ -111,16 +115,16 @@ fn text(zone: &Zone, status: &Status, governing: Governing) -> String {
     let (used, total) = (format::short_quota(outlook.used), format::short_quota(outlook.total));
     let (trailing_used, trailing_total) = status.trailing;
     let trailing_limit = format::short_rate(format::at_most_all(status.trailing_limit));
-    let is_at_work = match governing {
+    let running = match governing {
         Governing::Yes => format!("yes, latest sample at {at}"),
-        Governing::No => format!("no; this is how it stood at {at}"),
+        Governing::No => format!("no; state at {at}"),
     };
     let mut standing = outlook.status.word().to_owned();
     if status.is_starting {
-        standing.push_str("; little is known of this window yet");
+        standing.push_str("; too few samples in this window yet");
     }
     format::table(&[
-        ("governing", is_at_work),
+        ("governing", running),
         ("window", format!("{} to {}", format::instant(zone, start), format::instant(zone, end))),
         ("time left", format::short_minutes(outlook.left)),
         ("used", format!("{used} of {total}, risk {}", status.risk.word())),
@@ -129,7 +133,7 @@ fn text(zone: &Zone, status: &Status, governing: Governing) -> String {
         (
             "limit",
             format!(
-                "{}, put in force as {}",
+                "{}, enforced as {}",
                 format::short_rate(status.applied),
                 format::short_rate(in_force(status.applied))
             ),

@@ -1,4 +1,4 @@
-//! Traces: what would be used, row by row.
+//! Load traces, row by row.
 //!
 //! ```text
 //!   time,cpu                        {"time":0,"cpu":12.5}
@@ -6,8 +6,8 @@
 //!   2026-03-02T00:00:05Z,80
 //! ```
 //!
-//! A year has six million rows, so numbers are read where they stand, digit by digit, and nothing is allocated for a row. Whatever is not
-//! plain goes the thorough way, which knows what is wrong with it.
+//! A year has six million rows. So plain numbers are parsed in place and no row allocates. Everything else takes the
+//! slow path, which also explains errors.
 
 use std::io::Read;
 use std::time::Duration;
@@ -15,62 +15,62 @@ use std::time::Duration;
 use serde_json::value::RawValue;
 use tidegate::budget::Rate;
 use tidegate::model::Timestamp;
-use tidegate::text::suggestion;
+use tidegate_config::text::suggestion;
 
 use crate::lines::{self, LONGEST_LINE, LineBatch};
 use crate::{Failure, instant, json, unreadable};
 
-/// The fields of a row, in the order of columns.
+/// The fields of a row, in column order.
 const FIELDS: [&str; 2] = ["time", "cpu"];
 
-/// The longest trace: ten years and some days.
+/// Longest trace: ten years and some days.
 const MAX_TRACE: Duration = Duration::from_secs(3660 * 86_400);
 
 const BILLION: u64 = 1_000_000_000;
-/// All of a machine, in billionths of a percent.
+/// 100 percent, in billionths.
 const WHOLE: u64 = 100 * BILLION;
-/// How many digits a number of seconds has before its point, and how many there are behind it.
+/// Digits of a number of seconds before and after the point.
 const MAX_DIGITS: usize = 10;
 const MAX_PLACES: usize = 9;
-/// The most of a value that a message shows.
+/// Longest quotation in a message.
 const MAX_SHOWN: usize = 48;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// From when on how much would be used.
+/// The load from a time on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TraceRow {
     pub(super) at: Timestamp,
     pub(super) load: Rate,
 }
 
-/// How rows are written.
+/// The format of the rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TraceFormat {
     Columns,
     Objects,
 }
 
-/// A trace that is being read.
+/// Reads a trace.
 #[derive(Debug)]
 pub(super) struct TraceReader {
     name: String,
     instants: instant::InstantReader,
     format: Option<TraceFormat>,
-    /// The number of the latest line, from 1.
+    /// Number of the latest line, from 1.
     line: u64,
     first: Option<Timestamp>,
     last: Option<Timestamp>,
 }
 
 impl TraceReader {
-    /// A trace by this name.
+    /// A reader with this name for messages.
     pub(super) fn named(name: String) -> TraceReader {
         let instants = instant::InstantReader::default();
         TraceReader { name, instants, format: None, line: 0, first: None, last: None }
     }
 
-    /// Reads all rows, in their order. There are two at least.
+    /// Reads all rows in order. A trace has at least two.
     pub(super) fn read(
         &mut self,
         source: impl Read,
@@ -109,9 +109,9 @@ impl TraceReader {
         Failure::BadInput(format!("{}:{}: {why}", self.name, self.line))
     }
 
-    /// The row of a line, if it has one.
+    /// Parses a line; a blank line or a header has no row.
     fn row(&mut self, line: &[u8]) -> Result<Option<TraceRow>, String> {
-        // What some programs put before everything else they write.
+        // Some programs write a byte order mark first.
         let line = if self.line == 1 { line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line) } else { line };
         let line = line.trim_ascii();
         if line.is_empty() {
@@ -134,7 +134,7 @@ impl TraceReader {
         Ok(Some(row))
     }
 
-    /// Time goes on, and not for ever.
+    /// Checks that time does not go back and the trace is not too long.
     fn follow(&mut self, at: Timestamp) -> Result<(), String> {
         let (first, last) = (*self.first.get_or_insert(at), self.last.replace(at).unwrap_or(at));
         if at < last {
@@ -159,7 +159,7 @@ impl TraceReader {
         Ok(TraceRow { at: at.map_err(|why| format!("time: {why}"))?, load: read_load(load)? })
     }
 
-    /// A time that is not plain seconds.
+    /// Parses a time that is not plain seconds.
     fn parse_other_time(&mut self, written: &[u8]) -> Result<Timestamp, String> {
         let refuse = || format!("must be RFC 3339 or seconds since 1970, found {}", quoted(written));
         let text = std::str::from_utf8(written).map_err(|_| refuse())?;
@@ -194,7 +194,7 @@ impl TraceReader {
         }
         let [time, load] = values;
         let time = time.ok_or("time: is missing; write RFC 3339 or seconds since 1970")?;
-        let load = load.ok_or("cpu: is missing; write what would be used, in percent")?;
+        let load = load.ok_or("cpu: is missing; write the demanded load in percent")?;
         let at = seconds(time.as_bytes()).map_or_else(|| self.instants.read(time), Ok);
         Ok(TraceRow { at: at.map_err(|why| format!("time: {why}"))?, load: read_load(load.as_bytes())? })
     }
@@ -217,7 +217,7 @@ fn unknown(name: &str) -> String {
     format!("{}: is not a field of a row; the fields are time and cpu{meant}", quoted(name.as_bytes()))
 }
 
-/// A value in a message.
+/// A quoted, shortened value for messages.
 fn quoted(value: &[u8]) -> String {
     let text = String::from_utf8_lossy(value);
     let mut out: String = text.chars().take(MAX_SHOWN).flat_map(char::escape_debug).collect();
@@ -227,7 +227,7 @@ fn quoted(value: &[u8]) -> String {
     format!("'{out}'")
 }
 
-/// A row of two plain numbers, such as `1761091205,36.5`.
+/// Parses two plain numbers, such as `1761091205,36.5`.
 fn parse_plain_row(line: &[u8]) -> Option<TraceRow> {
     let (nanos, rest) = decimal(line)?;
     let (load, rest) = decimal(rest.strip_prefix(b",")?)?;
@@ -235,14 +235,14 @@ fn parse_plain_row(line: &[u8]) -> Option<TraceRow> {
     (rest.is_empty() && load <= WHOLE).then(|| TraceRow { at, load: Rate::from_billionths(load) })
 }
 
-/// Plain seconds since 1970, such as `1761091205.25`. Whatever comes behind the ninth place is for somebody else to judge.
+/// Parses plain seconds since 1970. Digits after the ninth decimal are left to the slow path.
 fn seconds(written: &[u8]) -> Option<Timestamp> {
     let (nanos, rest) = decimal(written)?;
     let nanos = i64::try_from(nanos).ok().filter(|_| rest.is_empty())?;
     Some(Timestamp::from_ticks(nanos.unsigned_abs()))
 }
 
-/// A load in percent. What is finer than a billionth of a percent is left out.
+/// Parses a load in percent. Digits finer than a billionth of a percent are ignored.
 fn read_load(written: &[u8]) -> Result<Rate, String> {
     let has_places = written.contains(&b'.');
     decimal(written)
@@ -252,7 +252,7 @@ fn read_load(written: &[u8]) -> Result<Rate, String> {
         .ok_or_else(|| format!("cpu: must be a number from 0 to 100 such as 36.5, found {}", quoted(written)))
 }
 
-/// The billionths that digits say, with a point among them or without; what follows them.
+/// Parses a decimal number in billionths. Returns the rest too.
 fn decimal(written: &[u8]) -> Option<(u64, &[u8])> {
     let (whole, count) = digits(written, MAX_DIGITS);
     let rest = &written[count..];
@@ -264,7 +264,7 @@ fn decimal(written: &[u8]) -> Option<(u64, &[u8])> {
     Some((number, &places[count..]))
 }
 
-/// The number that some digits make, and how many they are.
+/// Parses digits. Returns their number too.
 fn digits(written: &[u8], most: usize) -> (u64, usize) {
     let mut number = 0;
     let mut count = 0;
@@ -297,12 +297,12 @@ mod tests {
 
     #[track_caller]
     fn refuses(text: &str, why: &str) {
-        let found = read(text).expect_err("it should be refused");
+        let found = read(text).expect_err("an invalid trace");
         assert!(found.contains(why), "{text}: {found}");
     }
 
     #[test]
-    fn rows_are_columns_or_objects() {
+    fn rows_are_parsed_from_csv_and_json() {
         let rows = [(0, 12_500_000_000), (5_250_000_000, 100_000_000_000)];
         check("0,12.5\n5.25,100\n", &rows);
         check("Time, CPU\r\n\r\n0 , 12.5\r\n5.25,100.000\r\n", &rows);
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_row_is_refused_with_its_line() {
+    fn invalid_csv_row_is_refused_with_its_line() {
         for (second, why) in [
             ("1", "trace:2: must be two columns"),
             ("1,2,3", "trace:2: must be two columns"),
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_refused_with_its_line() {
+    fn invalid_json_row_is_refused_with_its_line() {
         for (second, why) in [
             ("{\"time\":1}", "trace:2: cpu: is missing"),
             ("{\"cpu\":1}", "trace:2: time: is missing"),
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_has_two_rows() {
+    fn trace_with_fewer_than_two_rows_is_refused() {
         refuses("", "trace:1: has no rows");
         refuses("time,cpu\n\n", "trace:2: has no rows");
         refuses("time,cpu\n5,5\n", "has one row");

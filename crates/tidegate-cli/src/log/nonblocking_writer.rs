@@ -1,7 +1,7 @@
-//! A writer that never makes anybody wait: lines go to a thread that writes them, and are dropped while too many are on their way.
+//! A log writer that never blocks. A thread writes the lines; lines are dropped while its queue is full.
 //!
-//! Whoever reads standard error may stop reading, and a pipe that is full makes whoever writes to it stand still. A server must not: losing
-//! lines is better than losing requests. How many were lost is told as soon as somebody reads again.
+//! The reader of standard error may stop reading, and a write to a full pipe blocks. A server must rather lose log
+//! lines than requests. The number of lost lines is logged once the pipe drains.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -11,18 +11,18 @@ use std::time::Duration;
 
 use tracing_subscriber::fmt::MakeWriter;
 
-/// How many lines may be on their way.
+/// Capacity of the queue.
 const MAX_QUEUED_LINES: usize = 1024;
 
-/// What is handed over.
+/// A message to the writer thread.
 #[derive(Debug)]
 enum LogMessage {
     LogLine(Vec<u8>),
-    /// Everything before this is written when this is told.
+    /// Acknowledged once all earlier lines are written.
     Flush(SyncSender<()>),
 }
 
-/// Hands lines to the thread that writes them. Copies hand to the same.
+/// Sends lines to the writer thread. Clones share the thread.
 #[derive(Debug, Clone)]
 pub(super) struct NonblockingWriter {
     lines: SyncSender<LogMessage>,
@@ -30,7 +30,7 @@ pub(super) struct NonblockingWriter {
 }
 
 impl NonblockingWriter {
-    /// Lines go to this writer, on a thread of its own.
+    /// Starts a thread that writes to `to`.
     pub(super) fn over(to: impl Write + Send + 'static) -> io::Result<NonblockingWriter> {
         let (lines, received) = sync_channel(MAX_QUEUED_LINES);
         let lost = Arc::new(AtomicU64::new(0));
@@ -39,16 +39,16 @@ impl NonblockingWriter {
         Ok(NonblockingWriter { lines, lost })
     }
 
-    /// Waits until everything that was handed over is written, but not for long.
+    /// Waits until all queued lines are written, up to a time limit.
     pub(super) fn finish(&self, at_most: Duration) {
-        let (tell, told) = sync_channel(1);
-        if self.lines.try_send(LogMessage::Flush(tell)).is_ok() {
-            let _in_time = told.recv_timeout(at_most);
+        let (acknowledge, acknowledged) = sync_channel(1);
+        if self.lines.try_send(LogMessage::Flush(acknowledge)).is_ok() {
+            let _in_time = acknowledged.recv_timeout(at_most);
         }
     }
 }
 
-/// One line, handed over when it is whole.
+/// One line, queued on drop.
 #[derive(Debug)]
 pub(super) struct LogLine<'p> {
     writer: &'p NonblockingWriter,
@@ -87,15 +87,15 @@ fn write(lines: &Receiver<LogMessage>, mut to: impl Write, lost: &AtomicU64) {
     while let Ok(message) = lines.recv() {
         let line = match message {
             LogMessage::LogLine(line) => line,
-            LogMessage::Flush(tell) => {
-                // Whoever asked may have lost patience.
-                let _heard = tell.try_send(());
+            LogMessage::Flush(acknowledge) => {
+                // The waiting side may have timed out.
+                let _heard = acknowledge.try_send(());
                 continue;
             }
         };
         let missing = lost.swap(0, Ordering::Relaxed);
         if missing > 0 {
-            let _unheard = writeln!(to, "{missing} lines of the log were lost: nobody read them");
+            let _unheard = writeln!(to, "{missing} log lines were lost because standard error was not read");
         }
         let _unheard = to.write_all(&line);
     }
@@ -107,7 +107,7 @@ mod tests {
 
     use super::*;
 
-    /// A reader that reads when it is told to.
+    /// A writer that blocks until the test allows each write.
     struct BlockedWriter {
         may: Receiver<()>,
         written: std::sync::mpsc::Sender<String>,
@@ -126,18 +126,18 @@ mod tests {
     }
 
     #[test]
-    fn who_writes_never_waits_and_what_was_lost_is_told() {
+    fn blocked_output_drops_lines_and_reports_their_number() {
         let ((go, may), (written, read)) = (channel(), channel());
         let writer = NonblockingWriter::over(BlockedWriter { may, written }).expect("a thread");
-        // Nobody reads, and all of this returns.
+        // The writer is blocked; nevertheless all of this returns.
         for number in 0..MAX_QUEUED_LINES + 100 {
             write!(writer.make_writer(), "{number}").expect("it is only handed over");
         }
-        // Now everything is read at once, to the end.
+        // From here on writes do not block.
         drop(go);
         drop(writer);
-        let told: String = read.iter().collect();
-        assert!(told.contains("123456789"), "what was handed over in time is there: {told}");
-        assert!(told.contains("lines of the log were lost"), "{told}");
+        let acknowledged: String = read.iter().collect();
+        assert!(acknowledged.contains("123456789"), "queued lines are written: {acknowledged}");
+        assert!(acknowledged.contains("log lines were lost"), "{acknowledged}");
     }
 }

@@ -1,4 +1,4 @@
-//! What a line says about itself: whose it is, and when it was sent.
+//! Parses the user and the time of a message.
 
 use std::borrow::Cow;
 
@@ -9,22 +9,22 @@ use crate::args::FieldPath;
 use crate::lines::LONGEST_LINE;
 use crate::{instant, json};
 
-/// Where messages say whose they are, and when they were sent.
+/// Paths of user and time.
 #[derive(Debug)]
 pub(super) struct FieldPaths {
     pub(super) key: FieldPath,
     pub(super) time: Option<FieldPath>,
 }
 
-/// A message, as far as the limits are concerned.
+/// User and time of a message.
 #[derive(Debug)]
 pub(super) struct PipeMessage<'a> {
     pub(super) user: User<'a>,
-    /// When it was sent; the epoch unless that was to be read.
+    /// Time of the message; 1970 unless a time field is given.
     pub(super) at: Timestamp,
 }
 
-/// Reads messages.
+/// Parses messages.
 #[derive(Debug)]
 pub(super) struct MessageReader {
     paths: FieldPaths,
@@ -36,8 +36,7 @@ impl MessageReader {
         MessageReader { paths, instants: instant::InstantReader::default() }
     }
 
-    /// The message on a line, or why it cannot be judged: it is not JSON, or has no time where one is needed. Of fields
-    /// that are written twice the last counts, as for most readers of JSON.
+    /// Parses a line, or explains why it is an error. Of duplicate fields the last counts, as in most JSON readers.
     pub(super) fn read<'a>(&mut self, line: &'a [u8]) -> Result<PipeMessage<'a>, String> {
         if line.len() > LONGEST_LINE {
             return Err(too_long());
@@ -70,16 +69,16 @@ impl MessageReader {
     }
 }
 
-/// Why a line was not looked at.
+/// The error of an overlong line.
 pub(super) fn too_long() -> String {
     format!("is longer than {} MiB", LONGEST_LINE >> 20)
 }
 
-/// The value behind the rest of a path.
+/// Follows the rest of a path.
 fn value_at<'a>(value: Option<&'a str>, path: &[String]) -> Option<&'a str> {
     path.iter().try_fold(value?, |object, wanted| {
         let mut found = None;
-        // It is a part of JSON that was read before, so it can only be no object.
+        // The value was validated before; a value that is no object has no such field.
         let _is_object = json::fields(object, |name, value| {
             if name == wanted {
                 found = Some(value);
@@ -89,7 +88,7 @@ fn value_at<'a>(value: Option<&'a str>, path: &[String]) -> Option<&'a str> {
     })
 }
 
-/// The user that a value stands for; `None` if it is no text.
+/// The user of a value; `None` if it has an invalid escape.
 fn user_of(value: Option<&str>) -> Option<User<'_>> {
     let name = match value {
         None | Some("null") => return Some(None::<&str>.into()),

@@ -1,19 +1,19 @@
-//! What became of the messages, counted.
+//! Statistics of `tidegate pipe`.
 
 use serde::Serialize;
 use tidegate::model::Span;
 use tidegate::stream::{Counts, Fate, mean_us};
 
-/// What becomes of a line: nothing, if it could not be judged.
+/// The outcome of a line; `None` for an error.
 pub(super) type LineFate = Option<Fate>;
 
-/// Counts by fate.
+/// Counts by outcome.
 #[derive(Debug, Default)]
 pub(super) struct PipeStats {
     decided: Counts,
     errors: u64,
     spent: Span,
-    /// How many refusals and errors had been told of.
+    /// Refusals and errors at the last progress message.
     reported: u64,
 }
 
@@ -25,23 +25,22 @@ impl PipeStats {
         }
     }
 
-    /// How many messages could not be judged so far.
+    /// Number of errors.
     pub(super) fn errors(&self) -> u64 {
         self.errors
     }
 
-    /// How many messages there were so far.
+    /// Number of messages.
     pub(super) fn processed(&self) -> u64 {
         self.decided.processed() + self.errors
     }
 
-    /// Adds time spent on messages; waiting for them is not among it.
+    /// Adds processing time, without waiting for input.
     pub(super) fn spent(&mut self, span: Span) {
         self.spent = self.spent.plus(span);
     }
 
-    /// A sentence when the refusals and errors have doubled since the last one: a flood of refusals is not answered
-    /// with a flood of words. It holds counts and nothing that a message said.
+    /// A progress message when refusals and errors have doubled. It has counts only, no content of messages.
     pub(super) fn progress_message(&mut self) -> Option<String> {
         let (refused, errors) = (self.decided.dropped(), self.errors);
         if refused + errors == 0 || refused + errors < 2 * self.reported {
@@ -72,7 +71,7 @@ impl PipeStats {
     }
 }
 
-/// The wire form of the statistics.
+/// The JSON form of the statistics.
 #[derive(Serialize)]
 struct PipeStatsJson {
     processed: u64,

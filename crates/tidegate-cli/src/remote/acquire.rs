@@ -1,4 +1,4 @@
-//! `tidegate acquire` and `tidegate peek`: a question, and a decision as an exit code.
+//! `tidegate acquire` and `tidegate peek`: a decision as text and exit code.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::decision_text::{DecisionKind, DecisionReply};
 use crate::args::{AcquireArgs, AskArgs, PeekArgs};
 use crate::{Failure, print_result};
 
-/// A question as the server reads it.
+/// The request body.
 #[derive(Debug, Default, Serialize)]
 struct AskRequest<'a> {
     #[serde(flatten)]
@@ -40,7 +40,7 @@ impl<'a> AskRequest<'a> {
     }
 }
 
-/// Takes what is wanted, or is refused.
+/// Acquires.
 pub(crate) fn acquire(args: &AcquireArgs) -> Result<(), Failure> {
     let request = AskRequest {
         request_id: args.request_id.as_deref(),
@@ -53,7 +53,7 @@ pub(crate) fn acquire(args: &AcquireArgs) -> Result<(), Failure> {
     print_decision(&request.send_to(&server, "/v1/acquire")?, args.json, DecisionKind::Acquire)
 }
 
-/// Asks the same and takes nothing.
+/// Peeks: decides without charging.
 pub(crate) fn peek(args: &PeekArgs) -> Result<(), Failure> {
     let server = ServerClient::new(&args.server)?;
     print_decision(

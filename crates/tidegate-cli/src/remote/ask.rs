@@ -1,11 +1,11 @@
-//! One ask of a set, as it is typed: `limit=ID[,count=N][,key=KEY]`, or JSON as the server reads it.
+//! One ask of a set: `limit=ID[,count=N][,key=KEY]`, or JSON as in the HTTP API.
 //!
-//! The key is last and takes the rest, commas and all: a key is somebody else's text, and must not be able to say what the
-//! ask is. One that looks as if it did is refused rather than guessed at; in JSON it can be told apart.
+//! The key is last and takes the rest, including commas. It is untrusted text and must not change the rest of the
+//! ask. A key that looks like further fields is refused; JSON can express it.
 
 use serde::{Deserialize, Serialize};
 
-/// How much of one limit, for which key.
+/// An ask on the wire.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RemoteAsk {
@@ -21,7 +21,7 @@ const fn one() -> u64 {
 }
 
 impl RemoteAsk {
-    /// Reads what somebody typed, or says what is wrong with it.
+    /// Parses an ask from the command line.
     pub(crate) fn parse(text: &str) -> Result<RemoteAsk, String> {
         if text.starts_with('{') {
             return serde_json::from_str(text).map_err(|error| {
@@ -50,11 +50,11 @@ impl RemoteAsk {
     }
 }
 
-/// The key, unless it looks as if more were meant than a key.
+/// The key, unless it looks like further fields.
 fn key_alone(key: &str) -> Result<String, String> {
     match [",limit=", ",count=", ",key="].into_iter().find(|more| key.contains(more)) {
         Some(more) => Err(format!(
-            "the key takes all that follows, and here that contains '{}'; write the key last, or the ask as JSON",
+            "the key takes the rest of the text, which contains '{}'; write the key last, or the ask as JSON",
             more.trim_start_matches(',')
         )),
         None => Ok(key.to_owned()),
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn asks_say_what_they_are_about() {
+    fn ask_is_parsed_from_text_or_json() {
         for (text, meant) in [
             ("limit=a", ask("a", None, 1)),
             ("limit=shop/a:b,key=x", ask("shop/a:b", Some("x"), 1)),
@@ -86,14 +86,14 @@ mod tests {
     }
 
     #[test]
-    fn a_key_cannot_say_how_much() {
+    fn key_with_further_fields_is_refused() {
         for text in ["limit=a,key=x,count=0", "limit=a,key=x,limit=b", "limit=a,key=x,key=y"] {
             assert!(RemoteAsk::parse(text).expect_err(text).contains("write the key last"), "{text}");
         }
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused() {
+    fn invalid_ask_is_refused() {
         for text in [
             "",
             "a",

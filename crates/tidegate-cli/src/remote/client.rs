@@ -1,10 +1,10 @@
-//! A server, and how it is spoken with.
+//! HTTP client for a Tidegate server.
 //!
-//! Whatever goes wrong before there is an answer is [`Failure::Unreachable`], and says where it was tried and what to do. If
-//! the question may have arrived all the same, it says that too.
+//! An error before the reply is [`Failure::Unreachable`]. Its message says where the connection failed, what to do,
+//! and whether the request may have been executed.
 //!
-//! Decided: certificates are those that the system trusts, because a server inside a company has one of the company's; Mozilla's
-//! where the system has none. A proxy of the environment is used for servers elsewhere, never for this machine.
+//! Trusted certificates are those of the system, which include company certificates; Mozilla's if the system has
+//! none. A proxy from the environment is used, except for loopback addresses.
 
 use std::path::Path;
 use std::time::Duration;
@@ -20,39 +20,39 @@ use super::url::ServerUrl;
 use crate::args::{DEFAULT_SERVER, ServerArgs};
 use crate::{Failure, read_whole};
 
-/// How long it may take to find a server and to be connected with it.
+/// Timeout for name resolution and connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The longest answer that is read: a page of a thousand limits with many overrides.
+/// Largest reply: a page of limits with many overrides.
 const MAX_REPLY_BYTES: u64 = 64 << 20;
 const USER_AGENT: &str = concat!("tidegate/", env!("CARGO_PKG_VERSION"));
 
-/// A server that can be asked.
+/// A server to send requests to.
 #[derive(Debug)]
 pub(crate) struct ServerClient {
     url: ServerUrl,
     authorization: Option<HeaderValue>,
     agent: Agent,
     timeout: Duration,
-    /// By which option it is named.
+    /// The option that names the server, for messages.
     option: &'static str,
 }
 
-/// What a server answered, if it is not a problem.
+/// A successful reply.
 #[derive(Debug)]
 pub(crate) struct ServerReply {
     /// The body.
     pub(crate) text: String,
-    /// The version of what was answered, without quotes; empty if it has none.
+    /// The `ETag` without quotes; empty if there is none.
     pub(crate) version: String,
 }
 
 impl ServerClient {
-    /// The server that the arguments and the environment name.
+    /// The server of the arguments or the environment.
     pub(crate) fn new(args: &ServerArgs) -> Result<ServerClient, Failure> {
         ServerClient::with_extra_timeout(args, Duration::ZERO)
     }
 
-    /// A server whose answer may take so much longer, because it was asked to wait.
+    /// A client with a longer timeout, for requests that wait in the server's queue.
     pub(super) fn with_extra_timeout(args: &ServerArgs, longer: Duration) -> Result<ServerClient, Failure> {
         let url = match &args.server {
             Some(url) => url.clone(),
@@ -73,28 +73,28 @@ impl ServerClient {
         Ok(ServerClient { agent: config.build().into(), url, authorization, timeout, option: "--server" })
     }
 
-    /// The same, where another option names it.
+    /// Names another option in messages.
     pub(crate) fn named_by(self, option: &'static str) -> ServerClient {
         ServerClient { option, ..self }
     }
 
-    /// Gets what is at this path.
+    /// Sends GET.
     pub(crate) fn get(&self, path: &str) -> Result<ServerReply, Failure> {
         self.send(self.request(Method::GET, path), ())
     }
 
-    /// Asks this, in JSON.
+    /// Sends POST with a JSON body.
     pub(crate) fn post(&self, path: &str, body: &str) -> Result<ServerReply, Failure> {
         self.send(self.request(Method::POST, path).header(CONTENT_TYPE, "application/json"), body)
     }
 
-    /// Puts this there, if its version is the one that is expected.
+    /// Sends PUT, conditional on a version.
     pub(super) fn put(&self, path: &str, body: &str, version: Option<&str>) -> Result<ServerReply, Failure> {
         let request = self.request(Method::PUT, path).header(CONTENT_TYPE, "application/json");
         self.send(expecting(request, version), body)
     }
 
-    /// Removes what is there, if its version is the one that is expected.
+    /// Sends DELETE, conditional on a version.
     pub(crate) fn delete(&self, path: &str, version: Option<&str>) -> Result<ServerReply, Failure> {
         self.send(expecting(self.request(Method::DELETE, path), version), ())
     }
@@ -123,7 +123,7 @@ impl ServerClient {
         Ok(ServerReply { text, version: version.trim_matches('"').to_owned() })
     }
 
-    /// Why there was no answer, and what to do.
+    /// Explains a missing reply and gives advice.
     fn unreachable(&self, error: &ureq::Error, changes: bool) -> Failure {
         let url = &self.url;
         let connected = matches!(
@@ -138,28 +138,28 @@ impl ServerClient {
             }
             ureq::Error::Timeout(_) => {
                 format!(
-                    "{url} gave no answer within {}ms; --timeout gives it longer",
+                    "{url} did not answer within {}ms; --timeout sets a longer time",
                     self.timeout.as_millis()
                 )
             }
             ureq::Error::Protocol(_) => {
                 let option = self.option;
                 format!(
-                    "{url} does not speak HTTP ({error}); {option} is what 'tidegate serve' prints as http="
+                    "{url} is not an HTTP server ({error}); {option} must be the address that 'tidegate serve' prints as http="
                 )
             }
             ureq::Error::Io(error) => format!("cannot reach {url}: {error}"),
-            ureq::Error::HostNotFound => format!("cannot reach {url}: nobody knows this host"),
+            ureq::Error::HostNotFound => format!("cannot reach {url}: unknown host"),
             error => format!("cannot reach {url}: {error}"),
         };
         let advice = if connected && changes {
-            "whether it was done is not known; look before you repeat it".to_owned()
+            "the request may have been executed; check before you repeat it".to_owned()
         } else if connected {
             String::new()
         } else if self.option == "--server" {
-            "is 'tidegate serve' running there? else give --server URL or set TIDEGATE_SERVER".to_owned()
+            "is 'tidegate serve' running there? Otherwise give --server URL or set TIDEGATE_SERVER".to_owned()
         } else {
-            format!("is 'tidegate serve' running there? else give {} URL", self.option)
+            format!("is 'tidegate serve' running there? Otherwise give {} URL", self.option)
         };
         Failure::Unreachable(format!("{why}\n{advice}"))
     }
@@ -179,15 +179,15 @@ fn read(response: &mut Response<Body>) -> Result<String, ureq::Error> {
 }
 
 impl ServerReply {
-    /// What the answer says.
+    /// Parses the JSON body.
     pub(crate) fn read<T: DeserializeOwned>(&self) -> Result<T, Failure> {
         serde_json::from_str(&self.text).map_err(|error| {
-            Failure::Failed(format!("the server's answer cannot be understood ({error}); is it a Tidegate?"))
+            Failure::Failed(format!("cannot parse the server's reply ({error}); is it a Tidegate server?"))
         })
     }
 }
 
-/// The certificates that the system trusts; Mozilla's if it has none.
+/// The trusted certificates.
 fn tls() -> TlsConfig {
     let trusted = rustls_native_certs::load_native_certs().certs;
     if trusted.is_empty() {
@@ -206,16 +206,16 @@ fn server_of_environment() -> Result<ServerUrl, Failure> {
     }
 }
 
-/// What is sent as `Authorization`, if anybody has a token.
+/// The `Authorization` header, if there is a token.
 fn authorization(file: Option<&Path>) -> Result<Option<HeaderValue>, Failure> {
     let Some(token) = token(file)? else { return Ok(None) };
     let mut field = HeaderValue::try_from(format!("Bearer {token}"))
-        .map_err(|_| Failure::BadInput("the token is none".to_owned()))?;
+        .map_err(|_| Failure::BadInput("the token is invalid".to_owned()))?;
     field.set_sensitive(true);
     Ok(Some(field))
 }
 
-/// The token of this file, or of the environment.
+/// The token from a file or the environment.
 pub(crate) fn token(file: Option<&Path>) -> Result<Option<String>, Failure> {
     let (from, token) = match file {
         Some(path) => {
@@ -230,13 +230,13 @@ pub(crate) fn token(file: Option<&Path>) -> Result<Option<String>, Failure> {
     };
     let Some(token) = token else { return Ok(None) };
     if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-        let why = format!("{from} is no token: it must be one word, as 'tidegate token new' prints it");
+        let why = format!("{from} is not a token: it must be one word, as printed by 'tidegate token new'");
         return Err(Failure::BadInput(why));
     }
     Ok(Some(token))
 }
 
-/// What the environment says; something empty is nothing.
+/// Reads a variable; an empty one counts as unset.
 #[expect(clippy::disallowed_methods, reason = "this is the crate that reads the environment")]
 pub(crate) fn environment(name: &str) -> Result<Option<String>, Failure> {
     match std::env::var(name) {

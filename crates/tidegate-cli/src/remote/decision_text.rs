@@ -1,8 +1,8 @@
-//! A decision in words: one line, and a second one for the lease.
+//! A decision as text: one line, and a second one for the lease.
 
 use serde::Deserialize;
 
-/// A decision as the server writes it, as far as people are told of it.
+/// The parts of a decision that are shown.
 #[derive(Debug, Deserialize)]
 pub(super) struct DecisionReply {
     pub(super) allowed: bool,
@@ -36,7 +36,7 @@ struct ReadingReply {
     remaining: i64,
 }
 
-/// Whether something was taken, or only asked about.
+/// The call that was decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DecisionKind {
     Acquire,
@@ -44,7 +44,7 @@ pub(super) enum DecisionKind {
 }
 
 impl DecisionReply {
-    /// The decision for people, each line with its end.
+    /// The decision as lines of text.
     pub(super) fn text_for(&self, kind: DecisionKind) -> String {
         let would = if kind == DecisionKind::Peek { "would be " } else { "" };
         let decided = if self.allowed {
@@ -52,12 +52,12 @@ impl DecisionReply {
         } else {
             format!("refused{}{}", self.binding_text(), self.wait_text())
         };
-        let degraded = if self.degraded { " (degraded: the store could not tell)" } else { "" };
+        let degraded = if self.degraded { " (degraded: the store did not answer)" } else { "" };
         let lease = self.lease.as_ref().map(LeaseReply::line).unwrap_or_default();
         format!("{would}{decided}{degraded}\n{lease}")
     }
 
-    /// Of the items that could refuse, the one that is nearest to it.
+    /// The limited item with the least remaining units.
     fn remaining_text(&self) -> String {
         let limited = self.readings.iter().filter(|reading| reading.limit >= 0);
         let Some(ReadingReply { limit_id, item, limit, remaining, .. }) =
@@ -68,7 +68,7 @@ impl DecisionReply {
         format!(": {limit_id} {item} has {remaining} of {limit} left")
     }
 
-    /// Which item refused.
+    /// The binding item.
     fn binding_text(&self) -> String {
         let Some(BindingReply { limit_id, item }) = &self.binding else { return String::new() };
         let is_it = |each: &&ReadingReply| each.limit_id == *limit_id && each.item == *item;
@@ -82,9 +82,9 @@ impl DecisionReply {
 
     fn wait_text(&self) -> String {
         match (self.wait.as_deref(), self.retry_after_ms) {
-            (Some("until"), Some(ms)) => format!(": come back in {}", time(ms)),
-            (Some("on_release"), _) => ": come back when something is given back".to_owned(),
-            (Some("never"), _) => ": no waiting will help".to_owned(),
+            (Some("until"), Some(ms)) => format!(": retry in {}", time(ms)),
+            (Some("on_release"), _) => ": retry after a release".to_owned(),
+            (Some("never"), _) => ": waiting does not help".to_owned(),
             _ => String::new(),
         }
     }
@@ -97,7 +97,7 @@ impl LeaseReply {
     }
 }
 
-/// A number of milliseconds for people: exact below a minute, else in whole seconds, rounded up.
+/// Milliseconds as text: exact below a minute, otherwise seconds rounded up.
 fn time(ms: u64) -> String {
     if ms < 60_000 {
         let fraction = format!("{:03}", ms % 1000);
@@ -131,22 +131,25 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_says_who_and_when() {
-        assert_eq!(refusal("\"until\"", "9001"), "refused by a key/day, 2 of 2 used: come back in 9.001s\n");
-        assert_eq!(refusal("\"never\"", "null"), "refused by a key/day, 2 of 2 used: no waiting will help\n");
-        let released = "refused by a key/day, 2 of 2 used: come back when something is given back\n";
+    fn refusal_names_item_and_wait() {
+        assert_eq!(refusal("\"until\"", "9001"), "refused by a key/day, 2 of 2 used: retry in 9.001s\n");
+        assert_eq!(
+            refusal("\"never\"", "null"),
+            "refused by a key/day, 2 of 2 used: waiting does not help\n"
+        );
+        let released = "refused by a key/day, 2 of 2 used: retry after a release\n";
         assert_eq!(refusal("\"on_release\"", "null"), released);
         assert_eq!(refusal("null", "null"), "refused by a key/day, 2 of 2 used\n");
     }
 
     #[test]
-    fn a_grant_says_what_is_left_where_least_is() {
+    fn grant_shows_the_least_remaining_item() {
         let json = r#"{"allowed":true,"lease":{"id":"l1","fence":7,"expires_at":"soon"},"binding":null,"wait":null,
             "retry_after_ms":null,"degraded":true,"readings":[
             {"limit_id":"a","item":"all/total","limit":-1,"used":5,"remaining":-1,"resets_at":null},
             {"limit_id":"a","item":"key/day","limit":2,"used":1,"remaining":1,"resets_at":null},
             {"limit_id":"a","item":"key/week","limit":9,"used":1,"remaining":8,"resets_at":null}]}"#;
-        let first = "allowed: a key/day has 1 of 2 left (degraded: the store could not tell)";
+        let first = "allowed: a key/day has 1 of 2 left (degraded: the store did not answer)";
         assert_eq!(words(json, DecisionKind::Acquire), format!("{first}\nlease l1 until soon, fence 7\n"));
         assert!(words(json, DecisionKind::Peek).starts_with("would be allowed: "));
         let bare = r#"{"allowed":true,"lease":null,"binding":null,"wait":null,"retry_after_ms":null,"degraded":false,"readings":[]}"#;
@@ -154,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn times_are_never_too_short() {
+    fn time_is_rounded_up() {
         for (ms, text) in [
             (0, "0s"),
             (1, "0.001s"),

@@ -1,4 +1,4 @@
-//! `tidegate release`, `renew` and `settle`: what becomes of a lease.
+//! `tidegate release`, `renew` and `settle`.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ struct RenewReply {
     expires_at: String,
 }
 
-/// Gives a lease back. One that was not there any more is a failure: somebody else may have what it held.
+/// Releases a lease. An unknown lease is a failure: another client may hold its units by now.
 pub(crate) fn release(args: &ReleaseArgs) -> Result<(), Failure> {
     let body = json!({"lease_id": args.lease});
     let reply = ServerClient::new(&args.server)?.post("/v1/release", &body.to_string())?;
@@ -27,11 +27,11 @@ pub(crate) fn release(args: &ReleaseArgs) -> Result<(), Failure> {
     if released {
         return Ok(());
     }
-    let why = "not released: the lease was given back before, has lapsed, or was never granted";
+    let why = "not released: the lease was released before, has expired, or was never granted";
     Err(Failure::Failed(why.to_owned()))
 }
 
-/// Moves a lease's end.
+/// Renews a lease.
 pub(crate) fn renew(args: &RenewArgs) -> Result<(), Failure> {
     let mut body = json!({"lease_id": args.lease});
     if let Some(ttl) = args.ttl {
@@ -42,7 +42,7 @@ pub(crate) fn renew(args: &RenewArgs) -> Result<(), Failure> {
     print_reply(&reply, args.json, || format!("renewed until {expires_at}"), true)
 }
 
-/// Corrects a held charge to its true cost.
+/// Settles a held charge to its actual cost.
 pub(crate) fn settle(args: &SettleArgs) -> Result<(), Failure> {
     let actual: Value = match &*args.actual {
         [every] => (*every).into(),
@@ -53,7 +53,7 @@ pub(crate) fn settle(args: &SettleArgs) -> Result<(), Failure> {
     print_reply(&reply, args.json, || "settled".to_owned(), true)
 }
 
-/// The answer as it is, or in words if there is something to say.
+/// Prints the JSON reply, or text for a success.
 fn print_reply(
     reply: &ServerReply,
     json: bool,

@@ -1,17 +1,18 @@
-//! Limits as somebody wrote them: in a file, or as items on the command line.
+//! Limits from a file or from `--item` arguments.
 //!
-//! They are read here, by the reader that the server has too, so that what is wrong is told with its line and column and
-//! nothing is sent. Items on the command line have no lines; there the field is told.
+//! They are parsed here, with the parser that the server uses. Errors name line and column, or the field for
+//! `--item`, and nothing is sent.
 
 use std::path::Path;
 
-use tidegate::file::{self, Diagnostics};
 use tidegate::model::LimitSpec;
+use tidegate_config::Diagnostics;
+use tidegate_server::settings;
 
 use crate::args::LimitSource;
 use crate::{Failure, color_of_stderr, read_whole};
 
-/// The limits that are meant, at least one.
+/// Parses the limits; there is at least one.
 pub(super) fn limits(source: &LimitSource) -> Result<Vec<LimitSpec>, Failure> {
     if source.items.is_empty() { of_file(&source.from) } else { typed(source).map(|limit| vec![limit]) }
 }
@@ -20,13 +21,13 @@ fn of_file(path: &Path) -> Result<Vec<LimitSpec>, Failure> {
     let (name, bytes) = read_whole(path).map_err(|failure| {
         let id = path.display();
         Failure::BadInput(format!(
-            "{failure}; for a limit '{id}' that is in no file, give its items with --item"
+            "{failure}; to define a limit '{id}' without a file, give its items with --item"
         ))
     })?;
-    let limits = file::read_limits(&name, &bytes)
+    let limits = settings::read_limits(&name, &bytes)
         .map_err(|wrong| Failure::BadInput(wrong.render(color_of_stderr())))?;
     if limits.is_empty() {
-        return Err(Failure::BadInput(format!("{name} has no limits in it")));
+        return Err(Failure::BadInput(format!("{name} contains no limits")));
     }
     Ok(limits)
 }
@@ -35,10 +36,11 @@ fn typed(source: &LimitSource) -> Result<LimitSpec, Failure> {
     let id = source.from.display().to_string();
     let items: Result<Vec<_>, _> = source.items.iter().map(|item| object(item)).collect();
     let text = format!("{{\"id\":{},\"items\":[{}]}}", quoted(&id), items?.join(","));
-    file::read_limit("--item", text.as_bytes()).map_err(|wrong| Failure::BadInput(by_field(&wrong)))
+    tidegate_config::limits::read_limit("--item", text.as_bytes())
+        .map_err(|wrong| Failure::BadInput(by_field(&wrong)))
 }
 
-/// `policy=day,limit=1` as a JSON object. Fields that are written twice stay two: the reader refuses them.
+/// `policy=day,limit=1` as a JSON object. Duplicate fields are kept; the parser refuses them.
 fn object(item: &str) -> Result<String, Failure> {
     let fields: Result<Vec<_>, _> = item.split(',').map(field).collect();
     fields.map(|fields| format!("{{{}}}", fields.join(",")))
@@ -54,7 +56,7 @@ fn field(written: &str) -> Result<String, Failure> {
     if name.is_empty() {
         return Err(refuse());
     }
-    // A name may look like a number and is text all the same.
+    // A name is text, even if it looks like a number.
     let is_number =
         ["limit", "burst"].contains(&name) && serde_json::from_str::<serde_json::Number>(value).is_ok();
     Ok(if is_number {
@@ -89,10 +91,10 @@ mod tests {
     }
 
     #[test]
-    fn items_have_the_fields_of_a_file() {
+    fn item_arguments_equal_a_file() {
         let file = "{id: login, items: [{policy: sliding, limit: 5, window: 15s, per: key}, \
                     {policy: bucket, limit: -1, window: 1s, burst: 9, name: 007}]}";
-        let written = file::read_limit("a file", file.as_bytes()).expect("a limit");
+        let written = tidegate_config::limits::read_limit("a file", file.as_bytes()).expect("a limit");
         let typed = typed_as(&[
             "policy=sliding,limit=5,window=15s,per=key",
             "policy=bucket, limit=-1,window=1s,burst=9,name=007",
@@ -101,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_wrong_with_items_is_told_by_field() {
+    fn every_item_error_names_its_field() {
         let message =
             typed_as(&["policy=slidng,limit=5", "policy=day,limit=1.5"]).expect_err("two are wrong");
         let lines: Vec<_> = message.lines().collect();

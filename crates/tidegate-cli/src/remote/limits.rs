@@ -1,4 +1,4 @@
-//! `tidegate limit`: limits of a running server, changed and looked at.
+//! `tidegate limit`: add, change, show and delete limits of a running server.
 
 use std::fmt::Write;
 
@@ -15,10 +15,10 @@ use super::{limit_source, table};
 use crate::args::{AddArgs, DeleteArgs, GetArgs, LimitArgs, LimitCommand, ListArgs, ResetArgs, SetArgs};
 use crate::{Failure, print_message, print_result};
 
-/// How many limits are asked for at once.
+/// Limits per request.
 const LIMITS_PER_PAGE: usize = 500;
 
-/// Does what is to be done with limits.
+/// Runs a subcommand.
 pub(crate) fn run(args: &LimitArgs) -> Result<(), Failure> {
     match &args.command {
         LimitCommand::Add(args) => add(args),
@@ -47,7 +47,7 @@ fn set(args: &SetArgs) -> Result<(), Failure> {
     send_each(&limits, "set", |limit| server.put(&path(&limit.id), &limit_as_json(limit), version))
 }
 
-/// Does the same with every limit, and tells what became of each. A server that is gone for one is gone for all.
+/// Sends every limit and reports each outcome. Stops if the server is unreachable.
 fn send_each(
     limits: &[LimitSpec],
     done: &str,
@@ -82,8 +82,8 @@ fn delete(args: &DeleteArgs) -> Result<(), Failure> {
 fn reset(args: &ResetArgs) -> Result<(), Failure> {
     let body = json!({"limit_key": args.key});
     ServerClient::new(&args.server)?.post(&format!("{}/reset", path(&args.id)), &body.to_string())?;
-    let whose = args.key.as_ref().map(|key| format!(" for {key}")).unwrap_or_default();
-    print_result(&format!("reset {}{whose}\n", args.id))
+    let key_text = args.key.as_ref().map(|key| format!(" for {key}")).unwrap_or_default();
+    print_result(&format!("reset {}{key_text}\n", args.id))
 }
 
 fn list(args: &ListArgs) -> Result<(), Failure> {
@@ -93,7 +93,7 @@ fn list(args: &ListArgs) -> Result<(), Failure> {
     let mut limits = Vec::new();
     let mut next = Some(first.clone());
     while let Some(path) = next {
-        let page: LimitPage = server.get(&path)?.read()?;
+        let page: LimitPageReply = server.get(&path)?.read()?;
         limits.extend(page.limits);
         next = page.next.map(|after| format!("{first}&after={}", encoded(&after)));
     }
@@ -129,12 +129,12 @@ fn get(args: &GetArgs) -> Result<(), Failure> {
         }
         return print_result(&format!("{text}}}\n"));
     }
-    let shown: LimitReply = answered.read()?;
+    let limit_reply: LimitReply = answered.read()?;
     let mut counted: UsageReply = usage.read()?;
     if let Some(of_key) = of_key {
         counted.policy_status.extend(of_key.read::<UsageReply>()?.policy_status);
     }
-    print_result(&shown.whole(&answered.version, &counted))
+    print_result(&limit_reply.whole(&answered.version, &counted))
 }
 
 fn path(id: &str) -> String {
@@ -142,12 +142,12 @@ fn path(id: &str) -> String {
 }
 
 #[derive(Deserialize)]
-struct LimitPage {
+struct LimitPageReply {
     limits: Vec<Box<RawValue>>,
     next: Option<String>,
 }
 
-/// A limit as it is answered, as far as people are shown it.
+/// The parts of a limit that are shown.
 #[derive(Debug, Deserialize)]
 struct LimitReply {
     id: String,
@@ -180,18 +180,18 @@ struct OverrideReply {
 
 impl LimitReply {
     fn read(written: &RawValue) -> Result<LimitReply, Failure> {
-        let cannot = |error| Failure::Failed(format!("the server's limit cannot be understood: {error}"));
+        let cannot = |error| Failure::Failed(format!("cannot parse the server's limit: {error}"));
         serde_json::from_str(written.get()).map_err(cannot)
     }
 
-    /// One line of a list.
+    /// A row of the list.
     fn row(&self) -> [String; 3] {
         let items: Vec<_> =
             self.items.iter().map(|item| format!("{} {}", item.name(), item.most())).collect();
         [self.id.clone(), self.mode.clone(), items.join(", ")]
     }
 
-    /// Everything about it.
+    /// The full text.
     fn whole(&self, version: &str, counted: &UsageReply) -> String {
         let mut out = format!("{}  {}  version {version}\n", self.id, self.mode);
         let utc = self.time_zone == "UTC";
@@ -218,7 +218,7 @@ impl LimitReply {
 }
 
 impl ItemReply {
-    /// What it is called: as it says, or after what it is.
+    /// The name: given, or derived.
     fn name(&self) -> String {
         let ItemReply { name, policy, per, window, .. } = self;
         match (name, window) {
@@ -233,7 +233,7 @@ impl ItemReply {
         format!("{}{burst}", capacity(self.limit))
     }
 
-    /// Its line. What is not known, because it is counted for each key alone, is a dash.
+    /// A row of the items. A dash stands for usage that is counted per key.
     fn row(&self, counted: &UsageReply) -> [String; 4] {
         let name = self.name();
         let status = counted.of(&name);

@@ -1,13 +1,13 @@
-//! What a server says when there is no answer, in words for people and as an exit code.
+//! Error replies of a server, as message and exit code.
 //!
-//! The server's detail and every field that is wrong are told as they are; behind them stands what to do next.
+//! The server's detail and all invalid fields are shown, followed by advice.
 
 use serde::Deserialize;
 
 use super::url::ServerUrl;
 use crate::Failure;
 
-/// RFC 9457, as the server writes it.
+/// An RFC 9457 problem.
 #[derive(Debug, Deserialize)]
 struct ProblemReply {
     code: String,
@@ -22,7 +22,7 @@ struct ProblemField {
     message: String,
 }
 
-/// What an answer with this status means for whoever asked. `token` says whether one was sent.
+/// The failure of a reply with this status. `token` says whether a token was sent.
 pub(super) fn failure(
     url: &ServerUrl,
     status: u16,
@@ -36,9 +36,9 @@ pub(super) fn failure(
     }
 }
 
-/// Whoever answers is no Tidegate.
+/// The reply is not from a Tidegate server.
 fn foreign_reply(url: &ServerUrl, status: u16, location: Option<&str>) -> String {
-    let answered = format!("{url} answered with status {status}, and not as a Tidegate does");
+    let answered = format!("{url} answered with status {status}, but not as a Tidegate server");
     match location {
         Some(elsewhere) => {
             format!("{answered}; it points to {}, give that as --server", elsewhere.escape_debug())
@@ -61,7 +61,7 @@ impl ProblemReply {
         }
     }
 
-    /// One line for every field that is wrong.
+    /// One line per invalid field.
     fn fields(&self) -> String {
         let lines = self.errors.iter().map(|error| match &*error.field {
             "" => error.message.clone(),
@@ -70,7 +70,7 @@ impl ProblemReply {
         lines.collect::<Vec<_>>().join("\n")
     }
 
-    /// What to do, where the server cannot know it.
+    /// Advice that the server cannot give.
     fn advice(&self, token: bool) -> Option<&'static str> {
         Some(match &*self.code {
             "unauthorized" if token => {
@@ -78,7 +78,7 @@ impl ProblemReply {
                  server's settings file, 'tidegate token new' makes both"
             }
             "unauthorized" => "set TIDEGATE_TOKEN, or give --token-file",
-            "forbidden" => "ask whoever runs the server for a token that allows it",
+            "forbidden" => "ask the operator of the server for a token with this permission",
             "unknown_limit" => "'tidegate limit list' shows which there are",
             "limit_exists" => "'tidegate limit set' replaces it",
             "stale_etag" => "'tidegate limit get' shows the limit as it is now",

@@ -1,8 +1,8 @@
-//! Columns for people: as wide as they need, two spaces apart, nothing behind the last one.
+//! Text tables: columns as wide as their content, two spaces apart.
 
 use std::ops::RangeInclusive;
 
-/// The rows below their heads, each line with its end. Columns whose head begins with a space are numbers, and end in line.
+/// Formats rows below their headings. Columns whose heading begins with a space are right-aligned.
 pub(crate) fn lines<const N: usize>(heads: [&str; N], rows: &[[String; N]]) -> String {
     let names = heads.map(|head| head.trim_start().to_owned());
     let all = || std::iter::once(&names).chain(rows);
@@ -26,7 +26,7 @@ pub(crate) fn lines<const N: usize>(heads: [&str; N], rows: &[[String; N]]) -> S
     out
 }
 
-/// Text that does nothing to a terminal but stand there.
+/// Text with escaped control characters.
 pub(crate) fn harmless(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -35,13 +35,13 @@ pub(crate) fn harmless(text: &str) -> String {
     out
 }
 
-/// How many columns a text takes, as terminals do it with the scripts of East Asia and with pictures.
+/// The width of a text on a terminal; East Asian characters and emoji take two columns.
 fn width_of(text: &str) -> usize {
     let is_wide = |letter: char| WIDE.iter().any(|wide| wide.contains(&letter));
     text.chars().map(|letter| if is_wide(letter) { 2 } else { 1 }).sum()
 }
 
-/// Letters that are two columns wide, roughly.
+/// Character ranges of width two, roughly.
 const WIDE: [RangeInclusive<char>; 6] = [
     '\u{1100}'..='\u{115f}',
     '\u{2e80}'..='\u{a4cf}',
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_are_as_wide_as_they_need() {
+    fn columns_are_aligned_by_display_width() {
         let row = |cells: [&str; 3]| cells.map(str::to_owned);
         let rows = [row(["海", "5", "x"]), row(["login", "1000", ""])];
         assert_eq!(
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_elses_text_commands_a_terminal() {
+    fn control_characters_are_escaped() {
         assert_eq!(harmless("ada\u{1b}[2J\n海"), "ada\\u{1b}[2J\\n海");
     }
 }

@@ -1,20 +1,20 @@
-//! Where a server is, and what is asked there: URLs as far as they are needed.
+//! URLs of servers.
 
 use std::fmt;
 use std::net::IpAddr;
 
 use ureq::http::Uri;
 
-/// Where a server is: `http://127.0.0.1:7700`, or `https://limits.example.com/tidegate` behind a proxy.
+/// The URL of a path on this server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ServerUrl {
-    /// Without a slash at its end.
+    /// Without a trailing slash.
     text: String,
     host: String,
 }
 
 impl ServerUrl {
-    /// Reads what somebody wrote, or says what is wrong with it and what would be right.
+    /// Parses a URL. The error says what is wrong and what is allowed.
     pub(crate) fn parse(text_given: &str) -> Result<ServerUrl, String> {
         let text = text_given.trim_end_matches('/');
         let schemeless = !text_given.contains("://");
@@ -29,7 +29,7 @@ impl ServerUrl {
         }
         let Some(authority) = uri.authority() else { return refuse("must name a host") };
         if authority.as_str().contains('@') {
-            // Not repeated in the message: it may be a secret.
+            // Not quoted in the message: it may be a secret.
             return Err("must not contain a name or a password; set TIDEGATE_TOKEN to a token".to_owned());
         }
         if uri.host().is_none_or(str::is_empty) {
@@ -46,12 +46,12 @@ impl ServerUrl {
         format!("{}{path}", self.text)
     }
 
-    /// Whether what is said on the way is hidden from others.
+    /// Whether the connection is encrypted.
     pub(crate) fn is_https(&self) -> bool {
         self.text.starts_with("https://")
     }
 
-    /// Whether it is on this machine.
+    /// Whether the server is on this machine.
     pub(crate) fn is_loopback(&self) -> bool {
         let address = self.host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
         self.host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|address| address.is_loopback())
@@ -64,7 +64,7 @@ impl fmt::Display for ServerUrl {
     }
 }
 
-/// Text as one part of a path, or as one value of a query: everything that could mean something is encoded.
+/// Percent-encodes text for a path segment or a query value.
 pub(crate) fn encoded(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {
@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_may_be_anywhere() {
+    fn valid_url_is_parsed() {
         for (text_given, at) in [
             ("http://127.0.0.1:7700", "http://127.0.0.1:7700/v1/limits"),
             ("http://127.0.0.1:7700/", "http://127.0.0.1:7700/v1/limits"),
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_a_server_is_told_what_would_be() {
+    fn invalid_url_is_refused_with_advice() {
         for (text_given, why) in [
             ("localhost:7700", "write http://localhost:7700"),
             ("127.0.0.1", "write http://127.0.0.1"),
@@ -113,13 +113,13 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_in_a_url_is_not_repeated() {
+    fn password_in_url_is_not_quoted() {
         let message = ServerUrl::parse("http://ada:hunter2@host").expect_err("it has a password");
         assert!(message.contains("TIDEGATE_TOKEN") && !message.contains("hunter2"), "{message}");
     }
 
     #[test]
-    fn this_machine_has_several_names() {
+    fn loopback_hosts_are_recognized() {
         for here in ["http://localhost:1", "http://LOCALHOST", "http://127.9.9.9:1", "https://[::1]:1"] {
             assert!(ServerUrl::parse(here).expect(here).is_loopback(), "{here}");
         }
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_a_path_stays_one_part() {
+    fn path_segment_is_percent_encoded() {
         assert_eq!(encoded("shop/sale:1"), "shop%2Fsale%3A1");
         assert_eq!(encoded("海 ?&+%"), "%E6%B5%B7%20%3F%26%2B%25");
         assert_eq!(encoded("a-b.c_d~"), "a-b.c_d~");

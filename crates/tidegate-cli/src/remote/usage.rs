@@ -1,28 +1,28 @@
-//! What a server says it has counted: document 004's `CurrentData`.
+//! The reply of `GET /v1/limits/{id}/usage`.
 
 use serde::Deserialize;
 
-/// What is counted for a limit as a whole, or for one key of it.
+/// Usage of a limit or of one of its keys.
 #[derive(Debug, Deserialize)]
 pub(crate) struct UsageReply {
-    /// Every item of the row.
-    pub(crate) policy_status: Vec<ItemUsage>,
+    /// Usage per item.
+    pub(crate) policy_status: Vec<ItemUsageReply>,
 }
 
-/// What is counted of one item.
+/// Usage of one item.
 #[derive(Debug, Deserialize)]
-pub(crate) struct ItemUsage {
-    /// Its name.
+pub(crate) struct ItemUsageReply {
+    /// Name of the item.
     pub(crate) item: String,
-    /// How much is in use.
+    /// Units in use.
     pub(crate) current_count: u64,
-    /// When that was last updated, where it is kept.
+    /// Time of the last charge, if stored.
     pub(crate) last_time: Option<String>,
 }
 
 impl UsageReply {
-    /// What is counted of the item of this name.
-    pub(crate) fn of(&self, item: &str) -> Option<&ItemUsage> {
+    /// Usage of the item with this name.
+    pub(crate) fn of(&self, item: &str) -> Option<&ItemUsageReply> {
         self.policy_status.iter().find(|status| status.item == item)
     }
 }

@@ -1,4 +1,4 @@
-//! Batches of events: what one read of the input gave, understood.
+//! Batches of parsed events.
 
 use std::fs::File;
 
@@ -7,32 +7,32 @@ use crate::{Failure, instant, unreadable};
 
 use super::event::SimulatedEvent;
 
-/// The events of one read, in their order, and the text they were written in.
+/// The events of one read, and their text.
 #[derive(Debug, Default)]
 pub(super) struct EventBatch {
-    /// The lines of the events, one after the other; events say where in it their parts are.
+    /// The lines of the events; events refer to ranges of it.
     pub(super) text: String,
     pub(super) events: Vec<SimulatedEvent>,
-    /// What comes after them, if it is not another batch.
+    /// Set if this is the last batch.
     pub(super) end: Option<BatchEnd>,
 }
 
-/// Why there are no more batches.
+/// Why a batch is the last.
 #[derive(Debug)]
 pub(super) enum BatchEnd {
-    /// The input has ended.
+    /// End of input.
     Input,
-    /// It makes no sense from here on, or cannot be read.
+    /// Invalid or unreadable input.
     Failed(Failure),
 }
 
-/// Reads and understands the input.
+/// Reads and parses the input.
 #[derive(Debug)]
 pub(super) struct EventReader {
     name: String,
     input: lines::LineReader<File>,
     instants: instant::InstantReader,
-    /// The number of the line before, from 1.
+    /// Number of the previous line, from 1.
     line: u64,
 }
 
@@ -46,7 +46,7 @@ impl EventReader {
         }
     }
 
-    /// Fills a batch with the events that come next.
+    /// Fills a batch with the next events.
     pub(super) fn fill(&mut self, batch: &mut EventBatch) {
         batch.text.clear();
         batch.events.clear();
@@ -73,7 +73,7 @@ fn too_long() -> String {
     format!("is longer than {} MiB; an event is a line", LONGEST_LINE >> 20)
 }
 
-/// Adds the event of a line to a batch; a blank line has none.
+/// Parses a line and adds its event; a blank line has none.
 fn parse(
     line: &[u8],
     number: u64,

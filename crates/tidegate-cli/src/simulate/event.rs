@@ -1,35 +1,35 @@
-//! One event: a line of the input, understood.
+//! One event: a parsed line of the input.
 //!
-//! Everything that can be wrong with a line by itself is found here, with the field and what is allowed; what depends
-//! on the limits is found when the event is decided. Fields that are `null` count as absent.
+//! Errors of a single line are found here, with the field and the allowed values. Errors that depend on the limits
+//! are found when the event is decided. A `null` field counts as absent.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
 use tidegate::model::{Amount, Timestamp};
-use tidegate::text::suggestion;
+use tidegate_config::text::suggestion;
 
 use crate::instant;
 use crate::json::{self, kind};
 
-/// The fields an event may have, in the order of [`WrittenEvent`].
+/// The fields of an event, in the order of [`WrittenEvent`].
 const FIELDS: [&str; 7] = ["at", "op", "limit_id", "limit_key", "count", "as", "lease"];
 
-/// Something that happens in the simulated day.
+/// An event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct SimulatedEvent {
-    /// The number of its line.
+    /// Line number.
     pub(super) line: u64,
-    /// When it says it happens.
+    /// Time of the event.
     pub(super) at: Timestamp,
-    /// Where it says so.
+    /// Range of the written time in the batch.
     pub(super) at_written: Range<usize>,
     pub(super) limit_id: Option<EventText>,
     pub(super) limit_key: Option<EventText>,
     pub(super) op: EventOp,
 }
 
-/// What happens.
+/// The operation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum EventOp {
     Acquire { count: Amount, label: Option<EventText> },
@@ -38,7 +38,7 @@ pub(super) enum EventOp {
     Reset,
 }
 
-/// A text of an event: where it is written, quotes included, and what it means if that is something else.
+/// A text field: its range in the batch with quotes, and its decoded value if it has escapes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct EventText {
     pub(super) written: Range<usize>,
@@ -46,14 +46,14 @@ pub(super) struct EventText {
 }
 
 impl EventText {
-    /// What it means. `batch` is the text it was read from.
+    /// The decoded text. `batch` is the text that the event was parsed from.
     pub(super) fn meant<'a>(&'a self, batch: &'a str) -> &'a str {
         self.decoded.as_deref().unwrap_or_else(|| &batch[self.written.start + 1..self.written.end - 1])
     }
 }
 
 impl SimulatedEvent {
-    /// Reads a line that will stand at `start` of its batch's text.
+    /// Parses a line that will start at `start` of the batch's text.
     pub(super) fn read(
         line: &str,
         start: usize,
@@ -86,7 +86,7 @@ impl SimulatedEvent {
         let event = SimulatedEvent {
             line: number,
             at: instants.read(at).map_err(|why| format!("at: {why}"))?,
-            at_written: written.place(at),
+            at_written: written.range(at),
             limit_id: text("limit_id", limit_id)?,
             limit_key: text("limit_key", limit_key)?,
             op,
@@ -98,7 +98,7 @@ impl SimulatedEvent {
     }
 }
 
-/// An event as it is written: the JSON of every field, in the order of [`FIELDS`].
+/// The raw JSON of every field, in the order of [`FIELDS`].
 struct WrittenEvent<'a> {
     line: &'a str,
     start: usize,
@@ -108,10 +108,10 @@ struct WrittenEvent<'a> {
 impl<'a> WrittenEvent<'a> {
     fn read(line: &'a str, start: usize) -> Result<WrittenEvent<'a>, String> {
         let mut written = WrittenEvent { line, start, values: [None; FIELDS.len()] };
-        let mut seen = [false; FIELDS.len()];
+        let mut is_set = [false; FIELDS.len()];
         let mut wrong = None;
         let is_object = json::fields(line, |name, value| match field(name) {
-            Some(field) if !std::mem::replace(&mut seen[field], true) => {
+            Some(field) if !std::mem::replace(&mut is_set[field], true) => {
                 written.values[field] = (value != "null").then_some(value);
             }
             Some(_) => wrong = wrong.take().or(Some(format!("{name}: is written twice"))),
@@ -124,8 +124,8 @@ impl<'a> WrittenEvent<'a> {
         Err(format!("must be an object with the fields {fields}, found {found}"))
     }
 
-    /// Where a value stands in the batch.
-    fn place(&self, value: &str) -> Range<usize> {
+    /// The range of a value in the batch.
+    fn range(&self, value: &str) -> Range<usize> {
         let start = self.start + (value.as_ptr().addr() - self.line.as_ptr().addr());
         start..start + value.len()
     }
@@ -139,11 +139,11 @@ impl<'a> WrittenEvent<'a> {
             Cow::Borrowed(_) => None,
             Cow::Owned(meant) => Some(meant.into_boxed_str()),
         };
-        Ok(EventText { written: self.place(value), decoded })
+        Ok(EventText { written: self.range(value), decoded })
     }
 }
 
-/// Where a field stands in [`FIELDS`].
+/// The index of a field in [`FIELDS`].
 fn field(name: &str) -> Option<usize> {
     Some(match name {
         "at" => 0,
@@ -169,7 +169,7 @@ fn read_op(value: Option<&str>) -> Result<&'static str, String> {
     let meant = json::text(value);
     known.into_iter().find(|op| meant.as_deref() == Some(op)).ok_or_else(|| {
         let meant = suggestion(meant.as_deref().unwrap_or_default(), known);
-        format!("op: must be one of {}, found {}{meant}", known.join(", "), shown(value))
+        format!("op: must be one of {}, found {}{meant}", known.join(", "), quoted(value))
     })
 }
 
@@ -180,13 +180,13 @@ fn read_count(value: Option<&str>) -> Result<Amount, String> {
         format!(
             "count: must be a whole number from 0 to {}, without fraction or exponent, found {}",
             Amount::MAX,
-            shown(value)
+            quoted(value)
         )
     })
 }
 
-/// A value in a message: a number or a word as it is, anything longer by its kind.
-fn shown(value: &str) -> &str {
+/// A value for messages: short ones as written, others by kind.
+fn quoted(value: &str) -> &str {
     let short = value.len() <= 24 && value.bytes().all(|b| b.is_ascii_graphic());
     if short { value } else { kind(value) }
 }

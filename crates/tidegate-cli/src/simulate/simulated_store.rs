@@ -1,4 +1,4 @@
-//! The simulated day: a store whose clock the events turn.
+//! The simulated store: an in-memory store whose clock is set by the events.
 
 use std::sync::Arc;
 
@@ -15,26 +15,26 @@ use crate::{Failure, decision};
 use super::event::{EventOp, EventText, SimulatedEvent};
 use super::summary::SimulationSummary;
 
-/// How many names of leases are kept before those that have lapsed are looked for.
+/// Number of labels before expired ones are first removed.
 const FIRST_CLEANUP: usize = 1024;
 
-/// A store, its clock, and what the events have named.
+/// The store, its clock, and the leases that events have labeled.
 #[derive(Debug)]
 pub(super) struct SimulatedStore {
     store: MapStore,
     clock: Arc<ManualClock>,
     latest: Timestamp,
     answers: Replies,
-    writer: decision::DecisionWriter,
+    writer: decision::DecisionJsonWriter,
     labels: LeaseLabels,
     summary: SimulationSummary,
 }
 
 impl SimulatedStore {
-    /// A day that begins with these limits and nothing counted.
+    /// A store with these limits and no counts.
     pub(super) fn new(limits: Vec<LimitSpec>) -> Result<SimulatedStore, Failure> {
         let clock = Arc::new(ManualClock::at(Timestamp::EPOCH));
-        // A fixed secret: the same day gives the same leases.
+        // A fixed secret gives equal lease ids in every run.
         let store = MapStore::new(Arc::clone(&clock), 0);
         let summary = SimulationSummary::of(&limits);
         for limit in limits {
@@ -44,12 +44,12 @@ impl SimulatedStore {
         }
         let answers = Replies::new(Detail::Readings);
         let (latest, writer, labels) =
-            (Timestamp::EPOCH, decision::DecisionWriter::default(), LeaseLabels::default());
+            (Timestamp::EPOCH, decision::DecisionJsonWriter::default(), LeaseLabels::default());
         Ok(SimulatedStore { store, clock, latest, answers, writer, labels, summary })
     }
 
-    /// Lets events happen, in their order, and appends their lines. At the first that cannot be meant it stops and says
-    /// which it was and why; nothing is appended for that one.
+    /// Applies events in order and appends their output. Stops at the first invalid event; nothing is appended for
+    /// it.
     pub(super) fn pass(
         &mut self,
         events: &[SimulatedEvent],
@@ -65,7 +65,7 @@ impl SimulatedStore {
         Ok(())
     }
 
-    /// Lets an event happen and appends its line, or says why it cannot be meant; then nothing is appended.
+    /// Applies an event and appends its output line, or explains why it is invalid.
     fn take(&mut self, event: &SimulatedEvent, text: &str, out: &mut Vec<u8>) -> Result<(), String> {
         if event.at > self.latest {
             self.latest = event.at;
@@ -79,7 +79,7 @@ impl SimulatedStore {
         }
     }
 
-    /// Appends the line that sums the day up.
+    /// Appends the summary line.
     pub(super) fn write_summary(&self, out: &mut Vec<u8>) {
         self.summary.write(out);
     }
@@ -122,7 +122,7 @@ impl SimulatedStore {
         self.submit(&Order::peek(&[ask(event, count, text)]), event, text, out, |_, _| {})
     }
 
-    /// Has an order decided, appends the decision, and does with it what else there is to do.
+    /// Submits an order, appends the decision, and passes it to `follow`.
     fn submit(
         &mut self,
         order: &Order<'_>,
@@ -142,7 +142,7 @@ impl SimulatedStore {
                 Ok(())
             }
             Some(Err(rejection)) => Err(self.explain(rejection)),
-            None => Err("the store gave no answer; this is a defect, please report it".to_owned()),
+            None => Err("the store returned no reply; this is a defect, please report it".to_owned()),
         };
         self.answers = answers;
         decided
@@ -182,7 +182,7 @@ impl SimulatedStore {
         self.summary.has_leases(id).map(|_| ()).ok_or_else(unknown)
     }
 
-    /// A rejection with the field it is about and what would be right.
+    /// Explains an error with its field and advice.
     fn explain(&self, rejection: &OrderError) -> String {
         match rejection {
             OrderError::UnknownLimit { limit_id } => {
@@ -192,7 +192,7 @@ impl SimulatedStore {
         }
     }
 
-    /// What the event said, as it said it, up to the comma before the answer.
+    /// Appends the echoed fields of an event, up to the comma before the result.
     fn write_head(&mut self, event: &SimulatedEvent, text: &str, out: &mut Vec<u8>) {
         let written = |value: &Option<EventText>| match value {
             Some(value) => text[value.written.clone()].as_bytes(),
@@ -221,14 +221,14 @@ fn ask<'a>(event: &'a SimulatedEvent, count: Amount, text: &'a str) -> Ask<'a> {
     }
 }
 
-/// Leases by the names that events gave them.
+/// Leases by label.
 #[derive(Debug, Default)]
 struct LeaseLabels {
     leases: HashMap<Box<str>, LabeledLease>,
     cleanup_at: usize,
 }
 
-/// A lease that has a name.
+/// A labeled lease.
 #[derive(Debug)]
 struct LabeledLease {
     lease: LeaseId,
@@ -237,8 +237,7 @@ struct LabeledLease {
 }
 
 impl LeaseLabels {
-    /// Gives a name to a lease, and takes it from the one that had it. A grant may hold nothing, of a limit that is
-    /// off, or of a count of 0; then there is nothing to name.
+    /// Labels a lease, replacing an earlier one. A grant without a lease sets no label.
     fn set(&mut self, label: &str, lease: Option<LabeledLease>, now: Timestamp) {
         let Some(lease) = lease else { return };
         if self.leases.len() >= self.cleanup_at {

@@ -1,18 +1,18 @@
-//! The day in one line: for every limit what was allowed, what was refused, and by which item.
+//! The summary of a simulation: allowed and refused per limit, refusals per item.
 
 use hashbrown::HashMap;
 use tidegate::model::{LimitSpec, Mode, Policy};
 use tidegate::reply::{OrderReply, Outcome};
-use tidegate::text::suggestion;
+use tidegate_config::text::suggestion;
 
 use crate::decision::number;
 
-/// Counts per limit, in the order of the file.
+/// Counts per limit, in file order.
 #[derive(Debug)]
 pub(super) struct SimulationSummary {
     limits: Vec<LimitSummary>,
     by_id: HashMap<String, usize>,
-    /// Which limit was counted last.
+    /// The limit that was counted last.
     latest: usize,
 }
 
@@ -22,7 +22,7 @@ struct LimitSummary {
     leases: bool,
     allowed: u64,
     refused: u64,
-    /// For a limit that only watches: how often it would have refused.
+    /// For a limit in shadow mode: how often it would have refused.
     shadow_refused: Option<u64>,
     items: Vec<(String, u64)>,
 }
@@ -33,12 +33,12 @@ impl SimulationSummary {
         SimulationSummary { limits: limits.iter().map(LimitSummary::of).collect(), by_id, latest: 0 }
     }
 
-    /// Whether the grants of a limit come with leases; `None` if there is no such limit.
+    /// Whether grants of a limit have leases; `None` for an unknown limit.
     pub(super) fn has_leases(&self, id: &str) -> Option<bool> {
         self.by_id.get(id).map(|&index| self.limits[index].leases)
     }
 
-    /// The limits there are, for somebody who named another.
+    /// Advice for an unknown limit: the known ones.
     pub(super) fn known(&self, named: &str) -> String {
         const SHOWN: usize = 8;
         let ids: Vec<_> = self.limits.iter().take(SHOWN).map(|limit| &*limit.id).collect();
@@ -50,9 +50,9 @@ impl SimulationSummary {
         }
     }
 
-    /// Counts the answer to an acquire.
+    /// Counts the decision of an acquire.
     pub(super) fn count(&mut self, id: &str, answer: &OrderReply) {
-        // Events of one limit come in rows; most need no second look at the index.
+        // Consecutive events often have the same limit, which saves the lookup.
         if self.limits.get(self.latest).is_none_or(|tally| tally.id != id) {
             let Some(&index) = self.by_id.get(id) else { return };
             self.latest = index;

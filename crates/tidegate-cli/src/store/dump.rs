@@ -1,4 +1,4 @@
-//! `tidegate store dump`: what stands in a log, record by record.
+//! `tidegate store dump`: the records of a store, one per line.
 
 use std::io::{self, BufWriter, StdoutLock, Write};
 
@@ -14,7 +14,7 @@ use crate::args::DumpArgs;
 use crate::bench::number::counted;
 use crate::{Failure, print_message, unwritable};
 
-/// Shows every record.
+/// Prints every record.
 pub(super) fn run(args: &DumpArgs) -> Result<(), Failure> {
     let files = open(&args.folder)?;
     let out = BufWriter::new(io::stdout().lock());
@@ -24,21 +24,21 @@ pub(super) fn run(args: &DumpArgs) -> Result<(), Failure> {
     dump.end()
 }
 
-/// What there is to see, on its way out.
+/// The output of a dump.
 struct RecordDump {
     out: BufWriter<StdoutLock<'static>>,
-    /// Whether whoever reads it still does.
+    /// The first write error, after which nothing is written.
     written: io::Result<()>,
     is_json: bool,
     names: LimitNames,
     problems: u64,
 }
 
-/// Where a record stands.
+/// The position of a record.
 #[derive(Debug, Clone, Copy, Serialize)]
 struct RecordPosition<'a> {
     file: &'a str,
-    /// Where its chunk or block begins.
+    /// Start of its chunk or block.
     offset: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     block: Option<u64>,
@@ -47,7 +47,7 @@ struct RecordPosition<'a> {
 #[derive(Debug, Serialize)]
 struct DumpLine<'a> {
     #[serde(flatten)]
-    place: RecordPosition<'a>,
+    position: RecordPosition<'a>,
     #[serde(skip_serializing_if = "Option::is_none")]
     time: Option<&'a str>,
     #[serde(flatten)]
@@ -58,58 +58,58 @@ impl RecordDump {
     fn found(&mut self, found: &InspectedItem<'_>) {
         match *found {
             InspectedItem::Chunk { file, offset, payload } => {
-                let place = RecordPosition { file, offset, block: None };
+                let position = RecordPosition { file, offset, block: None };
                 self.head(&format!("{file} at byte {offset}"));
-                self.records(place, None, payload);
+                self.records(position, None, payload);
             }
             InspectedItem::Block { file, offset, kind, number, time, payload } => {
-                let (place, time) = (
+                let (position, time) = (
                     RecordPosition { file, offset, block: Some(number) },
                     instant(Timestamp::from_ticks(time)),
                 );
                 self.head(&format!("{file} at byte {offset}: block {number}, {time}"));
                 let record_json = match kind {
                     BlockKind::Records if payload.is_empty() => RecordJson::Time,
-                    BlockKind::Records => return self.records(place, Some(&time), payload),
+                    BlockKind::Records => return self.records(position, Some(&time), payload),
                     BlockKind::Start => RecordJson::Opened,
                     BlockKind::Seal => RecordJson::Sealed,
                     BlockKind::Stop => RecordJson::Stopped,
                 };
-                self.line(place, Some(&time), record_json);
+                self.line(position, Some(&time), record_json);
             }
             InspectedItem::Problem(problem) => self.problem(&problem.to_string()),
         }
     }
 
-    fn records(&mut self, place: RecordPosition<'_>, time: Option<&str>, payload: &[u8]) {
+    fn records(&mut self, position: RecordPosition<'_>, time: Option<&str>, payload: &[u8]) {
         let mut records = RecordReader::new(payload);
         loop {
             let record = match records.next(&|id| self.names.limit(id)) {
                 Ok(Some(record)) => record,
                 Ok(None) => return,
                 Err(illegible) => {
-                    let RecordPosition { file, offset, .. } = place;
-                    return self.problem(&format!("{file} at byte {offset}: no record: {illegible}"));
+                    let RecordPosition { file, offset, .. } = position;
+                    return self.problem(&format!("{file} at byte {offset}: invalid record: {illegible}"));
                 }
             };
             if let LogRecord::Put { text, .. } = &record {
                 self.names.put(text);
             }
             let record_json = RecordJson::of(record, &self.names);
-            self.line(place, time, record_json);
+            self.line(position, time, record_json);
         }
     }
 
-    /// What comes next, for people.
+    /// Prints a heading in text mode.
     fn head(&mut self, text: &str) {
         if !self.is_json {
             self.write(&format!("# {text}\n"));
         }
     }
 
-    fn line(&mut self, place: RecordPosition<'_>, time: Option<&str>, record_json: RecordJson) {
+    fn line(&mut self, position: RecordPosition<'_>, time: Option<&str>, record_json: RecordJson) {
         let line = if self.is_json {
-            as_line(&DumpLine { place, time, record_json })
+            as_line(&DumpLine { position, time, record_json })
         } else {
             let mut line = record_json.line();
             line.push('\n');
@@ -131,7 +131,7 @@ impl RecordDump {
 
     fn end(mut self) -> Result<(), Failure> {
         match self.written.and_then(|()| self.out.flush()) {
-            // Somebody has seen enough.
+            // The reader has closed the pipe.
             Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Ok(()),
             Err(error) => return Err(unwritable(&error)),
             Ok(()) => {}
@@ -139,8 +139,8 @@ impl RecordDump {
         match self.problems {
             0 => Ok(()),
             problems => Err(Failure::Failed(format!(
-                "{} wrong with the store; `tidegate store verify` says what to do",
-                counted(problems, "thing is", "things are")
+                "{} in the store; `tidegate store verify` shows what to do",
+                counted(problems, "problem", "problems")
             ))),
         }
     }

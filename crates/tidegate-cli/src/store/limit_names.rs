@@ -1,4 +1,4 @@
-//! Which limits have been read so far: records name them by number, and people by id.
+//! Limit ids and item names by generation: records refer to limits by number.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use tidegate::model::Tick;
 use tidegate::store::memory::restoring::StoredLimit;
 use tidegate_core::Limit;
 
-/// The limits whose texts were read.
+/// Names of the limits read so far.
 #[derive(Debug, Default)]
 pub(super) struct LimitNames {
     by_generation: HashMap<u64, LimitGeneration>,
@@ -17,12 +17,12 @@ pub(super) struct LimitNames {
 #[derive(Debug)]
 struct LimitGeneration {
     id: String,
-    /// The names of the items of each version.
+    /// Item names of each version.
     items: HashMap<u32, Vec<String>>,
 }
 
 impl LimitNames {
-    /// A text was read.
+    /// Adds the definition of a limit.
     pub(super) fn put(&mut self, text: &StoredLimit) {
         let id = text.spec.id.clone();
         let names = text.spec.items.iter().map(tidegate::model::ItemSpec::effective_name).collect();
@@ -37,19 +37,19 @@ impl LimitNames {
         }
     }
 
-    /// The id of a limit, if its text was read.
+    /// The id of a limit, if its definition was read.
     pub(super) fn id(&self, generation: u64) -> Option<String> {
         self.by_generation.get(&generation).map(|incarnation| incarnation.id.clone())
     }
 
-    /// What an item is called, its index if nobody knows.
+    /// The name of an item, or its index if unknown.
     pub(super) fn item(&self, generation: u64, version: u32, index: usize) -> String {
         let incarnation = self.by_generation.get(&generation);
         let name = incarnation.and_then(|incarnation| incarnation.items.get(&version)?.get(index).cloned());
         name.unwrap_or_else(|| index.to_string())
     }
 
-    /// The latest text of the limit of this id.
+    /// The latest definition of a limit.
     pub(super) fn limit(&self, id: &str) -> Option<Arc<Limit>> {
         self.by_id.get(id).map(Arc::clone)
     }

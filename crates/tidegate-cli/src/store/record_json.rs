@@ -1,4 +1,4 @@
-//! Records as they are told: the same for programs, as an object, and for people, as a line.
+//! Records of a store as JSON objects and as text lines.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -14,12 +14,12 @@ use super::limit_names::LimitNames;
 use super::{digits, instant};
 use crate::remote::table::harmless;
 
-/// How many digits of a lease's id say which it is; the others are its holder's secret.
+/// Digits of a lease id that are shown; the rest is the holder's secret.
 const PUBLIC_LEASE_DIGITS: usize = 16;
-/// How many digits of a key's fingerprint are enough for people.
+/// Digits of a key fingerprint in text.
 const SHOWN_FINGERPRINT_DIGITS: usize = 8;
 
-/// A record.
+/// A record in JSON.
 #[derive(Debug, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub(super) enum RecordJson {
@@ -104,14 +104,14 @@ pub(super) enum RecordJson {
     },
 }
 
-/// A limit: its id if its text was read, and which of all limits that there ever were.
+/// A limit by id, if its definition was read, and by generation.
 #[derive(Debug, Serialize)]
 pub(super) struct LimitRefJson {
     limit_id: Option<String>,
     generation: u64,
 }
 
-/// How much is used of an item.
+/// Usage of an item.
 #[derive(Debug, Serialize)]
 pub(super) struct ItemJson {
     item: String,
@@ -126,7 +126,7 @@ enum TraceJson {
     Arrival { full_at: String },
 }
 
-/// What a lease holds of a row.
+/// Units of a row that a lease holds.
 #[derive(Debug, Serialize)]
 pub(super) struct HoldingJson {
     limit_id: String,
@@ -147,7 +147,7 @@ pub(super) struct FenceJson {
     fence: u64,
 }
 
-/// What was asked with a request id.
+/// An ask with a request id.
 #[derive(Debug, Serialize)]
 pub(super) struct AskJson {
     limit_id: String,
@@ -156,7 +156,7 @@ pub(super) struct AskJson {
 }
 
 impl RecordJson {
-    /// What a record says, knowing the limits that were read before.
+    /// Converts a record, with the limit names read so far.
     pub(super) fn of(record: LogRecord<'_>, names: &LimitNames) -> RecordJson {
         match record {
             LogRecord::Counters(Counters { generations, highest_fence, granted_leases, deeds }) => {
@@ -244,7 +244,7 @@ impl RecordJson {
         }
     }
 
-    /// For people, without the end of the line.
+    /// The record as a text line.
     pub(super) fn line(&self) -> String {
         match self {
             RecordJson::Opened => "opened".to_owned(),
@@ -376,7 +376,7 @@ fn shortened(fingerprint: &str) -> &str {
     fingerprint.get(..SHOWN_FINGERPRINT_DIGITS).unwrap_or(fingerprint)
 }
 
-/// Of a lease's id what is no secret.
+/// The public part of a lease id.
 fn public_lease_id(id: LeaseId) -> String {
     let mut id = id.to_string();
     id.truncate(PUBLIC_LEASE_DIGITS);

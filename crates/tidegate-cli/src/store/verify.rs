@@ -1,6 +1,6 @@
-//! `tidegate store verify`: whether a server could start from a directory, and what is wrong if not.
+//! `tidegate store verify`: whether a server could start from a directory, and what is damaged otherwise.
 //!
-//! Everything is read as a start would read it, and told to a store in memory that nobody asks: what a start would refuse is found here.
+//! Everything is read as in a start and restored into memory. So everything that a start would refuse is found here.
 
 use std::path::Path;
 
@@ -20,15 +20,15 @@ use crate::args::VerifyArgs;
 use crate::bench::number::{counted, grouped};
 use crate::{Failure, print_result};
 
-/// How often a store that changes while it is looked at is looked at.
+/// Maximum number of attempts on a store that changes during the check.
 const MAX_ATTEMPTS: usize = 4;
-/// A store that is only rehearsed has room for everything: how much a server gives it is not known here.
+/// Unbounded memory: the memory limit of the server is not known here.
 const DRY_RUN_CAPACITY: usize = usize::MAX / 4;
 
-const WHAT_TO_DO: &str = "A server does not start from this directory. Restore it from a backup (`tidegate store backup` makes one); \
-                          nothing can be left out of it without selling something twice.";
+const WHAT_TO_DO: &str = "A server cannot start from this directory. Restore it from a backup made with `tidegate store backup`; \
+                          leaving out damaged records could grant units twice.";
 
-/// Looks at everything, and says what is wrong with it.
+/// Verifies a store and prints the result.
 pub(super) fn run(args: &VerifyArgs) -> Result<(), Failure> {
     let files = open(&args.folder)?;
     let verification = verify(&files).map_err(|error| refused(&args.folder, error))?;
@@ -40,13 +40,14 @@ pub(super) fn run(args: &VerifyArgs) -> Result<(), Failure> {
     match verification.report.problem_count {
         0 => Ok(()),
         count => {
-            let wrong = counted(count, "thing is", "things are");
-            Err(Failure::Failed(format!("{wrong} wrong with the store")))
+            let wrong = counted(count, "problem", "problems");
+            Err(Failure::Failed(format!("{wrong} in the store")))
         }
     }
 }
 
-/// Looks until nothing is wrong, or the same is wrong twice: what is being written may look wrong for a moment.
+/// Repeats the check until there is no error or the same errors appear twice: blocks being written may look damaged
+/// for a moment.
 fn verify(files: &RealDirectory) -> std::io::Result<Verification> {
     let mut verification = verify_once(files)?;
     for _ in 1..MAX_ATTEMPTS {
@@ -76,7 +77,7 @@ fn verify_once(files: &RealDirectory) -> std::io::Result<Verification> {
     })
 }
 
-/// What was found.
+/// The result of a check.
 #[derive(Debug, PartialEq, Eq)]
 struct Verification {
     report: InspectionReport,
@@ -85,12 +86,12 @@ struct Verification {
     log_records: u64,
 }
 
-/// A start that does not take place.
+/// A start that is only simulated.
 struct DryRun {
     restoring: Restore,
     snapshot_records: u64,
     log_records: u64,
-    /// Whether everything so far was as it should be. What comes after a gap need not make sense.
+    /// Whether no error was found so far. Records after a gap are not applied.
     is_whole: bool,
     problems: Vec<LogProblem>,
 }
@@ -126,14 +127,14 @@ impl DryRun {
         };
         if let Err(why) = read {
             self.is_whole = false;
-            let what = format!("records that make no sense: {why}");
+            let what = format!("invalid records: {why}");
             if self.problems.len() < MAX_PROBLEMS {
                 self.problems.push(LogProblem { file: file.to_owned(), offset, what });
             }
         }
     }
 
-    /// Reads records; how many, and whether all of them made sense.
+    /// Parses records. Returns their number and the first error.
     fn read(&mut self, payload: &[u8]) -> (u64, Result<(), String>) {
         let mut records = RecordReader::new(payload);
         let mut count = 0;
@@ -160,14 +161,14 @@ impl DryRun {
 }
 
 impl Verification {
-    /// For people.
+    /// The result as text.
     fn text(&self, folder: &Path) -> String {
         let Verification { report, limits, snapshot_records, log_records } = self;
         let records = |count| counted(count, "record", "records");
         let bytes = |count| counted(count, "byte", "bytes");
         let mut lines = vec![match report.store_id {
             Some(id) => format!("{}: store {}", path_text(folder), digits(&id)),
-            None => format!("{}: which store it is cannot be read", path_text(folder)),
+            None => format!("{}: the store id is unreadable", path_text(folder)),
         }];
         lines.push(match report.snapshot {
             Some(segment) => format!(
@@ -190,26 +191,26 @@ impl Verification {
             lines.push(format!("written   from {} to {}", at(first), at(last)));
         }
         let left = match report.previous_run {
-            _ if report.store_id.is_none() => "cannot be told",
+            _ if report.store_id.is_none() => "unknown",
             PreviousRun::Created => "new, and never written to",
             PreviousRun::Stopped => "stopped cleanly",
             PreviousRun::Crashed if report.is_sound() => {
-                "a server runs on it, or it was not stopped cleanly: the next start recovers"
+                "a server is running, or it was not stopped cleanly: the next start recovers"
             }
-            PreviousRun::Crashed => "a server runs on it, or it was not stopped cleanly",
+            PreviousRun::Crashed => "a server is running, or it was not stopped cleanly",
         };
         lines.push(format!("left      {left}"));
         lines.push(match &report.tail {
             LogTail::Whole => "tail      whole".to_owned(),
             LogTail::Torn { file, offset, bytes: torn } => format!(
-                "tail      {} of {file} from byte {offset} on are not a whole block: nobody was told of it, and a start cuts it off",
+                "tail      {} of {file} from byte {offset} on are an incomplete block: it was never acknowledged, and a start cuts it off",
                 bytes(*torn)
             ),
         });
         if report.is_sound() {
-            lines.push("Nothing is wrong with it.".to_owned());
+            lines.push("No problems found.".to_owned());
         } else {
-            lines.extend(report.problems.iter().map(|problem| format!("WRONG     {problem}")));
+            lines.extend(report.problems.iter().map(|problem| format!("DAMAGED   {problem}")));
             let untold = report.problem_count.saturating_sub(report.problems.len() as u64);
             if untold > 0 {
                 lines.push(format!("          and {} more", grouped(untold)));

@@ -1,41 +1,41 @@
-//! `tidegate bench` against servers that really run, for moments: what it says is right, not how fast it is.
+//! `tidegate bench` against real servers. The tests check the report, not the speed.
 
 mod crash;
-mod strangers;
+mod faulty_servers;
 
 use std::io::Read;
 use std::process::Command;
 
 use serde_json::Value;
 
-use crate::remote::Serving;
+use crate::remote::TestServer;
 use crate::{Files, feed, run, tidegate};
 
-fn json(text: &str) -> Value {
+fn parse_json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// What a bench of a moment says for programs.
-fn told(serving: &Serving, args: &[&str]) -> Value {
+/// Runs a short bench and returns its JSON report.
+fn bench_json(serving: &TestServer, args: &[&str]) -> Value {
     let run = serving.run(&[&["bench", "--duration", "50ms", "--json", "-"], args].concat());
     assert_eq!(run.code, Some(0), "{}", run.err);
-    json(&run.out)
+    parse_json(&run.out)
 }
 
-fn has_no_limits(serving: &Serving) -> bool {
+fn has_no_limits(serving: &TestServer) -> bool {
     serving.run(&["limit", "list", "--json"]).done() == "{\"limits\":[]}\n"
 }
 
 #[test]
-fn both_doors_are_measured_and_nothing_is_left_behind() {
-    let serving = Serving::start();
+fn http_and_resp_are_measured_and_limits_are_deleted() {
+    let serving = TestServer::start();
     let resp = ["--server", serving.resp(), "--http", serving.url()];
     for (door, args) in
         [("http", &[][..]), ("resp", &resp), ("resp", &[&resp[..], &["--pipeline", "16"]].concat())]
     {
-        let told = told(&serving, &[&["--concurrency", "1,3"], args].concat());
-        assert_eq!(told["door"], door);
-        let levels = told["levels"].as_array().expect("levels");
+        let message = bench_json(&serving, &[&["--concurrency", "1,3"], args].concat());
+        assert_eq!(message["door"], door);
+        let levels = message["levels"].as_array().expect("levels");
         assert_eq!(levels.len(), 2);
         for (level, concurrency) in levels.iter().zip([1, 3]) {
             assert_eq!(
@@ -49,21 +49,21 @@ fn both_doors_are_measured_and_nothing_is_left_behind() {
             assert!(latency("p50") <= latency("p99") && latency("p99") <= latency("p999"), "{level}");
             assert!(latency("p999") <= latency("max") && latency("max") > 0, "{level}");
         }
-        assert_eq!(told["verdict"]["clean"], true, "{told}");
+        assert_eq!(message["verdict"]["clean"], true, "{message}");
     }
     assert!(has_no_limits(&serving));
 }
 
 #[test]
-fn a_limit_is_sold_to_the_last_unit_and_no_further() {
-    let serving = Serving::start();
-    // As often as it takes to have asked more than there is of each key.
+fn limit_is_granted_to_the_last_unit() {
+    let serving = TestServer::start();
+    // Enough requests to exceed the capacity of each key.
     let sold = |args: &[&str]| {
         loop {
-            let told = told(&serving, &[&["--concurrency", "4", "--keys", "5"], args].concat());
-            let level = &told["levels"][0];
+            let message = bench_json(&serving, &[&["--concurrency", "4", "--keys", "5"], args].concat());
+            let level = &message["levels"][0];
             if level["refused"].as_u64() > Some(100) {
-                // Of each connection at most one answer was late, and there are twenty times 50 ms in a second.
+                // Each connection has at most one late reply, and there are twenty times 50 ms in a second.
                 let number = |name: &str| level[name].as_u64().expect("a number");
                 let decided = number("allowed") + number("refused");
                 let rate = number("decisions_per_second");
@@ -79,8 +79,8 @@ fn a_limit_is_sold_to_the_last_unit_and_no_further() {
 }
 
 #[test]
-fn the_table_and_the_verdict_are_for_people() {
-    let serving = Serving::start();
+fn text_report_has_table_and_verdict() {
+    let serving = TestServer::start();
     let files = Files::new();
     let svg = files.path("load.svg").display().to_string();
     let kept = files.path("load.json").display().to_string();
@@ -90,23 +90,23 @@ fn the_table_and_the_verdict_are_for_people() {
     assert!(lines[0].starts_with("CONCURRENCY  DECISIONS/S") && lines[0].ends_with("P99.9"), "{out}");
     assert!(lines[1].trim_start().starts_with("2 ") && lines[1].contains("  100.00 %  "), "{out}");
     assert!(
-        lines[3].starts_with("0 failures in ") && lines[3].ends_with("; nothing sold above its limit."),
+        lines[3].starts_with("0 failures in ") && lines[3].ends_with("; no grants above the limit."),
         "{out}"
     );
-    assert_eq!((lines[4], lines.len()), ("The server has counted what it granted.", 5));
+    assert_eq!((lines[4], lines.len()), ("The server's counts match the grants.", 5));
     assert!(!out.contains('\u{1b}'), "no colour and no bar into a pipe");
     let picture = std::fs::read_to_string(&svg).expect("a picture");
     assert!(picture.contains(&format!("Load on {}", serving.url())), "{picture}");
-    let kept = json(&std::fs::read_to_string(&kept).expect("a file"));
+    let kept = parse_json(&std::fs::read_to_string(&kept).expect("a file"));
     assert_eq!(kept["levels"][0]["concurrency"], 2);
 }
 
 #[test]
-fn what_makes_no_sense_is_bad_input() {
+fn invalid_arguments_are_bad_input() {
     let file = "/nowhere/at/all.json";
     for (args, why) in [
         (&["--server", "ftp://localhost"][..], "must begin with http:// or redis://"),
-        (&["--server", "grpc://localhost"], "not spoken yet"),
+        (&["--server", "grpc://localhost"], "not supported yet"),
         (&["--server", "https://localhost"], "would measure the encryption"),
         (&["--concurrency", "0"], "from 1 to 10000"),
         (&["--concurrency", "1,100000"], "from 1 to 10000"),
@@ -120,10 +120,10 @@ fn what_makes_no_sense_is_bad_input() {
         (&["--crash", "--laws", "gravity"], "gravity"),
         (&["--crash", "--store-dir", env!("CARGO_MANIFEST_DIR")], "is not empty"),
     ] {
-        let told = run(&[&["bench"], args].concat(), "").failed(2);
-        assert!(told.contains(why), "{args:?}: {told}");
+        let message = run(&[&["bench"], args].concat(), "").failed(2);
+        assert!(message.contains(why), "{args:?}: {message}");
     }
-    let serving = Serving::start();
+    let serving = TestServer::start();
     let run = serving.run(&["bench", "--duration", "10ms", "--concurrency", "1", "--json", file]);
     assert_eq!(run.code, Some(2), "{}", run.err);
     assert!(run.err.contains("cannot write /nowhere/at/all.json"), "{}", run.err);
@@ -132,63 +132,65 @@ fn what_makes_no_sense_is_bad_input() {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_exit_code_4() {
+fn unreachable_server_is_exit_code_4() {
     let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = free.local_addr().expect("an address");
     drop(free);
-    let told = run(&["bench", "--server", &format!("http://{address}")], "").failed(4);
-    assert!(told.starts_with(&format!("cannot reach http://{address}: ")), "{told}");
-    assert!(told.contains("give --server URL"), "{told}");
-    // Nobody is at the usual port of this address.
-    let told = run(&["bench", "--server", "redis://127.9.8.7:7701"], "").failed(4);
-    assert!(told.contains("give --http URL") && !told.contains("--server"), "{told}");
-    let serving = Serving::start();
+    let message = run(&["bench", "--server", &format!("http://{address}")], "").failed(4);
+    assert!(message.starts_with(&format!("cannot reach http://{address}: ")), "{message}");
+    assert!(message.contains("give --server URL"), "{message}");
+    // No server listens on the default port of this address.
+    let message = run(&["bench", "--server", "redis://127.9.8.7:7701"], "").failed(4);
+    assert!(message.contains("give --http URL") && !message.contains("--server"), "{message}");
+    let serving = TestServer::start();
     let resp = format!("redis://{address}");
-    let told = serving.run(&["bench", "--server", &resp, "--http", serving.url()]).failed(4);
-    assert!(told.starts_with(&format!("cannot reach {resp}: ")), "{told}");
+    let message = serving.run(&["bench", "--server", &resp, "--http", serving.url()]).failed(4);
+    assert!(message.starts_with(&format!("cannot reach {resp}: ")), "{message}");
     assert!(has_no_limits(&serving));
 }
 
 #[test]
-fn a_token_is_shown_at_both_doors() {
+fn token_is_sent_over_http_and_resp() {
     let files = Files::new();
-    let made = json(&run(&["token", "new", "--role", "admin", "--prefix", "load/", "--json"], "").done());
+    let made =
+        parse_json(&run(&["token", "new", "--role", "admin", "--prefix", "load/", "--json"], "").done());
     let settings = serde_json::json!({"auth": {"tokens": [made["token"]]}}).to_string();
     let config = files.write("tidegate.yaml", &settings);
-    let serving = Serving::with(&["--config", &config]);
+    let serving = TestServer::with_args(&["--config", &config]);
     let secret = made["secret"].as_str().expect("a secret");
     let resp = ["--server", serving.resp(), "--http", serving.url()];
     for door in [&[][..], &resp] {
         let args =
             [&["bench", "--duration", "20ms", "--concurrency", "2", "--prefix", "load/"], door].concat();
-        serving.run_as(secret, &args).done();
+        serving.run_with_token(secret, &args).done();
         let stranger = serving.run(&args).failed(1);
         assert!(stranger.contains("TIDEGATE_TOKEN"), "{stranger}");
     }
-    let confined = serving.run_as(secret, &["bench", "--duration", "20ms", "--concurrency", "1"]).failed(1);
+    let confined =
+        serving.run_with_token(secret, &["bench", "--duration", "20ms", "--concurrency", "1"]).failed(1);
     assert!(confined.contains("'load/'"), "{confined}");
 }
 
 #[test]
-fn whoever_says_stop_is_obeyed_and_nothing_is_left_behind() {
-    let serving = Serving::start();
+fn interrupted_bench_deletes_its_limits() {
+    let serving = TestServer::start();
     let mut command =
         tidegate(&["bench", "--duration", "1h", "--concurrency", "2", "--server", serving.url()]);
     let mut bench = command.spawn().expect("the binary starts");
-    // It listens for signals before it makes its first limit.
+    // The signal handlers are installed before the first limit is created.
     while has_no_limits(&serving) {}
-    let told = Command::new("sh").args(["-c", &format!("kill -INT {}", bench.id())]).status();
-    assert!(told.expect("there is a shell").success());
-    let mut said = String::new();
-    bench.stderr.take().expect("it was piped").read_to_string(&mut said).expect("text");
-    assert_eq!(bench.wait().expect("it was started").code(), Some(1), "{said}");
-    assert!(said.contains("stopped before the end; the limits that were made are removed"), "{said}");
+    let message = Command::new("sh").args(["-c", &format!("kill -INT {}", bench.id())]).status();
+    assert!(message.expect("there is a shell").success());
+    let mut stderr_text = String::new();
+    bench.stderr.take().expect("it was piped").read_to_string(&mut stderr_text).expect("text");
+    assert_eq!(bench.wait().expect("it was started").code(), Some(1), "{stderr_text}");
+    assert!(stderr_text.contains("stopped before the end; the test limits are deleted"), "{stderr_text}");
     assert!(has_no_limits(&serving));
 }
 
 #[test]
-fn a_server_that_dies_is_a_failure_and_nobody_waits_for_it() {
-    let serving = Serving::start();
+fn killed_server_fails_the_bench_quickly() {
+    let serving = TestServer::start();
     let mut command =
         tidegate(&["bench", "--duration", "2s", "--concurrency", "2", "--server", serving.url()]);
     let bench = command.spawn().expect("the binary starts");
@@ -197,11 +199,11 @@ fn a_server_that_dies_is_a_failure_and_nobody_waits_for_it() {
     assert!(killed.expect("there is a shell").success());
     let output = bench.wait_with_output().expect("it ends");
     let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    // Between the warm-up and what is measured nobody asks, and it is only not there.
+    // Between the warm-up and the measured run no request is sent; then the server is only unreachable.
     match output.status.code() {
         Some(1) => {
-            let told = out.contains("could not be read, and was not compared");
-            assert!(told && err.contains("the verdict is not clean"), "{out}{err}");
+            let message = out.contains("could not be read and were not compared");
+            assert!(message && err.contains("the verdict is not clean"), "{out}{err}");
         }
         code => assert_eq!(code, Some(4), "{out}{err}"),
     }
@@ -209,10 +211,10 @@ fn a_server_that_dies_is_a_failure_and_nobody_waits_for_it() {
 }
 
 #[test]
-fn the_environment_names_a_door_too() {
-    let serving = Serving::start();
+fn environment_names_the_server() {
+    let serving = TestServer::start();
     let args = ["bench", "--duration", "20ms", "--concurrency", "1", "--http", serving.url()];
     feed(tidegate(&args).env("TIDEGATE_SERVER", serving.resp()), "").done();
-    let told = feed(tidegate(&["bench"]).env("TIDEGATE_SERVER", "localhost:7700"), "").failed(2);
-    assert!(told.starts_with("TIDEGATE_SERVER must begin with http:// or redis://"), "{told}");
+    let message = feed(tidegate(&["bench"]).env("TIDEGATE_SERVER", "localhost:7700"), "").failed(2);
+    assert!(message.starts_with("TIDEGATE_SERVER must begin with http:// or redis://"), "{message}");
 }

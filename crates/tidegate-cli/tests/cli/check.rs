@@ -5,7 +5,7 @@ const GOOD: &str =
 const BAD: &str = "limits:\n  - id: a\n    items: [{policy: dya, limit: 1.5}]\n  - {id: a!, items: []}\n";
 
 #[test]
-fn a_good_file_is_one_line() {
+fn valid_file_prints_one_line() {
     let files = Files::new();
     let path = files.write("tidegate.yaml", GOOD);
     assert_eq!(run(&["check", &path], "").done(), format!("{path}: ok, 1 limit, 2 items\n"));
@@ -14,7 +14,7 @@ fn a_good_file_is_one_line() {
 }
 
 #[test]
-fn the_examples_are_good() {
+fn examples_are_valid() {
     assert!(
         run(&["check", &example("spring-sale/tidegate.yaml")], "")
             .done()
@@ -23,47 +23,50 @@ fn the_examples_are_good() {
 }
 
 #[test]
-fn a_file_of_the_governor_is_checked_as_one() {
+fn cpu_settings_are_checked() {
     let path = example("cpu/cpu.yaml");
     assert_eq!(run(&["check", &path], "").done(), format!("{path}: ok, settings of the CPU governor\n"));
     let json = run(&["check", "--json", &path], "").done();
     assert_eq!(json, "{\"ok\":true,\"limits\":0,\"items\":0,\"errors\":[],\"warnings\":[]}\n");
 
     let bad = "avg_load_limit_percent: 30\nmin_load_percent: 200\nlimits: []\n";
-    let wrong = run(&["check", "-"], bad).failed(2);
-    assert!(wrong.contains("stdin:2:19: min_load_percent") && wrong.contains("stdin:3:1: limits"), "{wrong}");
+    let invalid = run(&["check", "-"], bad).failed(2);
+    assert!(
+        invalid.contains("stdin:2:19: min_load_percent") && invalid.contains("stdin:3:1: limits"),
+        "{invalid}"
+    );
     let report = run(&["check", "--json", "-"], bad);
     assert_eq!((report.code, &*report.err), (Some(2), "2 errors in stdin\n"));
 
-    // What does not fit with what nobody wrote: a reserve of one percent.
-    let wrong = run(&["check", "-"], "min_load_percent: 30\n").failed(2);
-    assert!(wrong.contains("min_load_percent") && wrong.contains("29.7"), "{wrong}");
+    // A conflict with a default value: the reserve of one percent.
+    let invalid = run(&["check", "-"], "min_load_percent: 30\n").failed(2);
+    assert!(invalid.contains("min_load_percent") && invalid.contains("29.7"), "{invalid}");
     let report = run(&["check", "--json", "-"], "min_load_percent: 30\n");
     assert!(report.out.contains("\"field\":\"min_load_percent\""), "{}", report.out);
 }
 
 #[test]
-fn everything_wrong_is_said_at_once_with_its_place() {
+fn all_errors_are_reported_with_positions() {
     let files = Files::new();
     let path = files.write("tidegate.yaml", BAD);
-    let wrong = run(&["check", &path], "").failed(2);
+    let invalid = run(&["check", &path], "").failed(2);
     for part in [
         ":3:22: limits[0].items[0].policy",
         ":3:34: limits[0].items[0].limit",
         "limits[1].id",
         "limits[1].items",
     ] {
-        assert!(wrong.contains(part), "{part} in {wrong}");
+        assert!(invalid.contains(part), "{part} in {invalid}");
     }
-    assert!(wrong.ends_with(&format!("4 errors in {path}\n")), "{wrong}");
-    assert!(!wrong.contains('\u{1b}'), "{wrong}");
+    assert!(invalid.ends_with(&format!("4 errors in {path}\n")), "{invalid}");
+    assert!(!invalid.contains('\u{1b}'), "{invalid}");
 }
 
 #[test]
-fn the_url_of_a_database_is_checked_as_a_server_would() {
+fn postgres_url_is_checked() {
     let text = "store: {url: \"postgres://app:hunter2@db/limits?pool_size=0\"}\n";
-    let wrong = run(&["check", "-"], text).failed(2);
-    assert!(wrong.contains("store.url") && wrong.contains("from 1 to 64"), "{wrong}");
+    let invalid = run(&["check", "-"], text).failed(2);
+    assert!(invalid.contains("store.url") && invalid.contains("from 1 to 64"), "{invalid}");
     let report = run(&["check", "--json", "-"], text);
     assert_eq!(
         (report.code, report.out.contains("\"field\":\"store.url\"")),
@@ -71,12 +74,12 @@ fn the_url_of_a_database_is_checked_as_a_server_would() {
         "{}",
         report.out
     );
-    assert!(!wrong.contains("hunter2") && !report.out.contains("hunter2"));
+    assert!(!invalid.contains("hunter2") && !report.out.contains("hunter2"));
     assert!(run(&["check", "-"], &text.replace("=0", "=1")).done().ends_with("ok, 0 limits, 0 items\n"));
 }
 
 #[test]
-fn programs_get_json() {
+fn json_output_lists_errors() {
     let good = run(&["check", "--json", "-"], GOOD).done();
     assert_eq!(good, "{\"ok\":true,\"limits\":1,\"items\":2,\"errors\":[],\"warnings\":[]}\n");
 
@@ -98,7 +101,7 @@ fn programs_get_json() {
 }
 
 #[test]
-fn a_file_that_cannot_be_read_is_bad_input() {
+fn unreadable_file_is_bad_input() {
     let files = Files::new();
     let path = files.path("nowhere.yaml").display().to_string();
     let why = run(&["check", &path], "").failed(2);
@@ -107,7 +110,7 @@ fn a_file_that_cannot_be_read_is_bad_input() {
 }
 
 #[test]
-fn the_schema_is_json() {
+fn schema_is_json() {
     let schema: serde_json::Value =
         serde_json::from_str(&run(&["check", "--schema"], "").done()).expect("JSON");
     assert!(schema["$schema"].is_string());

@@ -1,25 +1,25 @@
-//! Real clients against the real server: curl, redis-cli, a client library of Redis, and a generator of requests.
+//! Real clients against a real server: curl, redis-cli, redis-py, and a request generator.
 //!
-//! What they do is written in Python, in `tests/clients`, a file for each client; here they are only started. Each file starts servers
-//! of its own. What they need, `cargo xtask clients` installs; `cargo xtask test` does so by itself.
+//! The tests are Python files in `tests/clients`, one per client; this module runs them. Each file starts its own
+//! servers. `cargo xtask clients` installs the libraries; `cargo xtask test` does so itself.
 
 use std::path::Path;
 use std::process::{Command, Output};
 
 use crate::Files;
 
-/// The Python that knows the libraries. Cargo names the directory, xtask fills it.
+/// Python with the client libraries, installed by xtask in Cargo's directory.
 pub(crate) const PYTHON: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/clients/bin/python");
 
-const PREPARE: &str = "run `cargo xtask clients` once; `cargo xtask test` does so by itself";
+const HOW_TO_INSTALL: &str = "run `cargo xtask clients` once; `cargo xtask test` does so by itself";
 
-/// Runs the tests in a file of `tests/clients`.
+/// Runs one file of `tests/clients`.
 #[track_caller]
-pub(crate) fn pass(file: &str) {
-    assert!(Path::new(PYTHON).exists(), "the client libraries are not there: {PREPARE}");
+pub(crate) fn run_python_tests(file: &str) {
+    assert!(Path::new(PYTHON).exists(), "the client libraries are not there: {HOW_TO_INSTALL}");
     for program in ["curl", "openssl", "redis-cli"] {
         let there = Command::new(program).arg("--version").output();
-        assert!(there.is_ok(), "{program} is not there: {PREPARE}");
+        assert!(there.is_ok(), "{program} is not there: {HOW_TO_INSTALL}");
     }
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients");
     let nowhere = Files::new();
@@ -29,7 +29,7 @@ pub(crate) fn pass(file: &str) {
         .current_dir(nowhere.path(""))
         .env("TIDEGATE_BINARY", env!("CARGO_BIN_EXE_tidegate"))
         .env("PYTHONDONTWRITEBYTECODE", "1")
-        // The libraries bring plugins for those who write tests with them; nobody does here.
+        // Plugins of the installed libraries are not needed.
         .env("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
         .env_remove("PYTEST_ADDOPTS")
         .output()
@@ -39,21 +39,21 @@ pub(crate) fn pass(file: &str) {
 }
 
 #[test]
-fn curl_makes_every_call_over_every_version_of_http() {
-    pass("test_curl.py");
+fn curl_tests_pass() {
+    run_python_tests("test_curl.py");
 }
 
 #[test]
-fn redis_cli_asks_from_a_shell() {
-    pass("test_redis_cli.py");
+fn redis_cli_tests_pass() {
+    run_python_tests("test_redis_cli.py");
 }
 
 #[test]
-fn redis_py_is_a_client_library() {
-    pass("test_redis_py.py");
+fn redis_py_tests_pass() {
+    run_python_tests("test_redis_py.py");
 }
 
 #[test]
-fn whatever_the_openapi_document_allows_is_answered_as_it_says() {
-    pass("test_schema.py");
+fn openapi_schema_tests_pass() {
+    run_python_tests("test_schema.py");
 }

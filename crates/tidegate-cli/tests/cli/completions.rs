@@ -1,7 +1,7 @@
 use crate::run;
 
 #[test]
-fn every_shell_is_told_every_command() {
+fn completions_of_every_shell_list_every_command() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = run(&["completions", shell], "").done();
         for command in ["acquire", "limit", "token", "serve", "simulate", "if-version"] {

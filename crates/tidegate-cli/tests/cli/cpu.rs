@@ -1,6 +1,6 @@
 //! `tidegate cpu`.
 
-mod journals;
+mod journal;
 mod plan;
 mod report;
 mod simulate;

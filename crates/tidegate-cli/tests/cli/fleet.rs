@@ -1,70 +1,74 @@
-//! Several servers on one PostgreSQL: real processes, real sockets, and somebody who looks at the tables with plain SQL.
+//! Several server processes on one PostgreSQL, checked over HTTP, RESP and plain SQL.
 //!
-//! What is waited for is waited for by the database's clock, because that is the one that decides.
+//! Tests wait by the database's clock, which decides expiry.
 
-mod doors;
-mod files;
-mod losses;
-mod manual;
-mod opening;
+mod documented_sql;
+mod http_connection;
+mod open_errors;
 mod outages;
+mod protocols;
 mod races;
+mod server_crash;
+mod settings_files;
 mod sql;
 mod tasks;
-mod wire;
 
 use std::time::Instant;
 
 use tempfile::TempDir;
 use tidegate_testkit::postgres_cluster::{new_schema, shared_url};
 
-use crate::remote::Serving;
-use sql::Sql;
-use wire::Wire;
+use crate::remote::TestServer;
+use http_connection::HttpConnection;
+use sql::SqlClient;
 
-/// Servers that share a schema of their own.
+/// Servers that share a new schema.
 struct Fleet {
-    servers: Vec<Serving>,
-    sql: Sql,
-    /// Where their settings are.
+    servers: Vec<TestServer>,
+    sql: SqlClient,
+    /// Directory of the settings file.
     _place: TempDir,
 }
 
 impl Fleet {
-    /// So many, with these settings, in the database that all tests share.
+    /// Starts servers on the database that all tests share.
     fn of(count: usize, settings: &str) -> Fleet {
         Fleet::at(shared_url(), count, settings)
     }
 
-    /// The same in another database.
+    /// Starts servers on another database.
     fn at(url: &str, count: usize, settings: &str) -> Fleet {
-        let place = TempDir::new().expect("a temporary directory");
-        let config = place.path().join("tidegate.yaml");
+        let directory = TempDir::new().expect("a temporary directory");
+        let config = directory.path().join("tidegate.yaml");
         std::fs::write(&config, settings).expect("a file");
         let schema = new_schema();
         let store = store_url(url, &schema);
         let args = ["--config", &config.display().to_string(), "--store", &store];
-        let servers: Vec<Serving> = (0..count).map(|_| Serving::with(&args)).collect();
+        let servers: Vec<TestServer> = (0..count).map(|_| TestServer::with_args(&args)).collect();
         for server in &servers {
-            assert!(server.said().trim_end().ends_with(" store=postgres"), "{}", server.said());
+            assert!(
+                server.startup_output().trim_end().ends_with(" store=postgres"),
+                "{}",
+                server.startup_output()
+            );
         }
-        let sql = Sql::new(url);
+        let sql = SqlClient::new(url);
         sql.rows(&format!("SET search_path = {schema}"));
-        Fleet { servers, sql, _place: place }
+        Fleet { servers, sql, _place: directory }
     }
 
-    /// A connection to one of them.
-    fn wire(&self, server: usize) -> Wire {
-        Wire::to(&self.servers[server])
+    /// Connects to a server.
+    fn connect(&self, server: usize) -> HttpConnection {
+        HttpConnection::to(&self.servers[server])
     }
 
-    /// One to each.
-    fn wires<const N: usize>(&self) -> [Wire; N] {
+    /// Connects to every server.
+    fn connect_all<const N: usize>(&self) -> [HttpConnection; N] {
         assert_eq!(self.servers.len(), N);
-        std::array::from_fn(|server| self.wire(server))
+        std::array::from_fn(|server| self.connect(server))
     }
 
-    /// Who runs a task, and its name, as the tables say.
+    /// The running tasks in the tables: user and id.
     fn tasks(&self) -> Vec<[String; 2]> {
         let rows = self.sql.rows("SELECT user_sub, id FROM session_activity ORDER BY 1, 2");
         rows.into_iter().map(|row| row.try_into().expect("two columns")).collect()
@@ -81,12 +85,12 @@ pub(crate) fn postgres_store() -> String {
     store_url(shared_url(), &new_schema())
 }
 
-/// The most tasks that surely ran at one instant.
+/// The most tasks that certainly overlapped.
 fn peak(tasks: &[(Instant, Instant)]) -> usize {
     let begins = tasks.iter().map(|(begin, _)| (*begin, 1));
     let ends = tasks.iter().map(|(_, end)| (*end, -1));
     let mut changes: Vec<(Instant, isize)> = begins.chain(ends).collect();
-    // Of one instant the ends first: nobody is counted who may be gone.
+    // At equal instants ends come first, so that only certain overlaps count.
     changes.sort_unstable();
     let mut running = 0_isize;
     let running = changes.into_iter().map(|(_, change)| {

@@ -13,24 +13,24 @@ mod reloads;
 mod shutdown;
 mod startup_errors;
 
-use crate::clients::pass;
+use crate::clients::run_python_tests;
 
 #[test]
 fn curl_speaks_every_version_of_http_through_it() {
-    pass("test_gateway_curl.py");
+    run_python_tests("test_gateway_curl.py");
 }
 
 #[test]
 fn httpx_has_many_calls_on_one_connection() {
-    pass("test_gateway_http2.py");
+    run_python_tests("test_gateway_http2.py");
 }
 
 #[test]
 fn grpc_passes_in_every_direction() {
-    pass("test_gateway_grpc.py");
+    run_python_tests("test_gateway_grpc.py");
 }
 
 #[test]
 fn websockets_pass_until_their_close() {
-    pass("test_gateway_websockets.py");
+    run_python_tests("test_gateway_websockets.py");
 }

@@ -1,7 +1,7 @@
-//! The binary as its users meet it: arguments and streams in, streams and an exit code out.
+//! Tests of the binary: arguments and input in, output and exit code out.
 //!
-//! Every test runs the real program. None of them sleeps: where a running process is the subject, the test waits for
-//! what the process writes.
+//! Every test runs the real program. No test sleeps; where a running process is the subject, the test waits for its
+//! output.
 
 mod activity;
 mod bench;
@@ -9,10 +9,10 @@ mod check;
 mod clients;
 mod completions;
 mod cpu;
+mod cpu_run;
 mod docs;
 mod fleet;
 mod gateway;
-mod governing;
 mod pipe;
 mod remote;
 mod serve;
@@ -25,7 +25,7 @@ use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
 
-/// What a run left behind.
+/// Output and exit code of a command.
 #[derive(Debug, PartialEq, Eq)]
 struct Run {
     code: Option<i32>,
@@ -34,14 +34,14 @@ struct Run {
 }
 
 impl Run {
-    /// The standard output of a run that went well.
+    /// The standard output of a successful command.
     #[track_caller]
     fn done(self) -> String {
         assert_eq!((self.code, &*self.err), (Some(0), ""), "{}", self.out);
         self.out
     }
 
-    /// The standard error of a run that failed with this code and answered nothing.
+    /// The standard error of a command that failed with this code and printed no result.
     #[track_caller]
     fn failed(self, code: i32) -> String {
         assert_eq!((self.code, &*self.out), (Some(code), ""), "{}", self.err);
@@ -66,7 +66,7 @@ fn tidegate(args: &[&str]) -> Command {
     command
 }
 
-/// Runs with this input, all of it at once.
+/// Runs a command with this input.
 fn run_bytes(args: &[&str], input: &[u8]) -> Output {
     feed_bytes(&mut tidegate(args), input)
 }
@@ -75,7 +75,7 @@ fn feed_bytes(command: &mut Command, input: &[u8]) -> Output {
     let mut child = command.spawn().expect("the binary starts");
     let mut stdin = child.stdin.take().expect("it was piped");
     let input = input.to_vec();
-    // From a thread of its own: both pipes may fill up. A process that ends early does not want the rest.
+    // From another thread, because both pipes may fill up. A process that ends early does not read the rest.
     let feeder = std::thread::spawn(move || drop(stdin.write_all(&input)));
     let output = child.wait_with_output().expect("it ends");
     feeder.join().expect("feeding does not panic");
@@ -92,7 +92,7 @@ fn feed(command: &mut Command, input: &str) -> Run {
     Run { code: status.code(), out: text(stdout), err: text(stderr) }
 }
 
-/// A directory of files that is gone after the test.
+/// A temporary directory.
 struct Files(TempDir);
 
 impl Files {
@@ -115,7 +115,7 @@ fn example(name: &str) -> String {
 }
 
 #[test]
-fn help_is_everywhere_and_shows_an_example() {
+fn help_of_every_command_has_an_example() {
     for command in [
         "",
         "check",
@@ -151,13 +151,13 @@ fn help_is_everywhere_and_shows_an_example() {
         let args: Vec<_> = command.split_whitespace().chain(["--help"]).collect();
         let help = run(&args, "").done();
         assert!(help.contains("Example"), "{help}");
-        assert!(!help.contains('\u{1b}'), "no colour into a pipe: {help}");
+        assert!(!help.contains('\u{1b}'), "no color in a pipe: {help}");
     }
     assert!(run(&["--version"], "").done().starts_with("tidegate "));
 }
 
 #[test]
-fn what_cannot_be_typed_is_bad_input() {
+fn invalid_arguments_are_bad_input() {
     for args in [
         &[][..],
         &["chekc"],

@@ -5,19 +5,19 @@ use serde_json::Value;
 
 use crate::{Files, example, run, run_bytes, tidegate};
 
-/// Replays messages and returns what passed and the statistics.
+/// Replays messages. Returns the passed lines and the statistics.
 fn replay(args: &[&str], input: &str) -> (String, Value) {
     let run = run(&[&["pipe", "--time-field", "t", "--stats"], args].concat(), input);
     assert_eq!(run.code, Some(0), "{}", run.err);
     (run.out, serde_json::from_str(&run.err).expect("statistics"))
 }
 
-/// So many messages, each made from its number.
+/// A number of messages, each made from its index.
 fn many(count: usize, message: impl Fn(usize) -> String) -> String {
     (0..count).map(message).collect::<Vec<_>>().concat()
 }
 
-/// Checks a replay message by message: `time user -> pass | global | user`. A user `-` sends no name.
+/// Checks a replay message by message: `time user -> pass | global | user`. A user `-` is omitted.
 #[track_caller]
 fn check(args: &[&str], timeline: &str) {
     let steps: Vec<Vec<&str>> = timeline
@@ -43,7 +43,7 @@ fn check(args: &[&str], timeline: &str) {
 }
 
 #[test]
-fn b04_the_window_is_closed_at_both_ends() {
+fn window_is_closed_at_both_ends() {
     check(
         &["--per-key", "1/60s"],
         "
@@ -54,7 +54,7 @@ fn b04_the_window_is_closed_at_both_ends() {
 }
 
 #[test]
-fn b06_b07_the_third_message_is_refused_for_any_user() {
+fn message_above_global_limit_is_refused() {
     check(
         &["--global", "2/60s"],
         "
@@ -66,7 +66,7 @@ fn b06_b07_the_third_message_is_refused_for_any_user() {
 }
 
 #[test]
-fn b07_the_fourth_message_of_a_user_is_refused_and_others_pass() {
+fn message_above_user_limit_is_refused() {
     check(
         &["--per-key", "3/60s"],
         "
@@ -79,14 +79,14 @@ fn b07_the_fourth_message_of_a_user_is_refused_and_others_pass() {
 }
 
 #[test]
-fn b08_refusals_are_not_recorded() {
+fn refused_message_is_not_counted() {
     let hammering = "30 ada user\n".repeat(10);
     check(&["--per-key", "1/60s"], &format!("0 ada pass\n{hammering}60.001 ada pass"));
 }
 
 #[test]
-fn b06_a_message_that_both_refuse_counts_as_global() {
-    // By waits the user's window of an hour would bind; the document asks in order.
+fn refusal_by_both_limits_counts_as_global() {
+    // By wait alone the user's window of an hour would bind; the rules check global first.
     check(
         &["--global", "1/60s", "--per-key", "1/1h"],
         "
@@ -98,7 +98,7 @@ fn b06_a_message_that_both_refuse_counts_as_global() {
 }
 
 #[test]
-fn b12_messages_without_a_user_share_one() {
+fn messages_without_user_share_one_key() {
     check(
         &["--per-key", "2/60s"],
         "
@@ -112,7 +112,7 @@ fn b12_messages_without_a_user_share_one() {
 }
 
 #[test]
-fn b14_zero_refuses_everything_and_unlimited_nothing() {
+fn zero_refuses_everything_and_unlimited_nothing() {
     check(&["--per-key", "0/60s"], "0 ada user\n0 bob user");
     check(&["--global", "0/60s"], "0 ada global\n0 bob global");
     let flood = "0 ada pass\n".repeat(500);
@@ -120,7 +120,7 @@ fn b14_zero_refuses_everything_and_unlimited_nothing() {
 }
 
 #[test]
-fn the_defaults_are_a_hundred_and_ten_a_minute() {
+fn default_rates_are_100_and_10_per_minute() {
     let messages = many(300, |n| format!("{{\"t\":0,\"user_id\":\"u{}\"}}\n", n % 20));
     let (_, stats) = replay(&[], &messages);
     assert_eq!((&stats["passed"], &stats["dropped_global"]), (&100.into(), &200.into()));
@@ -130,7 +130,7 @@ fn the_defaults_are_a_hundred_and_ten_a_minute() {
 }
 
 #[test]
-fn b13_statistics_tell_what_the_window_holds() {
+fn statistics_have_current_window_counts() {
     let (_, stats) = replay(
         &["--global", "5/60s"],
         "{\"t\":0,\"user_id\":1}\n{\"t\":100,\"user_id\":2}\n{\"t\":101,\"user_id\":3}\nx\n\n",
@@ -155,14 +155,14 @@ fn b13_statistics_tell_what_the_window_holds() {
 }
 
 #[test]
-fn large_limits_are_bucketed_and_still_count() {
+fn large_limit_is_bucketed_and_counts() {
     let messages = many(1000, |n| format!("{{\"t\":{n},\"user_id\":\"u\"}}\n"));
     let (out, stats) = replay(&["--global", "2000000/1h", "--per-key", "1000001/1h"], &messages);
     assert_eq!((out.lines().count(), &stats["current_global"]), (1000, &1000.into()));
 }
 
 #[test]
-fn time_that_goes_back_is_the_latest_time_seen() {
+fn earlier_time_is_replaced_by_the_latest() {
     check(
         &["--per-key", "2/10s"],
         "
@@ -173,15 +173,15 @@ fn time_that_goes_back_is_the_latest_time_seen() {
         110.000000001 ada pass",
     );
     let input = "{\"ts\":9}\n{\"ts\":8}\n{\"ts\":7}\n";
-    let said = run(&["pipe", "--time-field", "ts"], input);
-    assert_eq!((said.code, &*said.out), (Some(0), input));
-    let told =
+    let stderr_text = run(&["pipe", "--time-field", "ts"], input);
+    assert_eq!((stderr_text.code, &*stderr_text.out), (Some(0), input));
+    let printed =
         "pipe: message 2: goes back in time; it and others like it are decided at the latest time seen\n";
-    assert_eq!(said.err, told);
+    assert_eq!(stderr_text.err, printed);
 }
 
 #[test]
-fn times_are_text_or_numbers_at_a_path() {
+fn time_field_may_be_text_or_number() {
     let input = r#"{"meta":{"sent":{"t":"2026-02-17T00:00:00+08:00"}},"user_id":"a"}
 {"meta":{"sent":{"t":1771257660}},"user_id":"a"}
 {"meta":{"sent":{"t":1771257660.000000001}},"user_id":"a"}
@@ -203,7 +203,7 @@ fn times_are_text_or_numbers_at_a_path() {
 }
 
 #[test]
-fn keys_are_found_at_a_path_and_need_not_be_text() {
+fn key_at_path_may_be_any_json() {
     let passes = |key: &str, input: &str| run(&["pipe", "--key", key, "--per-key", "1/1h"], input).done();
     let nested = "{\"a\":{\"b\":{\"c\":\"x\"}}}\n{\"a\":{\"b\":{\"c\":\"y\"}}}\n{\"a\":{\"b\":{\"c\":\"x\",\"d\":1}}}\n";
     assert_eq!(passes("a.b.c", nested).lines().count(), 2);
@@ -220,7 +220,7 @@ fn keys_are_found_at_a_path_and_need_not_be_text() {
 }
 
 #[test]
-fn bytes_pass_as_they_are() {
+fn lines_pass_byte_for_byte() {
     let input = b"{\"user_id\": \"a\"}\r\n\r\n \t\n{ \"user_id\" :\"b\" }\n{\"t\":\"\xf0\x9f\xa7\xa7\"}";
     let output = run_bytes(&["pipe"], input);
     assert_eq!(output.status.code(), Some(0));
@@ -231,7 +231,7 @@ fn bytes_pass_as_they_are() {
     assert!(output.stderr.is_empty());
 }
 
-/// Lines that are errors, wherever in the line it is that makes them so.
+/// Invalid lines of all kinds.
 const ERRORS: [&[u8]; 14] = [
     b"nonsense\n",
     b"{\"user_id\":\"a\"\n",
@@ -250,7 +250,7 @@ const ERRORS: [&[u8]; 14] = [
 ];
 
 #[test]
-fn what_is_not_json_is_dropped_or_passes_uncharged() {
+fn invalid_line_is_dropped_or_passed_uncharged() {
     let good: &[u8] = b"{\"user_id\":\"a\"}\n";
     let input = [ERRORS.concat(), good.to_vec(), ERRORS.concat()].concat();
     let output = run_bytes(&["pipe", "--per-key", "1/1h", "--stats"], &input);
@@ -274,7 +274,7 @@ fn what_is_not_json_is_dropped_or_passes_uncharged() {
 }
 
 #[test]
-fn users_with_long_names_are_users_like_any_other() {
+fn long_user_name_is_limited() {
     let message = |length: usize, end: char| format!("{{\"user_id\":\"{}{end}\"}}\n", "k".repeat(length));
     let (short, long, other) = (message(1023, 'a'), message(5000, 'a'), message(5000, 'b'));
     let input = format!("{short}{long}{long}{other}{other}{short}");
@@ -284,15 +284,15 @@ fn users_with_long_names_are_users_like_any_other() {
 }
 
 #[test]
-fn refused_lines_are_appended_to_the_drops() {
+fn refused_lines_are_appended_to_drops_file() {
     let files = Files::new();
     let drops = files.write("drops.ndjson", "before\n");
     let input =
         "{\"user_id\":\"a\",\"n\":1}\n{\"user_id\":\"a\",\"n\":2}\r\nbroken\n{\"user_id\":\"a\",\"n\":3}";
     let first = run(&["pipe", "--per-key", "1/1h", "--drops", &drops], input);
     assert_eq!((first.code, &*first.out), (Some(0), "{\"user_id\":\"a\",\"n\":1}\n"));
-    let told = "pipe: message 3: is not JSON: expected value at column 1; dropped, and further errors are only counted\n";
-    assert_eq!(first.err, told, "a message is not lost in silence");
+    let printed = "pipe: message 3: is not JSON: expected value at column 1; dropped, and further errors are only counted\n";
+    assert_eq!(first.err, printed, "a message is not lost in silence");
     let dropped = std::fs::read_to_string(&drops).expect("drops");
     let expected = "before\n{\"user_id\":\"a\",\"n\":2}\r\n{\"user_id\":\"a\",\"n\":3}\n";
     assert_eq!(dropped, expected, "what is appended next begins a line");
@@ -304,7 +304,7 @@ fn refused_lines_are_appended_to_the_drops() {
 }
 
 #[test]
-fn refusals_are_told_without_content_and_less_and_less() {
+fn refusals_are_logged_without_content_at_doubling() {
     let secret = "{\"user_id\":\"mallory\",\"text\":\"secret\"}\n";
     let args = ["pipe", "--per-key", "1/1h", "--drops", "/dev/null", "-v"];
     let run = run(&args, &secret.repeat(100_000));
@@ -314,7 +314,7 @@ fn refusals_are_told_without_content_and_less_and_less() {
 }
 
 #[test]
-fn a_line_longer_than_the_bound_is_an_error_and_the_next_one_is_read() {
+fn overlong_line_is_an_error() {
     let long = format!("{{\"user_id\":\"a\",\"x\":\"{}\"}}\n", "x".repeat(17 << 20));
     let nearly = format!("{{\"user_id\":\"a\",\"x\":\"{}\"}}\n", "x".repeat(15 << 20));
     let short = "{\"user_id\":\"a\"}\n";
@@ -333,20 +333,20 @@ fn a_line_longer_than_the_bound_is_an_error_and_the_next_one_is_read() {
 }
 
 #[test]
-fn a_rate_that_cannot_be_kept_names_its_flag() {
-    let said = run(&["pipe", "--per-key", "1/99999d"], "").failed(2);
-    assert!(said.starts_with("--per-key: its window: must be from 1ms to 36525d"), "{said}");
+fn invalid_rate_names_its_flag() {
+    let stderr_text = run(&["pipe", "--per-key", "1/99999d"], "").failed(2);
+    assert!(stderr_text.starts_with("--per-key: its window: must be from 1ms to 36525d"), "{stderr_text}");
 }
 
 #[test]
-fn a_misspelt_time_field_is_told_once() {
+fn missing_time_field_is_reported_once() {
     let run = run(&["pipe", "--time-field", "tss"], &"{\"ts\":1}\n".repeat(5));
     assert_eq!((run.code, &*run.out), (Some(0), ""));
     assert_eq!(run.err, "pipe: message 1: tss: is missing; dropped, and further errors are only counted\n");
 }
 
 #[test]
-fn nesting_has_no_depth_that_breaks_it() {
+fn deep_nesting_is_handled() {
     let deep = format!("{{\"user_id\":{}{}}}\n", "[".repeat(500), "]".repeat(500));
     assert_eq!(run(&["pipe"], &deep).done(), deep);
     let deeper = format!("{{\"x\":{}{}}}\n", "[".repeat(1_000_000), "]".repeat(1_000_000));
@@ -354,7 +354,7 @@ fn nesting_has_no_depth_that_breaks_it() {
 }
 
 #[test]
-fn many_users_are_remembered_only_as_long_as_the_window() {
+fn users_are_forgotten_after_the_window() {
     let messages =
         many(200_000, |n| format!("{{\"t\":{}.{:03},\"user_id\":\"u{n}\"}}\n", n / 1000, n % 1000));
     let (out, stats) = replay(&["--global", "unlimited", "--per-key", "1/10s"], &messages);
@@ -363,7 +363,7 @@ fn many_users_are_remembered_only_as_long_as_the_window() {
 }
 
 #[test]
-fn the_chat_example_has_all_kinds_of_refusals() {
+fn chat_example_has_all_kinds_of_refusals() {
     let messages = std::fs::read_to_string(example("chat-throttle/messages.ndjson")).expect("the example");
     let args = [
         "pipe",
@@ -386,19 +386,19 @@ fn the_chat_example_has_all_kinds_of_refusals() {
     );
 }
 
-// Below, the running process is the subject.
+// The tests below run a live process.
 
-struct Live {
+struct RunningPipe {
     child: Child,
     stdin: Option<std::process::ChildStdin>,
     stdout: BufReader<std::process::ChildStdout>,
 }
 
-impl Live {
-    fn start(args: &[&str]) -> Live {
+impl RunningPipe {
+    fn start(args: &[&str]) -> RunningPipe {
         let mut child = tidegate(args).spawn().expect("it starts");
         let (stdin, stdout) = (child.stdin.take(), child.stdout.take().expect("piped"));
-        Live { child, stdin, stdout: BufReader::new(stdout) }
+        RunningPipe { child, stdin, stdout: BufReader::new(stdout) }
     }
 
     fn send(&mut self, text: &str) {
@@ -417,7 +417,7 @@ impl Live {
         assert!(sent.success());
     }
 
-    /// What it said in the end, and its exit code.
+    /// Its remaining standard error and its exit code.
     fn end(mut self) -> (Option<i32>, String, String) {
         let (mut out, mut err) = (String::new(), String::new());
         self.stdout.read_to_string(&mut out).expect("it writes");
@@ -427,8 +427,8 @@ impl Live {
 }
 
 #[test]
-fn a_line_is_written_before_the_next_one_comes() {
-    let mut live = Live::start(&["pipe", "--stats"]);
+fn line_is_written_immediately() {
+    let mut live = RunningPipe::start(&["pipe", "--stats"]);
     for n in 0..3 {
         let message = format!("{{\"user_id\":\"a\",\"n\":{n}}}\n");
         live.send(&message);
@@ -444,9 +444,9 @@ fn a_line_is_written_before_the_next_one_comes() {
 }
 
 #[test]
-fn a_signal_ends_it_with_everything_read_finished() {
+fn signal_finishes_lines_already_read() {
     for signal in ["TERM", "INT"] {
-        let mut live = Live::start(&["pipe", "--stats"]);
+        let mut live = RunningPipe::start(&["pipe", "--stats"]);
         live.send("{\"n\":1}\n{\"n\":2}\n");
         assert_eq!((live.receive(), live.receive()), ("{\"n\":1}\n".to_owned(), "{\"n\":2}\n".to_owned()));
         live.signal(signal);
@@ -459,9 +459,9 @@ fn a_signal_ends_it_with_everything_read_finished() {
 }
 
 #[test]
-fn a_signal_does_not_tear_a_line() {
+fn signal_writes_no_partial_line() {
     for on_error in ["drop", "pass"] {
-        let mut live = Live::start(&["pipe", "--stats", "--on-error", on_error]);
+        let mut live = RunningPipe::start(&["pipe", "--stats", "--on-error", on_error]);
         live.send("{\"n\":1}\n{\"n\":");
         assert_eq!(live.receive(), "{\"n\":1}\n");
         live.signal("TERM");
@@ -474,7 +474,7 @@ fn a_signal_does_not_tear_a_line() {
 }
 
 #[test]
-fn drops_are_not_read_again() {
+fn drops_file_equal_to_input_is_refused() {
     let files = Files::new();
     let path = files.write("both.ndjson", "{\"n\":1}\n");
     let input = std::fs::File::open(&path).expect("just written");
@@ -485,11 +485,11 @@ fn drops_are_not_read_again() {
 }
 
 #[test]
-fn a_closed_output_ends_it_well() {
+fn closed_output_ends_successfully() {
     let mut child = tidegate(&["pipe", "--global", "unlimited", "--stats"]).spawn().expect("it starts");
     drop(child.stdout.take());
     let mut stdin = child.stdin.take().expect("piped");
-    // Until it has noticed: another test may be starting a process, which holds our end for a moment.
+    // Retried, because another test may be starting a process, which inherits our end for a moment.
     while stdin.write_all(b"{\"n\":1}\n").is_ok() {}
     let mut err = String::new();
     child.stderr.take().expect("piped").read_to_string(&mut err).expect("it writes");
@@ -498,7 +498,7 @@ fn a_closed_output_ends_it_well() {
 }
 
 #[test]
-fn an_output_that_fails_is_a_failure() {
+fn failing_output_is_a_failure() {
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("a full device");
     let mut child = tidegate(&["pipe"]).stdout(full).spawn().expect("it starts");
     child.stdin.take().expect("piped").write_all(b"{\"n\":1}\n").expect("it reads");

@@ -1,11 +1,11 @@
-//! The commands that talk to a server, with a server that really runs.
+//! The client commands against a real server.
 
-mod asks;
+mod decisions;
 mod leases;
 mod limits;
-mod logged;
-mod reach;
-mod serving;
+mod server_log;
+mod test_server;
 mod tokens;
+mod unreachable_server;
 
-pub(crate) use serving::Serving;
+pub(crate) use test_server::TestServer;

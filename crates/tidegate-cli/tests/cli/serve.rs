@@ -1,14 +1,14 @@
-//! `tidegate serve` as whoever starts and stops it meets it.
+//! `tidegate serve`: start and stop.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
-use crate::remote::Serving;
+use crate::remote::TestServer;
 use crate::{Files, feed, tidegate};
 
-/// Longer than anything takes here.
-const FAR_TOO_LONG: Duration = Duration::from_secs(60);
+/// Longer than any test takes.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn refused(args: &[&str], code: i32) -> String {
     let nowhere = Files::new();
@@ -16,54 +16,54 @@ fn refused(args: &[&str], code: i32) -> String {
 }
 
 #[test]
-fn strangers_are_not_let_in_by_accident() {
-    for door in ["--http", "--resp"] {
-        for place in ["0.0.0.0:0", "[::]:0"] {
-            let other = if door == "--http" { "--resp" } else { "--http" };
-            let why = refused(&[door, place, other, "127.0.0.1:0"], 2);
-            assert!(why.contains("nobody would need a token") && why.contains("--insecure"), "{why}");
+fn public_address_without_tokens_is_refused() {
+    for flag in ["--http", "--resp"] {
+        for address in ["0.0.0.0:0", "[::]:0"] {
+            let other = if flag == "--http" { "--resp" } else { "--http" };
+            let why = refused(&[flag, address, other, "127.0.0.1:0"], 2);
+            assert!(why.contains("no tokens are configured") && why.contains("--insecure"), "{why}");
         }
     }
 }
 
 #[test]
-fn a_server_without_a_door_is_a_mistake() {
+fn server_without_addresses_is_refused() {
     let why = refused(&["--http", "off", "--resp", "off"], 2);
-    assert!(why.contains("both doors are off"), "{why}");
+    assert!(why.contains("HTTP and RESP are both off"), "{why}");
 }
 
 #[test]
-fn what_cannot_be_is_told_before_anything_starts() {
-    let place = tempfile::tempdir().expect("a place");
-    let folder = place.path().display().to_string();
+fn invalid_settings_are_refused_at_start() {
+    let directory = tempfile::tempdir().expect("a place");
+    let folder = directory.path().display().to_string();
     assert!(refused(&["--config", &folder], 2).contains("it is not a file"));
-    let missing = place.path().join("none.yaml").display().to_string();
+    let missing = directory.path().join("none.yaml").display().to_string();
     assert!(refused(&["--config", &missing], 2).contains("none.yaml"));
     assert!(refused(&["--workers", "0"], 2).contains("from 1 to 1024"));
     assert!(refused(&["--workers", "99999999999"], 2).contains("from 1 to 1024"));
     assert!(refused(&["--store", "floppy:"], 2).contains("memory:"));
-    let broken = place.path().join("broken.yaml");
+    let broken = directory.path().join("broken.yaml");
     std::fs::write(&broken, "limits: [{id: a, items: [{policy: dya, limit: 1}]}]").expect("a file");
     assert!(refused(&["--config", &broken.display().to_string()], 2).contains("did you mean 'day'?"));
 }
 
 #[test]
-fn an_address_is_taken_once() {
+fn address_in_use_is_refused() {
     let taken = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let here = taken.local_addr().expect("an address").to_string();
     let why = refused(&["--http", &here, "--resp", "off"], 1);
     assert!(why.contains(&here) && why.contains("the address is in use"), "{why}");
 }
 
-/// Whoever reads the log may stop reading. That is no reason to stop answering, or not to end.
+/// The reader of the log may stop reading. The server must still answer and stop.
 #[test]
-fn nobody_waits_for_whoever_reads_the_log() {
-    let serving = Serving::with(&["--log-level", "debug"]);
+fn blocked_log_does_not_block_the_server() {
+    let serving = TestServer::with_args(&["--log-level", "debug"]);
     let address = serving.url().trim_start_matches("http://").to_owned();
-    // Each of these is a line of the log, and all of them are more than a pipe holds.
+    // Each request logs a line, and together they exceed a pipe's capacity.
     for _ in 0..2_000 {
         let mut stream = TcpStream::connect(&address).expect("it listens");
-        stream.set_read_timeout(Some(FAR_TOO_LONG)).expect("a socket");
+        stream.set_read_timeout(Some(TIMEOUT)).expect("a socket");
         stream
             .write_all(b"GET /healthz HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n")
             .expect("it listens");
@@ -71,5 +71,5 @@ fn nobody_waits_for_whoever_reads_the_log() {
         stream.read_to_string(&mut answer).expect("an answer");
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     }
-    serving.end_unheard();
+    serving.stop_without_reading();
 }

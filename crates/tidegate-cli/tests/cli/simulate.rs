@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::{Files, Run, example, run, run_bytes, tidegate};
 
-/// Runs events through limits given as YAML.
+/// Runs events through limits in YAML.
 fn simulate(limits: &str, events: &str, more: &[&str]) -> Run {
     let files = Files::new();
     let limits = files.write("limits.yaml", limits);
@@ -16,7 +16,7 @@ fn lines(text: &str) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
-/// Checks a day event by event: `at key -> what`, where what is `ok` or the item that refuses.
+/// Checks events one by one: `at key -> result`, where the result is `ok` or the refusing item.
 #[track_caller]
 fn check(items: &str, timeline: &str) {
     let limits = format!("limits: [{{id: x, time_zone: Asia/Shanghai, items: [{items}]}}]");
@@ -42,7 +42,7 @@ fn check(items: &str, timeline: &str) {
 }
 
 #[test]
-fn a_decision_has_its_fields_in_order() {
+fn decision_has_its_fields_in_order() {
     let limits = "limits: [{id: x, items: [{policy: sliding, limit: 2, per: key, window: 15s}, {policy: bucket, limit: -1, window: 1s}]}]";
     let events = r#"{"at":1.50,"limit_id":"x","limit_key":"u","count":2}
 {"limit_key":"\u0075","at":"1970-01-01T00:00:02Z","limit_id":"x"}
@@ -57,7 +57,7 @@ fn a_decision_has_its_fields_in_order() {
 }
 
 #[test]
-fn document_004_totals() {
+fn total_limits_are_never_exceeded() {
     check(
         "{policy: total, limit: 3}",
         "
@@ -79,7 +79,7 @@ fn document_004_totals() {
 }
 
 #[test]
-fn document_004_activity_and_user() {
+fn activity_and_user_limits_apply_together() {
     check(
         "{policy: total, limit: 3}, {policy: day, limit: 1, per: key}",
         "
@@ -93,7 +93,7 @@ fn document_004_activity_and_user() {
 }
 
 #[test]
-fn document_004_calendar_in_shanghai() {
+fn calendar_windows_follow_the_time_zone() {
     for unit in ["minute", "hour", "day", "month", "year"] {
         check(
             &format!("{{policy: {unit}, limit: 1, name: it}}"),
@@ -121,7 +121,7 @@ fn document_004_calendar_in_shanghai() {
 }
 
 #[test]
-fn document_004_interval_is_anchored_at_the_first_hit() {
+fn interval_is_anchored_at_the_first_hit() {
     check(
         "{policy: interval, limit: 1, window: 60s, name: it}",
         "
@@ -133,7 +133,7 @@ fn document_004_interval_is_anchored_at_the_first_hit() {
 }
 
 #[test]
-fn a_release_of_another_limits_lease_is_a_mistake() {
+fn release_of_another_limits_lease_is_refused() {
     let limits = "limits: [{id: x, items: [{policy: concurrency, limit: 1}]}, {id: y, items: [{policy: total, limit: 1}]}]";
     let events = "{\"at\":0,\"limit_id\":\"x\",\"as\":\"a\"}\n{\"at\":1,\"op\":\"release\",\"limit_id\":\"y\",\"lease\":\"a\"}\n";
     let run = simulate(limits, events, &[]);
@@ -142,7 +142,7 @@ fn a_release_of_another_limits_lease_is_a_mistake() {
 }
 
 #[test]
-fn a_look_does_not_take_a_label() {
+fn peek_with_label_is_refused() {
     let limits = "limits: [{id: x, items: [{policy: concurrency, limit: 2}]}]";
     let events = "{\"at\":0,\"limit_id\":\"x\",\"as\":\"a\"}\n{\"at\":1,\"limit_id\":\"x\",\"as\":\"a\",\"count\":0}\n{\"at\":2,\"op\":\"release\",\"lease\":\"a\"}\n";
     let out = simulate(limits, events, &[]).done();
@@ -150,7 +150,7 @@ fn a_look_does_not_take_a_label() {
 }
 
 #[test]
-fn leases_are_named_released_once_and_lapse() {
+fn labeled_lease_is_released_once_or_expires() {
     let limits = "limits: [{id: x, items: [{policy: concurrency, limit: 1, ttl: 10s}]}]";
     let events = r#"{"at":0,"limit_id":"x","as":"first"}
 {"at":1,"limit_id":"x","as":"second"}
@@ -181,7 +181,7 @@ fn leases_are_named_released_once_and_lapse() {
 }
 
 #[test]
-fn a_reset_zeroes_a_key_or_everything() {
+fn reset_clears_a_key_or_everything() {
     let limits = "limits: [{id: x, items: [{policy: total, limit: 2}, {policy: total, limit: 1, per: key}]}]";
     let events = r#"{"at":0,"limit_id":"x","limit_key":"u"}
 {"at":0,"limit_id":"x","limit_key":"u"}
@@ -200,7 +200,7 @@ fn a_reset_zeroes_a_key_or_everything() {
 }
 
 #[test]
-fn an_event_from_the_past_says_when_it_was_decided() {
+fn event_from_the_past_has_decided_at() {
     let limits = "limits: [{id: x, items: [{policy: sliding, limit: 1, window: 10s}]}]";
     let events = "{\"at\":100.5,\"limit_id\":\"x\"}\n{\"at\":1,\"limit_id\":\"x\"}\n{\"at\":2,\"op\":\"reset\",\"limit_id\":\"x\"}\n{\"at\":100.5,\"limit_id\":\"x\"}\n";
     let out = simulate(limits, events, &[]).done();
@@ -215,7 +215,7 @@ fn an_event_from_the_past_says_when_it_was_decided() {
 }
 
 #[test]
-fn the_summary_counts_by_the_binding_item_in_file_order() {
+fn summary_counts_refusals_by_binding_item() {
     let limits = "
 limits:
   - {id: z, items: [{policy: total, limit: 2}, {policy: day, limit: 1, per: key}]}
@@ -242,7 +242,7 @@ limits:
     assert_eq!(simulate(limits, "", &[]).done(), "");
 }
 
-/// Events that cannot be meant, and what is said about them.
+/// Invalid events and their messages.
 const BAD_EVENTS: &[(&str, &str)] = &[
     ("{", "is not JSON: EOF while parsing an object at column 1"),
     ("nonsense", "is not JSON: expected ident at column 2"),
@@ -321,7 +321,7 @@ const BAD_EVENTS: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn bad_events_name_their_line_their_field_and_what_is_allowed() {
+fn invalid_event_names_line_field_and_allowed_values() {
     for (event, why) in BAD_EVENTS {
         let limits = "
 limits:
@@ -339,7 +339,7 @@ limits:
 }
 
 #[test]
-fn bytes_that_are_no_text_are_named_by_line_and_column() {
+fn invalid_utf8_is_refused_with_line_and_column() {
     let files = Files::new();
     let limits = files.write("limits.yaml", "limits: [{id: x, items: [{policy: total, limit: 9}]}]");
     let output = run_bytes(&["simulate", "--limits", &limits], b"\n{\"at\":0,\"limit_id\":\"\xff\"}\n");
@@ -348,7 +348,7 @@ fn bytes_that_are_no_text_are_named_by_line_and_column() {
 }
 
 #[test]
-fn files_that_cannot_be_used_are_bad_input() {
+fn unusable_file_is_bad_input() {
     let files = Files::new();
     let limits = files.write("limits.yaml", "limits: [{id: x, items: [{policy: total, limit: 9}]}]");
     let broken = files.write("broken.yaml", "limits: [{id: x}]");
@@ -367,7 +367,7 @@ fn files_that_cannot_be_used_are_bad_input() {
 }
 
 #[test]
-fn the_spring_sale_is_a_story_with_refusals() {
+fn spring_sale_example_has_expected_decisions() {
     let (limits, events) = (example("spring-sale/tidegate.yaml"), example("spring-sale/events.ndjson"));
     let args = ["simulate", "--limits", &limits, "--input", &events, "--summary"];
     let out = run(&args, "").done();
@@ -379,7 +379,7 @@ fn the_spring_sale_is_a_story_with_refusals() {
 }
 
 #[test]
-fn events_are_decided_as_they_arrive_and_a_closed_output_ends_the_day_well() {
+fn events_are_decided_immediately_and_closed_output_is_no_failure() {
     let files = Files::new();
     let limits = files.write("limits.yaml", "limits: [{id: x, items: [{policy: total, limit: 9}]}]");
     let mut child =
@@ -389,7 +389,7 @@ fn events_are_decided_as_they_arrive_and_a_closed_output_ends_the_day_well() {
     let mut byte = [0];
     stdout.read_exact(&mut byte).expect("it answers before its input ends");
     drop(stdout);
-    // It notices at a line it would write, although its input stays open.
+    // Noticed at the next output line, although the input stays open.
     while std::io::Write::write_all(&mut stdin, b"{\"at\":0,\"limit_id\":\"x\"}\n").is_ok() {}
     assert_eq!(child.wait().expect("it ends").code(), Some(0));
 }

@@ -1,7 +1,7 @@
-//! What a server keeps: what is left of it after a crash, what is refused, and how people look at it and copy it.
+//! The data directory of a server: recovery, refusals, verification and backup.
 
 mod backups;
-mod looking;
+mod inspection;
 mod refusals;
 mod restarts;
 
@@ -10,22 +10,22 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::remote::Serving;
+use crate::remote::TestServer;
 use crate::run;
 
-/// What a command that speaks JSON says.
+/// Parses JSON output.
 fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// How much is used of the first item of a limit.
+/// Usage of the first item of a limit.
 #[track_caller]
-fn used(serving: &Serving, limit: &str) -> u64 {
+fn used(serving: &TestServer, limit: &str) -> u64 {
     let shown = json(&serving.run(&["limit", "get", limit, "--json"]).done());
     shown["usage"]["policy_status"][0]["current_count"].as_u64().expect("a count")
 }
 
-/// The bytes of every file in a directory.
+/// The content of every file in a directory.
 fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let entries = std::fs::read_dir(folder).expect("a directory").map(|entry| entry.expect("an entry"));
     entries
@@ -36,14 +36,14 @@ fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
         .collect()
 }
 
-/// What a file of a store is made into: for damage.
-fn change(file: &Path, change: impl FnOnce(&mut Vec<u8>)) {
+/// Damages a file of a store.
+fn damage(file: &Path, change: impl FnOnce(&mut Vec<u8>)) {
     let mut bytes = std::fs::read(file).expect("a file of the store");
     change(&mut bytes);
     std::fs::write(file, bytes).expect("a file of the store");
 }
 
-/// Where the blocks of the log begin, in their order, by what is in them.
+/// Offsets of the log blocks in order, by kind.
 fn blocks(folder: &Path) -> Vec<(String, usize, String)> {
     let dumped = run(&["store", "dump", "--json", &folder.display().to_string()], "").done();
     let mut found: Vec<(String, usize, String)> = Vec::new();
@@ -57,16 +57,16 @@ fn blocks(folder: &Path) -> Vec<(String, usize, String)> {
     found
 }
 
-/// A store that was killed with a limit and ten charges in its log; where it is.
-fn killed(place: &Path) -> std::path::PathBuf {
-    let serving = Serving::at(place, &[]);
-    serving.fed(&["limit", "add", "-"], SALE).done();
+/// The directory of a killed store with a limit and ten charges in its log.
+fn killed_store(directory: &Path) -> std::path::PathBuf {
+    let serving = TestServer::at(directory, &[]);
+    serving.run_with_input(&["limit", "add", "-"], SALE).done();
     for _ in 0..10 {
         serving.run(&["acquire", "sale", "ada"]).done();
     }
     serving.kill();
-    place.join("tidegate-data")
+    directory.join("tidegate-data")
 }
 
-/// Less than 256, so that every charge is written down by itself.
+/// Below 256, so that every charge is logged by itself.
 const SALE: &str = r#"{"id": "sale", "items": [{"policy": "total", "limit": 100}]}"#;

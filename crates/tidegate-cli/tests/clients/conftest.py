@@ -1,4 +1,4 @@
-"""Servers for the tests of real clients: the binary under test, on ports of its own, ended when the tests are over."""
+"""Servers for the tests of real clients: the binary under test on free ports, stopped after the tests."""
 
 import hashlib
 import json
@@ -13,12 +13,12 @@ import pytest
 
 BINARY = os.environ["TIDEGATE_BINARY"]
 
-# Roles and the tokens that have them; the last is for limits whose ids begin with "shop/".
+# Tokens by role. The last one is restricted to limits whose ids begin with "shop/".
 TOKENS = {"read": "tg_read", "decide": "tg_decide", "admin": "tg_admin", "shop": "tg_shop"}
 
 
 def settings():
-    """A settings file that knows the tokens."""
+    """A settings file with the tokens."""
     lines = ["auth:", "  tokens:"]
     for name, token in TOKENS.items():
         sha256 = hashlib.sha256(token.encode()).hexdigest()
@@ -29,36 +29,36 @@ def settings():
 
 @dataclass
 class Server:
-    """A running `tidegate serve` that keeps what it counts in a place of its own."""
+    """A running `tidegate serve` with its own data directory."""
 
-    place: str
+    directory: str
     arguments: list
     token: str | None = None
     http: str = "127.0.0.1:0"
     resp: str = "127.0.0.1:0"
-    said: list = field(default_factory=list)
+    stderr_lines: list = field(default_factory=list)
 
     def start(self):
         command = [BINARY, "serve", "--http", self.http, "--resp", self.resp, *self.arguments]
-        self.process = subprocess.Popen(command, cwd=self.place, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(command, cwd=self.directory, stderr=subprocess.PIPE, text=True)
         for line in self.process.stderr:
-            self.said.append(line)
+            self.stderr_lines.append(line)
             ready = re.match(r"tidegate ready http=(\S+) resp=(\S+) ", line)
             if ready:
                 break
         else:
-            pytest.fail(f"the server ended before it was ready: {''.join(self.said)}")
-        # From the second start on it is where it was.
+            pytest.fail(f"the server ended before it was ready: {''.join(self.stderr_lines)}")
+        # A restart uses the same ports.
         self.http, self.resp = ready.groups()
-        # What it says later must have somewhere to go.
-        threading.Thread(target=lambda: self.said.extend(self.process.stderr), daemon=True).start()
+        # Keeps reading, so that the server can go on writing.
+        threading.Thread(target=lambda: self.stderr_lines.extend(self.process.stderr), daemon=True).start()
         return self
 
     def stop(self):
-        """Asks it to end, which it does well."""
+        """Stops the server and checks its exit code."""
         self.process.terminate()
         code = self.process.wait(timeout=60)
-        assert code == 0, f"SIGTERM drains and ends with 0, not {code}: {''.join(self.said)}"
+        assert code == 0, f"SIGTERM drains and ends with 0, not {code}: {''.join(self.stderr_lines)}"
 
     @property
     def url(self):
@@ -73,7 +73,7 @@ class Server:
         return int(self.resp.rsplit(":", 1)[1])
 
     def add(self, limit_id, *items, **fields):
-        """Adds a limit, without any client that is being tested."""
+        """Adds a limit without the client under test."""
         body = json.dumps({"id": limit_id, "items": items, **fields}).encode()
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         with urllib.request.urlopen(urllib.request.Request(f"{self.url}/v1/limits", body, headers)) as answer:
@@ -83,7 +83,7 @@ class Server:
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory):
-    """A server for everybody, without limits."""
+    """A server without tokens or limits, shared by all tests."""
     running = Server(tmp_path_factory.mktemp("server"), []).start()
     yield running
     running.stop()
@@ -91,16 +91,16 @@ def server(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def guarded(tmp_path_factory):
-    """A server that wants a token."""
-    place = tmp_path_factory.mktemp("guarded")
-    path = place / "tidegate.yaml"
+    """A server that requires a token."""
+    directory = tmp_path_factory.mktemp("guarded")
+    path = directory / "tidegate.yaml"
     path.write_text(settings())
-    running = Server(place, ["--config", str(path)], token=TOKENS["admin"]).start()
+    running = Server(directory, ["--config", str(path)], token=TOKENS["admin"]).start()
     yield running
     running.stop()
 
 
 @pytest.fixture
 def name(request):
-    """An id that no other test has."""
+    """A limit id that is unique to the test."""
     return re.sub(r"[^A-Za-z0-9._-]", "-", request.node.name)

@@ -1,4 +1,4 @@
-"""Gateways for the tests of real clients: the binary under test, before backends that a test starts."""
+"""Runs the gateway binary in front of backends that a test starts."""
 
 import json
 import re
@@ -10,12 +10,12 @@ from pathlib import Path
 
 from conftest import BINARY
 
-# Longer than anything takes here, in seconds.
-FAR_TOO_LONG = 60
+# Longer than any successful step takes, in seconds.
+TEST_TIMEOUT = 60
 
 
 def settings(endpoints, routes="- {backend: b}", server="", tls=None):
-    """A file of the gateway: one backend, called b. `server` are lines below `server:`."""
+    """Gateway settings with one backend named b. `server` holds lines for the `server` section."""
     lines = ["server:", "  listen: 127.0.0.1:0", *(f"  {line}" for line in server.splitlines())]
     lines += ["management: {listen: '127.0.0.1:0'}"]
     if tls:
@@ -36,23 +36,23 @@ class Gateway:
         command = [BINARY, "gateway", "--config", str(path), "--workers", "2", "--access-log", "json"]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(command, cwd=place, stdout=log, stderr=subprocess.PIPE, text=True)
-        self.said = []
-        # One that is never ready must not be waited for.
-        patience = threading.Timer(FAR_TOO_LONG, self.process.kill)
-        patience.daemon = True
-        patience.start()
+        self.stderr_lines = []
+        # Kills a gateway that never becomes ready.
+        kill_timer = threading.Timer(TEST_TIMEOUT, self.process.kill)
+        kill_timer.daemon = True
+        kill_timer.start()
         for line in self.process.stderr:
-            self.said.append(line)
+            self.stderr_lines.append(line)
             ready = re.match(r"tidegate gateway ready http=(\S+) management=(\S+)$", line)
             if ready:
                 break
         else:
-            raise AssertionError(f"the gateway ended before it was ready: {''.join(self.said)}")
-        patience.cancel()
+            raise AssertionError(f"the gateway ended before it was ready: {''.join(self.stderr_lines)}")
+        kill_timer.cancel()
         self.address, self.management = ready.groups()
         self.port = int(self.address.rsplit(":", 1)[1])
-        # What it says later must have somewhere to go.
-        threading.Thread(target=lambda: self.said.extend(self.process.stderr), daemon=True).start()
+        # Keep reading, so that the pipe never blocks the gateway.
+        threading.Thread(target=lambda: self.stderr_lines.extend(self.process.stderr), daemon=True).start()
 
     def __enter__(self):
         return self
@@ -61,49 +61,49 @@ class Gateway:
         if kind:
             self.process.kill()
         else:
-            self.is_empty()
+            self.wait_until_empty()
             self.process.terminate()
-        code = self.process.wait(timeout=FAR_TOO_LONG)
-        assert kind or code == 0, f"SIGTERM drains and ends with 0, not {code}: {''.join(self.said)}"
+        code = self.process.wait(timeout=TEST_TIMEOUT)
+        assert kind or code == 0, f"SIGTERM drains and exits with 0, not {code}: {''.join(self.stderr_lines)}"
 
-    def look(self, page):
-        """A page of the management port that is JSON."""
-        with urllib.request.urlopen(f"http://{self.management}/{page}", timeout=FAR_TOO_LONG) as answer:
-            return json.load(answer)
+    def get_json(self, page):
+        """Returns a JSON page of the management port."""
+        with urllib.request.urlopen(f"http://{self.management}/{page}", timeout=TEST_TIMEOUT) as response:
+            return json.load(response)
 
     def connections(self):
-        """How many connections of clients there are, and how many the limits count, if there is such a limit."""
-        counted = self.look("limits")["server"]["maxConnections"]["used"]
-        return self.look("health")["connections"], counted
+        """Returns the number of open client connections and the number counted by the limits."""
+        counted = self.get_json("limits")["server"]["maxConnections"]["used"]
+        return self.get_json("health")["connections"], counted
 
-    def is_empty(self):
-        """Nobody is counted anywhere any more."""
-        eventually("everybody is gone", lambda: not any(self.connections()))
+    def wait_until_empty(self):
+        """Waits until no connection is open or counted."""
+        wait_until("all connections are closed", lambda: not any(self.connections()))
 
-    def logged(self, count, path=""):
-        """The lines of the access log about paths that begin like this, as soon as there are so many."""
+    def wait_for_log_lines(self, count, path=""):
+        """Waits for `count` access log lines with this path prefix and returns them."""
         found = []
 
-        def are_there():
-            # The last of them may be half a line.
+        def has_enough_lines():
+            # The last line may be incomplete.
             lines = self.log.read_text().splitlines(keepends=True)
             found[:] = [json.loads(line) for line in lines if line.endswith("\n")]
             found[:] = [line for line in found if line["path"].startswith(path)]
             return len(found) >= count
 
-        eventually(f"{count} lines of the access log", are_there)
+        wait_until(f"{count} lines of the access log", has_enough_lines)
         return found
 
 
-def eventually(what, is_so):
-    end = time.monotonic() + FAR_TOO_LONG
-    while not is_so():
-        assert time.monotonic() < end, f"it never came to this: {what}"
+def wait_until(what, condition):
+    end = time.monotonic() + TEST_TIMEOUT
+    while not condition():
+        assert time.monotonic() < end, f"timed out: {what}"
         time.sleep(0.01)
 
 
 class Certificate:
-    """A certificate for localhost, its own authority."""
+    """A self-signed certificate for localhost."""
 
     def __init__(self, place):
         self.certificate, self.key = Path(place) / "certificate.pem", Path(place) / "key.pem"

@@ -1,31 +1,34 @@
-"""Holds connections to a gateway, each of which has been answered: hold_connections.py PORT COUNT FROM. Leaves when nobody speaks to it any more."""
+"""Holds connections to a gateway: hold_connections.py PORT COUNT FROM.
+
+Each connection has received one response. Exits when its standard input closes.
+"""
 
 import resource
 import socket
 import sys
 
-# So many ask at the same time.
-TOGETHER = 50
+# The number of connections opened at the same time.
+BATCH = 50
 REQUEST = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
 # In seconds.
-FAR_TOO_LONG = 60
+TEST_TIMEOUT = 60
 
 port, count, source = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
-_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+_, maximum = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (maximum, maximum))
 held = []
 while len(held) < count:
-    some = []
-    for _ in range(min(TOGETHER, count - len(held))):
-        some.append(socket.create_connection(("127.0.0.1", port), FAR_TOO_LONG, (source, 0)))
-        some[-1].sendall(REQUEST)
-    for each in some:
-        answer = b""
-        while not answer.endswith(b"\r\n\r\nok"):
-            piece = each.recv(4096)
-            assert piece, f"connection {len(held)} ended: {answer}"
-            answer += piece
-        assert answer.startswith(b"HTTP/1.1 200 "), answer
+    batch = []
+    for _ in range(min(BATCH, count - len(held))):
+        batch.append(socket.create_connection(("127.0.0.1", port), TEST_TIMEOUT, (source, 0)))
+        batch[-1].sendall(REQUEST)
+    for each in batch:
+        response = b""
+        while not response.endswith(b"\r\n\r\nok"):
+            chunk = each.recv(4096)
+            assert chunk, f"connection {len(held)} ended: {response}"
+            response += chunk
+        assert response.startswith(b"HTTP/1.1 200 "), response
         held.append(each)
 print("ready", flush=True)
 sys.stdin.read()

@@ -1,4 +1,4 @@
-"""curl, from a shell: every call of the API over every version of HTTP, and what HTTP allows beside."""
+"""curl: every API call over every HTTP version, and HTTP features."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ MEBIBYTE = 1024 * KIBIBYTE
 
 VERSIONS = {"1.0": "--http1.0", "1.1": "--http1.1", "2": "--http2-prior-knowledge"}
 
-# Before 8.0 curl cannot use a connection of HTTP/2 again if it knew about HTTP/2 beforehand (curl issue 10634).
+# Before 8.0 curl cannot reuse an HTTP/2 connection with prior knowledge (curl issue 10634).
 CURL = subprocess.run(["curl", "--version"], capture_output=True, text=True, check=True).stdout.split()[1]
 REUSING = pytest.mark.parametrize("curl", [*VERSIONS][: 3 if int(CURL.split(".")[0]) >= 8 else 2], indirect=True)
 
@@ -21,10 +21,10 @@ REUSING = pytest.mark.parametrize("curl", [*VERSIONS][: 3 if int(CURL.split(".")
 class Answer:
     status: int
     version: str
-    # By name, in small letters.
+    # By lower-case name.
     fields: dict
     body: bytes
-    # How many answers came before it, such as 100.
+    # Number of interim responses before it, such as 100.
     interim: list
     connections: int
 
@@ -41,13 +41,13 @@ class Answer:
 
 
 class Curl:
-    """Calls a server, always with the same version of HTTP."""
+    """Calls a server with a fixed HTTP version."""
 
     def __init__(self, server, folder, version="1.1"):
         self.server, self.folder, self.version = server, folder, version
 
     def __call__(self, method, path, body=None, *options, token=None, send=None):
-        """Sends a body of JSON, or bytes as they are."""
+        """Sends a JSON body, or raw bytes."""
         command = ["curl", "--silent", "--show-error", "--max-time", "120", "--path-as-is", VERSIONS[self.version]]
         command += ["--head"] if method == "HEAD" else ["--request", method]
         command += ["--dump-header", self.folder / "head", "--output", self.folder / "body"]
@@ -69,7 +69,7 @@ class Curl:
         statuses = [int(block.split()[1]) for block in blocks]
         lines = blocks[-1].split("\n")[1:]
         fields = {name.lower(): value.strip() for name, value in (line.split(":", 1) for line in lines)}
-        # Curl writes the head of an answer to HEAD where the body would be.
+        # For HEAD curl writes the header where the body would be.
         body = b"" if method == "HEAD" else (self.folder / "body").read_bytes()
         return Answer(statuses[-1], version, fields, body, statuses[:-1], int(connections))
 
@@ -88,10 +88,10 @@ def total(limit, **fields):
     return {"policy": "total", "limit": limit, **fields}
 
 
-# Table 2.1, row by row.
+# API calls.
 
 
-def test_limits_are_added_once(curl, name):
+def test_duplicate_limit_is_refused(curl, name):
     body = {"id": f"sale/{name}", "items": [total(5)]}
     added = curl("POST", "/v1/limits", body)
     assert (added.status, float(added.version)) == (201, float(curl.version)), added
@@ -101,7 +101,7 @@ def test_limits_are_added_once(curl, name):
     curl("POST", "/v1/limits", body).is_problem(409, "limit_exists")
 
 
-def test_everything_that_is_wrong_with_a_limit_is_told_at_once(curl, name):
+def test_all_errors_of_a_limit_are_reported(curl, name):
     items = [{"policy": "slidng", "limit": 1}, {"policy": "bucket", "limit": 1, "window": "1s", "burst": 0}]
     problem = curl("POST", "/v1/limits", {"id": name, "items": items}).is_problem(422, "invalid_limit")
     assert {error["field"] for error in problem["errors"]} == {"items[0].policy", "items[1].burst"}
@@ -111,7 +111,7 @@ def test_everything_that_is_wrong_with_a_limit_is_told_at_once(curl, name):
     curl("GET", f"/v1/limits/{name}").is_problem(404, "unknown_limit")
 
 
-def test_limits_are_listed_in_pages(curl, name):
+def test_list_is_paged(curl, name):
     for letter in "abc":
         curl.server.add(f"{name}/{letter}", total(1))
     first = curl("GET", f"/v1/limits?prefix={name}/&limit=2")
@@ -124,7 +124,7 @@ def test_limits_are_listed_in_pages(curl, name):
     curl("GET", "/v1/limits?color=red").is_problem(400, "bad_request")
 
 
-def test_a_limit_is_replaced_and_keeps_its_counts(curl, name):
+def test_replaced_limit_keeps_its_counts(curl, name):
     path = f"/v1/limits/{curl.server.add(name, total(5))}"
     curl("POST", "/v1/acquire", {"limit_id": name, "count": 3})
     tag = curl("GET", path).fields["etag"]
@@ -139,7 +139,7 @@ def test_a_limit_is_replaced_and_keeps_its_counts(curl, name):
     curl("PUT", path, {"items": []}).is_problem(422, "invalid_limit")
 
 
-def test_a_limit_is_removed(curl, name):
+def test_limit_is_deleted(curl, name):
     path = f"/v1/limits/{curl.server.add(name, total(5))}"
     curl("DELETE", path, None, "--header", 'If-Match: "another"').is_problem(412, "stale_etag")
     removed = curl("DELETE", path)
@@ -148,7 +148,7 @@ def test_a_limit_is_removed(curl, name):
     curl("DELETE", path).is_problem(404, "unknown_limit")
 
 
-def test_counts_are_looked_at_and_zeroed(curl, name):
+def test_usage_is_read_and_reset(curl, name):
     path = f"/v1/limits/{curl.server.add(name, total(5), total(3, per='key'))}"
     for key in ("ada", "ada", "bob"):
         assert curl("POST", "/v1/acquire", {"limit_id": name, "limit_key": key}).json["allowed"]
@@ -165,7 +165,7 @@ def test_counts_are_looked_at_and_zeroed(curl, name):
     curl("POST", f"{path}-other/reset", {}).is_problem(404, "unknown_limit")
 
 
-def test_a_key_gets_an_exception(curl, name):
+def test_override_applies_to_its_key(curl, name):
     limit = f"/v1/limits/{curl.server.add(name, total(1, per='key'))}"
     path = f"{limit}/overrides/vip%2F7"
     body = {"item": "key/total", "limit": 20, "until": "2099-01-01T00:00:00Z"}
@@ -179,7 +179,7 @@ def test_a_key_gets_an_exception(curl, name):
     curl("DELETE", path).is_problem(404, "not_found")
 
 
-def test_asks_are_decided(curl, name):
+def test_acquire_and_peek_decide(curl, name):
     curl.server.add(name, total(1), {"policy": "day", "limit": 9, "per": "key"})
     ask = {"limit_id": name, "limit_key": "ada"}
     peeked = curl("POST", "/v1/peek", ask)
@@ -196,7 +196,7 @@ def test_asks_are_decided(curl, name):
     curl("POST", "/v1/acquire", {**ask, "color": "red"}).is_problem(400, "bad_request")
 
 
-def test_a_set_is_granted_whole_or_not_at_all(curl, name):
+def test_set_is_granted_all_or_nothing(curl, name):
     one, two = curl.server.add(f"{name}-1", total(5)), curl.server.add(f"{name}-2", total(1))
     asks = {"asks": [{"limit_id": one, "count": 2}, {"limit_id": two}], "request_id": name}
     first = curl("POST", "/v1/acquire", asks).json
@@ -208,7 +208,7 @@ def test_a_set_is_granted_whole_or_not_at_all(curl, name):
     assert curl("POST", "/v1/peek", {"limit_id": one}).json["readings"][0]["used"] == 2, "nothing was taken"
 
 
-def test_leases_are_renewed_released_and_settled(curl, name):
+def test_lease_is_renewed_released_and_settled(curl, name):
     curl.server.add(name, {"policy": "concurrency", "limit": 1}, total(100))
     lease = curl("POST", "/v1/acquire", {"limit_id": name}).json["lease"]
     renewed = curl("POST", "/v1/renew", {"lease_id": lease["id"], "ttl_ms": 3_600_000})
@@ -226,7 +226,7 @@ def test_leases_are_renewed_released_and_settled(curl, name):
     curl("POST", "/v1/settle", {"lease_id": "none", "actual": 7}).is_problem(410, "unknown_lease")
 
 
-def test_tasks_begin_and_end(curl, name):
+def test_task_begins_and_ends(curl, name):
     path = f"/v1/activity/{name}"
     begun = curl("POST", path)
     assert begun.status == 201 and begun.json["expires_at"] > begun.json["timestamp"]
@@ -242,7 +242,7 @@ def test_tasks_begin_and_end(curl, name):
     assert curl("DELETE", path).json == {"removed": 4}
 
 
-def test_what_becomes_of_a_task_is_told(curl, name):
+def test_task_events_are_streamed(curl, name):
     task = curl("POST", f"/v1/activity/{name}", {"ttl_ms": 2000}).json["active_id"]
     told = curl("GET", f"/v1/activity/{name}/{task}/events")
     assert (told.status, told.fields["content-type"]) == (200, "text/event-stream")
@@ -252,7 +252,7 @@ def test_what_becomes_of_a_task_is_told(curl, name):
     curl("GET", f"/v1/activity/{name}/{task}/events").is_problem(410, "unknown_lease")
 
 
-def test_the_gate_opens_and_closes(curl, name):
+def test_gate_grants_and_refuses(curl, name):
     curl.server.add(f"api/{name}", {"policy": "interval", "limit": 2, "window": "1d", "per": "key"})
     path = f"/v1/gate/api%2F{name}/ada"
     opened = curl("GET", path)
@@ -272,20 +272,20 @@ def test_the_gate_opens_and_closes(curl, name):
     curl("GET", "/v1/gate?limit_key=ada").is_problem(400, "bad_request")
 
 
-def test_a_gate_that_time_does_not_open_says_nothing_about_time(curl, name):
+def test_gate_without_known_wait_has_no_retry_after(curl, name):
     curl.server.add(name, total(0))
     closed = curl("GET", f"/v1/gate/{name}/ada")
     assert closed.status == 429 and "retry-after" not in closed.fields
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "PURGE"])
-def test_the_gate_takes_any_method(curl, name, method):
+def test_gate_accepts_any_method(curl, name, method):
     curl.server.add(name, total(1))
     assert curl(method, f"/v1/gate/{name}/ada").status == 200
     assert curl(method, f"/v1/gate/{name}/ada").status == 429
 
 
-def test_what_operators_look_at(curl):
+def test_health_and_metrics_are_served(curl):
     assert curl("GET", "/healthz").json == {"status": "ok"}
     assert curl("GET", "/readyz").json["status"] == "ready"
     assert curl("GET", "/openapi.json").json["openapi"].startswith("3.1")
@@ -295,7 +295,7 @@ def test_what_operators_look_at(curl):
     assert page.fields["content-type"].startswith("text/html") and b"Tidegate" in page.body
 
 
-def test_what_is_not_there_is_said_so(curl):
+def test_unknown_path_is_not_found(curl):
     curl("GET", "/v2/acquire").is_problem(404, "not_found")
     curl("GET", "/v1/limits/").is_problem(404, "not_found")
     for method, path, allow in [
@@ -311,10 +311,10 @@ def test_what_is_not_there_is_said_so(curl):
     curl("GET", "/v1/limits/%FF").is_problem(400, "bad_request")
 
 
-# What HTTP allows beside.
+# HTTP features.
 
 
-def test_every_get_is_a_head_too(curl, name):
+def test_head_equals_get_without_body(curl, name):
     curl.server.add(name, total(5))
     paths = ["/", "/healthz", "/readyz", "/openapi.json", "/v1/limits", f"/v1/limits/{name}", f"/v1/limits/{name}/usage"]
     for path in paths:
@@ -326,7 +326,7 @@ def test_every_get_is_a_head_too(curl, name):
 
 
 def padded(body, size):
-    """The body, with as much air as makes it so many bytes."""
+    """The body, padded with spaces to this size."""
     text = json.dumps(body).encode()
     return text[:-1] + b" " * (size - len(text)) + text[-1:]
 
@@ -336,9 +336,9 @@ CHUNKED = ("--header", "Transfer-Encoding: chunked")
 
 @pytest.mark.parametrize("size", [100, 10 * KIBIBYTE, 48 * KIBIBYTE, 48 * KIBIBYTE + 1, 300 * KIBIBYTE, MEBIBYTE])
 @pytest.mark.parametrize("framing", ["length", "chunks"])
-def test_bodies_may_be_as_large_as_a_mebibyte(curl, name, size, framing):
+def test_body_of_one_mebibyte_is_accepted(curl, name, size, framing):
     if framing == "chunks" and curl.version != "1.1":
-        # Only HTTP/1.1 has them; to the others the length is simply not said, or the end of it is.
+        # Only HTTP/1.1 has chunked encoding. Other versions omit the length, or mark the end.
         framing = "length"
     curl.server.add(name, total(5))
     options = CHUNKED if framing == "chunks" else ()
@@ -347,7 +347,7 @@ def test_bodies_may_be_as_large_as_a_mebibyte(curl, name, size, framing):
 
 
 @pytest.mark.parametrize("size", [MEBIBYTE + 1, 5 * MEBIBYTE])
-def test_larger_bodies_are_refused(curl, name, size):
+def test_larger_body_is_refused(curl, name, size):
     curl.server.add(name, total(5))
     body = padded({"limit_id": name}, size)
     curl("POST", "/v1/acquire", send=body).is_problem(413, "too_large")
@@ -356,7 +356,7 @@ def test_larger_bodies_are_refused(curl, name, size):
     assert curl("POST", "/v1/peek", {"limit_id": name}).json["readings"][0]["used"] == 0
 
 
-def test_who_asks_first_may_go_on(curl11, name):
+def test_expect_100_continue_is_answered(curl11, name):
     curl11.server.add(name, total(5))
     expect = ("--header", "Expect: 100-continue", "--expect100-timeout", "60")
     large = curl11("POST", "/v1/acquire", None, *expect, send=padded({"limit_id": name}, 900 * KIBIBYTE))
@@ -366,10 +366,10 @@ def test_who_asks_first_may_go_on(curl11, name):
 
 
 @REUSING
-def test_a_connection_is_used_again(curl, name):
+def test_connection_is_reused(curl, name):
     curl.server.add(name, total(100))
     urls = [f"{curl.server.url}/v1/gate/{name}/ada"] * 5
-    # HTTP/1.0 ends a connection with its answer unless both want otherwise.
+    # HTTP/1.0 closes a connection after the response unless keep-alive is negotiated.
     alive = ["--header", "Connection: keep-alive"] if curl.version == "1.0" else []
     each = [word for url in urls for word in ["--output", "/dev/null", url]]
     command = ["curl", VERSIONS[curl.version], "--silent", "--show-error", *alive, "--write-out", "%{http_code} %{num_connects}\\n", *each]
@@ -377,8 +377,8 @@ def test_a_connection_is_used_again(curl, name):
     assert lines == ["200 1"] + ["200 0"] * 4
 
 
-def test_calls_of_one_connection_may_be_of_both_kinds(curl11, name):
-    """Plain calls and those with chunks or expectations come on the same connection, in any order."""
+def test_plain_and_chunked_requests_share_a_connection(curl11, name):
+    """Plain, chunked and Expect requests on one connection, in any order."""
     curl11.server.add(name, total(100))
     url, command = f"{curl11.server.url}/v1/acquire", ["curl", "--silent", "--show-error"]
     body = json.dumps({"limit_id": name})
@@ -391,8 +391,8 @@ def test_calls_of_one_connection_may_be_of_both_kinds(curl11, name):
 
 
 @REUSING
-def test_many_calls_at_once_are_admitted_exactly(curl, name):
-    """With HTTP/2 they share one connection."""
+def test_concurrent_calls_never_exceed_the_limit(curl, name):
+    """With HTTP/2 all calls share one connection."""
     curl.server.add(name, total(60))
     command = ["curl", "--silent", "--show-error", VERSIONS[curl.version], "--parallel", "--parallel-max", "100"]
     for _ in range(100):
@@ -410,7 +410,7 @@ def locked(request, guarded, tmp_path):
     return Curl(guarded, tmp_path, request.param)
 
 
-def test_strangers_see_only_how_the_server_is(locked):
+def test_health_needs_no_token(locked):
     for path in ("/", "/healthz", "/readyz", "/openapi.json"):
         assert locked("GET", path).status == 200, path
     for method, path in [("GET", "/metrics"), ("GET", "/v1/limits"), ("POST", "/v1/acquire"), ("GET", "/v1/gate/x/y")]:
@@ -421,11 +421,11 @@ def test_strangers_see_only_how_the_server_is(locked):
 
 
 @pytest.mark.parametrize("size", [100, 300 * KIBIBYTE, 5 * MEBIBYTE])
-def test_strangers_hear_that_they_are_strangers_whatever_they_send(locked, size):
+def test_request_without_token_is_unauthorized(locked, size):
     locked("POST", "/v1/acquire", send=padded({"limit_id": "x"}, size)).is_problem(401, "unauthorized")
 
 
-def test_every_role_does_what_it_may(locked, name):
+def test_role_permits_its_calls(locked, name):
     limit = {"id": name, "items": [total(5)]}
     for role in ("read", "decide"):
         locked("POST", "/v1/limits", limit, token=TOKENS[role]).is_problem(403, "forbidden")
@@ -438,7 +438,7 @@ def test_every_role_does_what_it_may(locked, name):
     assert locked("GET", "/metrics", token=TOKENS["read"]).status == 200
 
 
-def test_a_token_is_for_the_limits_of_its_prefix(locked, name):
+def test_token_is_restricted_to_its_prefix(locked, name):
     shop, other = locked.server.add(f"shop/{name}", total(5)), locked.server.add(name, total(5))
     token = TOKENS["shop"]
     assert locked("POST", "/v1/acquire", {"limit_id": shop}, token=token).json["allowed"]

@@ -1,4 +1,4 @@
-"""curl through the gateway: every version of HTTP, in plain text and over TLS, to a server that repeats what it hears."""
+"""curl through the gateway: every HTTP version, plaintext and TLS, to an echo server."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ from gateways import Certificate, Gateway, settings
 
 MEBIBYTE = 1024 * 1024
 
-# What is asked for, what it is called in `%{http_version}`, and whether it is said over TLS.
+# The curl option, the value of `%{http_version}`, and whether TLS is used.
 VERSIONS = {
     "plain-1.0": ("--http1.0", "1.0", False),
     "plain-1.1": ("--http1.1", "1.1", False),
@@ -26,16 +26,16 @@ ROUTES = """- {backend: b}
 
 
 class Echo(BaseHTTPRequestHandler):
-    """Answers with what it was asked, in JSON; to /large with a lot, in chunks."""
+    """Responds with the request as JSON; /large returns a large chunked body."""
 
     protocol_version = "HTTP/1.1"
 
-    def answer(self):
+    def respond(self):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         if self.headers.get("Transfer-Encoding") == "chunked":
             body = b"".join(self.chunks())
-        heard = {"method": self.command, "path": self.path, "length": len(body), "sum": sum(body)}
-        said = json.dumps({**heard, "fields": {name.lower(): value for name, value in self.headers.items()}}).encode()
+        request = {"method": self.command, "path": self.path, "length": len(body), "sum": sum(body)}
+        response = json.dumps({**request, "fields": {name.lower(): value for name, value in self.headers.items()}}).encode()
         self.send_response(200)
         if self.path == "/large":
             self.send_header("Transfer-Encoding", "chunked")
@@ -44,10 +44,10 @@ class Echo(BaseHTTPRequestHandler):
                 self.wfile.write(b"10000\r\n" + b"x" * 0x10000 + b"\r\n")
             self.wfile.write(b"0\r\n\r\n")
             return
-        self.send_header("Content-Length", str(len(said)))
+        self.send_header("Content-Length", str(len(response)))
         self.end_headers()
         if self.command != "HEAD":
-            self.wfile.write(said)
+            self.wfile.write(response)
 
     def chunks(self):
         while size := int(self.rfile.readline(), 16):
@@ -55,21 +55,21 @@ class Echo(BaseHTTPRequestHandler):
             self.rfile.readline()
         self.rfile.readline()
 
-    do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = answer
+    do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = respond
 
     def log_message(self, *_):
         pass
 
 
 class Curl:
-    """Calls a gateway, always with the same version of HTTP."""
+    """Calls a gateway with one HTTP version."""
 
     def __init__(self, gateway, certificate, place, version):
         self.gateway, self.certificate, self.place = gateway, certificate, place
         self.option, self.version, self.is_tls = VERSIONS[version]
 
     def __call__(self, path, *options, host="localhost"):
-        """The status, the fields and the body of the answer."""
+        """Returns the status, the fields and the body of the response."""
         scheme = "https" if self.is_tls else "http"
         command = ["curl", "--silent", "--show-error", "--max-time", "120", self.option]
         command += ["--cacert", str(self.certificate.certificate)] if self.is_tls else []
@@ -78,15 +78,15 @@ class Curl:
         (self.place / "body").write_bytes(b"")
         ran = subprocess.run(command, capture_output=True, text=True)
         assert ran.returncode == 0, f"{path}: {ran.stderr}"
-        # To a client of HTTP/1.0 a server may say that it knows HTTP/1.1.
-        said = {"1.0": ["1.0", "1.1"]}.get(self.version, [self.version])
-        assert ran.stdout in said, f"{ran.stdout} is not {self.version}"
+        # A server may respond to an HTTP/1.0 client with version HTTP/1.1.
+        expected = {"1.0": ["1.0", "1.1"]}.get(self.version, [self.version])
+        assert ran.stdout in expected, f"{ran.stdout} is not {self.version}"
         head = (self.place / "head").read_text().replace("\r\n", "\n").strip("\n").split("\n\n")[-1].split("\n")
         fields = {name.lower(): value.strip() for name, value in (line.split(":", 1) for line in head[1:])}
         return int(head[0].split()[1]), fields, (self.place / "body").read_bytes()
 
-    def heard(self, path, *options, **more):
-        """What the backend heard of it."""
+    def received(self, path, *options, **more):
+        """Returns the request as the backend received it."""
         status, fields, body = self(path, *options, **more)
         assert status == 200, (status, fields, body)
         return json.loads(body)
@@ -107,8 +107,8 @@ def certificate(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def gateways(tmp_path_factory, backend, certificate):
-    """One in plain text and one that speaks TLS."""
-    # Nobody is at the port of discarding.
+    """A plaintext and a TLS gateway."""
+    # Nothing listens on the discard port.
     away = "\n  - {name: away, endpoints: [{host: 127.0.0.1, port: 9}]}\nroutes:"
     texts = [
         settings([backend], ROUTES, "rateLimit: {maxConnections: 1000}", tls).replace("\nroutes:", away)
@@ -124,44 +124,44 @@ def curl(request, gateways, certificate, tmp_path):
     return Curl(gateways[VERSIONS[request.param][2]], certificate, tmp_path, request.param)
 
 
-def test_a_request_arrives_as_it_was_sent(curl):
-    heard = curl.heard("/a/b?c=%20d", "--header", "X-Own: yes", host="api.test")
-    assert (heard["method"], heard["path"], heard["fields"]["x-own"]) == ("GET", "/a/b?c=%20d", "yes")
-    assert heard["fields"]["host"] == "api.test"
-    assert heard["fields"]["x-forwarded-for"] == "127.0.0.1"
-    assert heard["fields"]["x-forwarded-proto"] == ("https" if curl.is_tls else "http")
-    assert heard["fields"]["x-forwarded-host"] == "api.test"
+def test_request_arrives_unchanged(curl):
+    received = curl.received("/a/b?c=%20d", "--header", "X-Own: yes", host="api.test")
+    assert (received["method"], received["path"], received["fields"]["x-own"]) == ("GET", "/a/b?c=%20d", "yes")
+    assert received["fields"]["host"] == "api.test"
+    assert received["fields"]["x-forwarded-for"] == "127.0.0.1"
+    assert received["fields"]["x-forwarded-proto"] == ("https" if curl.is_tls else "http")
+    assert received["fields"]["x-forwarded-host"] == "api.test"
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
-def test_every_method_may_have_a_body(curl, method):
-    heard = curl.heard("/", "--request", method, "--data", "a body")
-    assert (heard["method"], heard["length"]) == (method, 6)
+def test_every_method_can_have_a_body(curl, method):
+    received = curl.received("/", "--request", method, "--data", "a body")
+    assert (received["method"], received["length"]) == (method, 6)
 
 
-def test_a_head_has_no_body(curl):
+def test_head_response_has_no_body(curl):
     status, fields, _ = curl("/", "--head")
     assert status == 200 and int(fields["content-length"]) > 0
 
 
-def test_large_bodies_pass_both_ways(curl):
+def test_large_bodies_pass_in_both_directions(curl):
     data = bytes(range(256)) * (5 * MEBIBYTE // 256)
     (curl.place / "send").write_bytes(data)
-    heard = curl.heard("/", "--data-binary", f"@{curl.place / 'send'}")
-    assert (heard["length"], heard["sum"]) == (len(data), sum(data))
+    received = curl.received("/", "--data-binary", f"@{curl.place / 'send'}")
+    assert (received["length"], received["sum"]) == (len(data), sum(data))
     status, _, body = curl("/large")
     assert (status, body == b"x" * 64 * 0x10000) == (200, True)
 
 
-def test_chunks_pass(curl):
+def test_chunked_bodies_pass(curl):
     if curl.version != "1.1":
-        pytest.skip("only HTTP/1.1 has chunks")
-    heard = curl.heard("/", "--header", "Transfer-Encoding: chunked", "--data-binary", "@" + __file__)
+        pytest.skip("only HTTP/1.1 has the chunked coding")
+    received = curl.received("/", "--header", "Transfer-Encoding: chunked", "--data-binary", "@" + __file__)
     with open(__file__, "rb") as file:
-        assert heard["length"] == len(file.read())
+        assert received["length"] == len(file.read())
 
 
-def test_refusals_say_why_and_when(curl):
+def test_refusals_describe_limit_and_retry_time(curl):
     status, fields, body = curl("/", host="shut.test")
     assert (status, body) == (429, b"Too Many Requests")
     assert int(fields["retry-after"]) >= 1 and "ratelimit" in fields and "ratelimit-policy" in fields
@@ -170,12 +170,12 @@ def test_refusals_say_why_and_when(curl):
     assert "retry-after" in fields
 
 
-def test_what_goes_wrong_has_a_status(curl):
+def test_unreachable_backend_returns_502(curl):
     assert curl("/", host="away.test")[0] == 502
 
 
-def test_a_request_for_nobody_is_not_found(backend, tmp_path):
-    """Also one that names a server elsewhere: this is no open proxy."""
+def test_request_without_route_returns_404(backend, tmp_path):
+    """Also for an absolute target elsewhere: the gateway is not an open proxy."""
     with Gateway(tmp_path, settings([backend], "- {host: known.test, backend: b}")) as gateway:
         curl = Curl(gateway, None, tmp_path, "plain-1.1")
         assert curl("/", host="unknown.test")[0] == 404
@@ -183,11 +183,11 @@ def test_a_request_for_nobody_is_not_found(backend, tmp_path):
         assert curl("/", host="known.test")[0] == 200
 
 
-def test_a_connection_is_used_again(curl):
+def test_connection_is_reused(curl):
     if curl.version == "1.0":
-        pytest.skip("HTTP/1.0 ends a connection with its answer")
+        pytest.skip("HTTP/1.0 closes the connection after the response")
     if curl.option == "--http2-prior-knowledge" and CURL < 8:
-        pytest.skip("before 8.0 curl cannot use such a connection again (curl issue 10634)")
+        pytest.skip("curl before 8.0 cannot reuse such a connection (curl issue 10634)")
     scheme = "https" if curl.is_tls else "http"
     url = f"{scheme}://localhost:{curl.gateway.port}/"
     each = ["--output", "/dev/null", url] * 5
@@ -201,8 +201,8 @@ def test_a_connection_is_used_again(curl):
 CURL = int(subprocess.run(["curl", "--version"], capture_output=True, text=True, check=True).stdout.split()[1].split(".")[0])
 
 
-def test_without_a_wish_of_the_client_the_better_protocol_is_spoken(gateways, certificate):
-    """Both offer HTTP/2 and HTTP/1.1; a client that knows only HTTP/1.1 gets that."""
+def test_alpn_selects_the_best_common_protocol(gateways, certificate):
+    """HTTP/2 by default; HTTP/1.1 for a client that supports nothing else."""
     url = f"https://localhost:{gateways[True].port}/"
     for options, version in [([], "2"), (["--http1.1"], "1.1"), (["--no-alpn"], "1.1")]:
         command = ["curl", "--silent", "--show-error", "--cacert", str(certificate.certificate), *options]
@@ -210,8 +210,8 @@ def test_without_a_wish_of_the_client_the_better_protocol_is_spoken(gateways, ce
         assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == version, options
 
 
-def test_plain_text_where_tls_is_spoken_is_no_request(gateways, certificate, tmp_path):
+def test_plaintext_on_a_tls_port_is_refused(gateways, certificate, tmp_path):
     url = f"http://localhost:{gateways[True].port}/"
     assert subprocess.run(["curl", "--silent", "--max-time", "120", url], capture_output=True).returncode != 0
-    # And whoever comes next is served.
+    # The next client is served.
     assert Curl(gateways[True], certificate, tmp_path, "tls-2")("/")[0] == 200

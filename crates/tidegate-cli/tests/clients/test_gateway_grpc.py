@@ -1,11 +1,11 @@
-"""gRPC through the gateway: a client and a server of the usual library, with messages that are plain bytes."""
+"""gRPC through the gateway: the grpcio client and server with raw byte messages."""
 
 import threading
 from concurrent import futures
 
 import grpc
 import pytest
-from gateways import FAR_TOO_LONG, Certificate, Gateway, settings
+from gateways import TEST_TIMEOUT, Certificate, Gateway, settings
 
 ROUTES = """- {backend: b}
 - {path: /test.Shut/**, backend: b, rateLimit: {maxQps: 0}}
@@ -14,7 +14,7 @@ ROUTES = """- {backend: b}
 
 
 def repeat(request, context):
-    """Says what it heard, and where the call came from."""
+    """Echoes the request and returns a metadata field in the initial metadata."""
     fields = dict(context.invocation_metadata())
     context.send_initial_metadata([("x-first", fields.get("x-own", ""))])
     context.set_trailing_metadata([("x-last", "done")])
@@ -36,16 +36,16 @@ def add(requests, _context):
 
 
 def talk(requests, _context):
-    """Answers each message before it waits for the next."""
+    """Responds to each message before reading the next."""
     for each in requests:
         yield each.upper()
 
 
 def wait(_request, context):
     ended = threading.Event()
-    # Who has given up before anybody listens calls nobody back.
+    # A call that is already cancelled invokes no callback.
     if context.add_callback(ended.set):
-        ended.wait(FAR_TOO_LONG)
+        ended.wait(TEST_TIMEOUT)
     return b""
 
 
@@ -88,7 +88,7 @@ def gateway(request, backend, certificate, tmp_path_factory):
 @pytest.fixture
 def channel(gateway):
     address = f"localhost:{gateway.port}"
-    # Not through a proxy that the environment may name.
+    # Ignore proxy settings of the environment.
     options = [("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)]
     if gateway.credentials:
         opened = grpc.secure_channel(address, gateway.credentials, options)
@@ -98,99 +98,99 @@ def channel(gateway):
         yield opened
 
 
-def test_one_message_each_way_with_fields_before_and_behind(channel):
+def test_unary_call_passes_metadata_and_trailers(channel):
     call = channel.unary_unary("/test.Service/Repeat")
-    answer, told = call.with_call(b"\x00\xff hello", metadata=[("x-own", "yes")], timeout=FAR_TOO_LONG)
-    assert answer == b"\x00\xff hello"
-    assert dict(told.initial_metadata())["x-first"] == "yes"
-    assert dict(told.trailing_metadata())["x-last"] == "done"
-    assert told.code() == grpc.StatusCode.OK
+    response, info = call.with_call(b"\x00\xff hello", metadata=[("x-own", "yes")], timeout=TEST_TIMEOUT)
+    assert response == b"\x00\xff hello"
+    assert dict(info.initial_metadata())["x-first"] == "yes"
+    assert dict(info.trailing_metadata())["x-last"] == "done"
+    assert info.code() == grpc.StatusCode.OK
 
 
 def test_large_messages_pass(channel):
     message = bytes(range(256)) * 8192
-    assert channel.unary_unary("/test.Service/Repeat")(message, timeout=FAR_TOO_LONG) == message
+    assert channel.unary_unary("/test.Service/Repeat")(message, timeout=TEST_TIMEOUT) == message
 
 
 def test_streams_pass_in_every_direction(channel):
-    counted = channel.unary_stream("/test.Service/Count")(b"1000", timeout=FAR_TOO_LONG)
+    counted = channel.unary_stream("/test.Service/Count")(b"1000", timeout=TEST_TIMEOUT)
     assert [int(each) for each in counted] == [*range(1000)]
     numbers = (str(number).encode() for number in range(1000))
-    assert channel.stream_unary("/test.Service/Add")(numbers, timeout=FAR_TOO_LONG) == b"499500"
+    assert channel.stream_unary("/test.Service/Add")(numbers, timeout=TEST_TIMEOUT) == b"499500"
 
 
-def test_both_talk_in_turns(channel):
-    """Each message is sent when the one before was answered: nothing waits for the end of a stream."""
-    said, may_go = [b"one", b"two", b"three"], threading.Semaphore(1)
+def test_bidirectional_stream_alternates(channel):
+    """Each message is sent after the previous response, so nothing may wait for the end of a stream."""
+    messages_to_send, may_send = [b"one", b"two", b"three"], threading.Semaphore(1)
 
     def messages():
-        for each in said:
-            may_go.acquire()
+        for each in messages_to_send:
+            may_send.acquire()
             yield each
 
-    answers = channel.stream_stream("/test.Service/Talk")(messages(), timeout=FAR_TOO_LONG)
-    heard = []
-    for answer in answers:
-        heard.append(answer)
-        may_go.release()
-    assert heard == [b"ONE", b"TWO", b"THREE"]
+    responses = channel.stream_stream("/test.Service/Talk")(messages(), timeout=TEST_TIMEOUT)
+    received = []
+    for response in responses:
+        received.append(response)
+        may_send.release()
+    assert received == [b"ONE", b"TWO", b"THREE"]
 
 
-def test_calls_are_under_way_at_once(channel):
-    calls = [channel.unary_unary("/test.Service/Repeat").future(str(n).encode(), timeout=FAR_TOO_LONG) for n in range(100)]
+def test_concurrent_calls_complete(channel):
+    calls = [channel.unary_unary("/test.Service/Repeat").future(str(n).encode(), timeout=TEST_TIMEOUT) for n in range(100)]
     assert [call.result() for call in calls] == [str(number).encode() for number in range(100)]
 
 
 @pytest.mark.parametrize("method,code", [("Fail", grpc.StatusCode.NOT_FOUND), ("None", grpc.StatusCode.UNIMPLEMENTED)])
-def test_what_the_server_says_went_wrong_arrives(channel, method, code):
-    with pytest.raises(grpc.RpcError) as wrong:
-        channel.unary_unary(f"/test.Service/{method}")(b"", timeout=FAR_TOO_LONG)
-    assert wrong.value.code() == code
+def test_server_errors_are_forwarded(channel, method, code):
+    with pytest.raises(grpc.RpcError) as error:
+        channel.unary_unary(f"/test.Service/{method}")(b"", timeout=TEST_TIMEOUT)
+    assert error.value.code() == code
     if method == "Fail":
-        assert wrong.value.details() == "there is no such thing: ä"
-        assert dict(wrong.value.trailing_metadata())["x-why"] == "because"
+        assert error.value.details() == "there is no such thing: ä"
+        assert dict(error.value.trailing_metadata())["x-why"] == "because"
 
 
-def test_a_call_has_a_deadline_and_may_be_given_up(channel):
+def test_calls_time_out_and_can_be_cancelled(channel):
     with pytest.raises(grpc.RpcError) as late:
         channel.unary_unary("/test.Service/Wait")(b"", timeout=0.3)
     assert late.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
-    call = channel.unary_unary("/test.Service/Wait").future(b"", timeout=FAR_TOO_LONG)
+    call = channel.unary_unary("/test.Service/Wait").future(b"", timeout=TEST_TIMEOUT)
     assert call.cancel()
-    assert channel.unary_unary("/test.Service/Repeat")(b"after", timeout=FAR_TOO_LONG) == b"after"
+    assert channel.unary_unary("/test.Service/Repeat")(b"after", timeout=TEST_TIMEOUT) == b"after"
 
 
 def refused(call, *arguments):
-    with pytest.raises(grpc.RpcError) as wrong:
-        answer = call(*arguments, timeout=FAR_TOO_LONG)
-        # A stream says it when it is read.
-        [*answer]
-    return wrong.value
+    with pytest.raises(grpc.RpcError) as error:
+        response = call(*arguments, timeout=TEST_TIMEOUT)
+        # A stream raises the error when it is read.
+        [*response]
+    return error.value
 
 
-def test_a_limit_that_is_reached_is_a_resource_that_is_exhausted(channel, gateway):
+def test_refused_call_is_resource_exhausted(channel, gateway):
     shut = refused(channel.unary_unary("/test.Shut/Repeat"), b"")
     assert shut.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
     assert shut.details() == "Too Many Requests"
     talk = refused(channel.stream_stream("/test.Shut/Talk"), iter([b"one"]))
     assert talk.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
-    for line in gateway.logged(2, "/test.Shut"):
+    for line in gateway.wait_for_log_lines(2, "/test.Shut"):
         assert line["refused"] == {"level": "route", "kind": "requests", "limit": 0}
 
 
-def test_a_client_is_served_until_it_has_had_enough(channel):
+def test_client_limit_refuses_further_calls(channel):
     call, ends = channel.unary_unary("/test.Few/Repeat"), []
-    # Three in a second: a machine on which four hundred calls take more than a hundred seconds would serve them all.
+    # Three per second: only a machine that needs more than 100 s for 400 calls would serve them all.
     for number in range(400):
         try:
-            assert call(str(number).encode(), timeout=FAR_TOO_LONG) == str(number).encode()
+            assert call(str(number).encode(), timeout=TEST_TIMEOUT) == str(number).encode()
             ends.append(grpc.StatusCode.OK)
-        except grpc.RpcError as wrong:
-            ends.append(wrong.code())
+        except grpc.RpcError as error:
+            ends.append(error.code())
             break
     assert ends[:3] == [grpc.StatusCode.OK] * 3
     assert ends[-1] == grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
-def test_a_server_that_is_away_is_unavailable(channel):
+def test_unreachable_server_is_unavailable(channel):
     assert refused(channel.unary_unary("/test.Away/Repeat"), b"").code() == grpc.StatusCode.UNAVAILABLE

@@ -1,4 +1,4 @@
-"""httpx, a client of HTTP/2, through the gateway: many calls at once on one connection, in plain text and over TLS."""
+"""httpx over HTTP/2 through the gateway: concurrent calls on one connection, plaintext and TLS."""
 
 import asyncio
 import socket
@@ -10,22 +10,22 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import h2.connection
 import httpx
 import pytest
-from gateways import FAR_TOO_LONG, Certificate, Gateway, settings
+from gateways import TEST_TIMEOUT, Certificate, Gateway, settings
 from h2 import events
 
-# As many calls as are open at once; the gateway lets a connection have a few more.
-TOGETHER = 100
+# The number of concurrent calls. The gateway allows a few more per connection.
+CONCURRENT = 100
 
 
-class Together(BaseHTTPRequestHandler):
-    """To /together it answers when so many others wait too, and to anything else at once with the length of what it heard."""
+class BarrierHandler(BaseHTTPRequestHandler):
+    """/together waits until enough calls are concurrent; other paths return the body length at once."""
 
     protocol_version = "HTTP/1.1"
 
-    def answer(self):
+    def respond(self):
         length = len(self.rfile.read(int(self.headers.get("Content-Length", 0))))
         if self.path.startswith("/together"):
-            self.server.barrier.wait(FAR_TOO_LONG)
+            self.server.barrier.wait(TEST_TIMEOUT)
         body = f"{self.path} {length}".encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
@@ -36,25 +36,25 @@ class Together(BaseHTTPRequestHandler):
         try:
             super().handle()
         except (ConnectionError, threading.BrokenBarrierError):
-            # Whoever asked has given up.
+            # The client has given up.
             pass
 
-    do_GET = do_POST = answer
+    do_GET = do_POST = respond
 
     def log_message(self, *_):
         pass
 
 
 class Backend(ThreadingHTTPServer):
-    # All of them come at once.
+    # All calls arrive at once.
     request_queue_size = 1024
     daemon_threads = True
 
 
 @pytest.fixture(scope="module")
 def backend():
-    server = Backend(("127.0.0.1", 0), Together)
-    server.barrier = threading.Barrier(TOGETHER)
+    server = Backend(("127.0.0.1", 0), BarrierHandler)
+    server.barrier = threading.Barrier(CONCURRENT)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield server.server_address[1]
     server.shutdown()
@@ -78,24 +78,24 @@ def gateway(request, backend, certificate, tmp_path):
 
 @asynccontextmanager
 async def client(gateway):
-    """A client with one connection that speaks nothing but HTTP/2."""
+    """An HTTP/2 client with one connection."""
     one = httpx.Limits(max_connections=1)
-    options = {"http1": False, "http2": True, "limits": one, "timeout": FAR_TOO_LONG, "trust_env": False}
+    options = {"http1": False, "http2": True, "limits": one, "timeout": TEST_TIMEOUT, "trust_env": False}
     async with httpx.AsyncClient(verify=gateway.context, base_url=gateway.url, **options) as opened:
         yield opened
 
 
-def test_many_calls_are_under_way_at_once_on_one_connection(gateway):
+def test_concurrent_calls_share_one_connection(gateway):
     async def calls():
-        async with client(gateway) as asking:
-            paths = [f"/together/{number}" for number in range(TOGETHER)]
-            # None of them would be answered if one waited for another.
-            answers = await asyncio.gather(*(asking.get(path) for path in paths))
-            return paths, answers, await asyncio.to_thread(gateway.connections)
+        async with client(gateway) as session:
+            paths = [f"/together/{number}" for number in range(CONCURRENT)]
+            # The calls only complete if all of them are forwarded concurrently.
+            responses = await asyncio.gather(*(session.get(path) for path in paths))
+            return paths, responses, await asyncio.to_thread(gateway.connections)
 
-    paths, answers, connections = asyncio.run(calls())
-    assert {answer.http_version for answer in answers} == {"HTTP/2"}
-    assert [answer.text for answer in answers] == [f"{path} 0" for path in paths]
+    paths, responses, connections = asyncio.run(calls())
+    assert {response.http_version for response in responses} == {"HTTP/2"}
+    assert [response.text for response in responses] == [f"{path} 0" for path in paths]
     assert connections == (1, 1)
 
 
@@ -103,49 +103,49 @@ def test_large_bodies_share_a_connection(gateway):
     sizes = [number * 100_000 for number in range(10)]
 
     async def calls():
-        async with client(gateway) as asking:
-            return await asyncio.gather(*(asking.post("/", content=b"x" * size) for size in sizes))
+        async with client(gateway) as session:
+            return await asyncio.gather(*(session.post("/", content=b"x" * size) for size in sizes))
 
-    assert [answer.text for answer in asyncio.run(calls())] == [f"/ {size}" for size in sizes]
-    assert sorted(line["received_bytes"] for line in gateway.logged(len(sizes))) == sizes
+    assert [response.text for response in asyncio.run(calls())] == [f"/ {size}" for size in sizes]
+    assert sorted(line["received_bytes"] for line in gateway.wait_for_log_lines(len(sizes))) == sizes
 
 
-def test_calls_of_one_connection_are_limited_one_by_one(gateway):
+def test_calls_of_one_connection_are_limited_separately(gateway):
     async def calls():
-        async with client(gateway) as asking:
+        async with client(gateway) as session:
             host = {"Host": "ten.test"}
-            return await asyncio.gather(*(asking.get("/", headers=host) for _ in range(TOGETHER)))
+            return await asyncio.gather(*(session.get("/", headers=host) for _ in range(CONCURRENT)))
 
-    answers = asyncio.run(calls())
-    admitted = sum(answer.status_code == 200 for answer in answers)
-    refused = [answer for answer in answers if answer.status_code == 429]
-    # Ten in a second; a slow machine may take more than one.
-    assert admitted >= 10 and admitted + len(refused) == TOGETHER
-    assert refused or max(answer.elapsed.total_seconds() for answer in answers) > 1
-    for answer in refused:
-        assert answer.text == "Too Many Requests" and int(answer.headers["retry-after"]) >= 1
-    lines = [line for line in gateway.logged(TOGETHER) if line["status"] == 429]
+    responses = asyncio.run(calls())
+    admitted = sum(response.status_code == 200 for response in responses)
+    refused = [response for response in responses if response.status_code == 429]
+    # Ten per second; a slow machine may need more than one second.
+    assert admitted >= 10 and admitted + len(refused) == CONCURRENT
+    assert refused or max(response.elapsed.total_seconds() for response in responses) > 1
+    for response in refused:
+        assert response.text == "Too Many Requests" and int(response.headers["retry-after"]) >= 1
+    lines = [line for line in gateway.wait_for_log_lines(CONCURRENT) if line["status"] == 429]
     assert len(lines) == len(refused)
     for line in lines:
         assert line["refused"] == {"level": "route", "kind": "requests", "limit": 10}
 
 
-def test_a_call_that_is_given_up_leaves_the_others_alone(gateway):
+def test_abandoned_call_does_not_affect_others(gateway):
     async def calls():
-        async with client(gateway) as asking:
-            # Nobody will be there to wait with.
+        async with client(gateway) as session:
+            # No other call reaches the barrier.
             with pytest.raises(httpx.ReadTimeout):
-                await asking.get("/together", timeout=0.2)
-            return await asking.get("/after")
+                await session.get("/together", timeout=0.2)
+            return await session.get("/after")
 
     assert asyncio.run(calls()).text == "/after 0"
 
 
-class Slowly:
-    """A connection of HTTP/2 on which every frame is sent when a test says so."""
+class FrameClient:
+    """An HTTP/2 connection that sends each frame on request."""
 
     def __init__(self, gateway):
-        self.socket = socket.create_connection(("127.0.0.1", gateway.port), FAR_TOO_LONG)
+        self.socket = socket.create_connection(("127.0.0.1", gateway.port), TEST_TIMEOUT)
         self.state = h2.connection.H2Connection()
         self.state.initiate_connection()
         self.flush()
@@ -154,37 +154,37 @@ class Slowly:
         self.socket.sendall(self.state.data_to_send())
 
     def post(self, body):
-        """Sends all of a request but the word that it is over."""
+        """Sends a request without END_STREAM."""
         fields = [(":method", "POST"), (":scheme", "http"), (":path", "/"), (":authority", "localhost")]
         self.state.send_headers(1, [*fields, ("content-length", str(len(body)))])
         self.state.send_data(1, body)
         self.flush()
 
-    def hear(self, *kinds):
-        """What comes up to the first event of these kinds."""
-        heard = []
-        while not any(isinstance(event, kinds) for event in heard):
+    def receive(self, *kinds):
+        """Returns the stream events up to the first of these kinds."""
+        received = []
+        while not any(isinstance(event, kinds) for event in received):
             data = self.socket.recv(65536)
-            assert data, f"the connection ended: {heard}"
-            heard += self.state.receive_data(data)
+            assert data, f"the connection ended: {received}"
+            received += self.state.receive_data(data)
             self.flush()
-        return [event for event in heard if isinstance(event, (events.DataReceived, events.StreamEnded, events.StreamReset))]
+        return [event for event in received if isinstance(event, (events.DataReceived, events.StreamEnded, events.StreamReset))]
 
 
 @pytest.mark.parametrize("gateway", ["plain"], indirect=True)
-@pytest.mark.parametrize("says_so", [True, False])
-def test_nobody_is_reset_who_has_only_to_say_that_it_is_over(gateway, says_so):
-    slowly = Slowly(gateway)
-    with slowly.socket:
-        slowly.post(b"hello")
-        heard = slowly.hear(events.DataReceived, events.StreamReset)
-        assert [event.data for event in heard] == [b"/ 5"], heard
-        if says_so:
-            slowly.state.end_stream(1)
-            slowly.flush()
-        # Who never says it is not waited for: it is reset without an error, behind the end of the response.
-        heard = slowly.hear(events.StreamEnded, events.StreamReset)
-        first = next(event for event in heard if not isinstance(event, events.DataReceived))
-        assert isinstance(first, events.StreamEnded), heard
-        if says_so:
-            assert not any(isinstance(event, events.StreamReset) for event in heard), heard
+@pytest.mark.parametrize("sends_end", [True, False])
+def test_request_missing_only_end_stream_is_not_reset(gateway, sends_end):
+    client = FrameClient(gateway)
+    with client.socket:
+        client.post(b"hello")
+        received = client.receive(events.DataReceived, events.StreamReset)
+        assert [event.data for event in received] == [b"/ 5"], received
+        if sends_end:
+            client.state.end_stream(1)
+            client.flush()
+        # A missing END_STREAM is not awaited forever: the stream is reset without an error after the response.
+        received = client.receive(events.StreamEnded, events.StreamReset)
+        first = next(event for event in received if not isinstance(event, events.DataReceived))
+        assert isinstance(first, events.StreamEnded), received
+        if sends_end:
+            assert not any(isinstance(event, events.StreamReset) for event in received), received

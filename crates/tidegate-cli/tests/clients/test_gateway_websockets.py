@@ -1,4 +1,4 @@
-"""WebSockets through the gateway: a client and a server of the usual library, in plain text and over TLS."""
+"""WebSockets through the gateway: the websockets client and server, plaintext and TLS."""
 
 import asyncio
 import functools
@@ -7,7 +7,7 @@ import threading
 from contextlib import AsyncExitStack
 
 import pytest
-from gateways import FAR_TOO_LONG, Certificate, Gateway, eventually, settings
+from gateways import TEST_TIMEOUT, Certificate, Gateway, wait_until, settings
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.server import serve
@@ -18,17 +18,17 @@ ROUTES = """- {backend: b}
 
 
 class Echo:
-    """A server that repeats what it hears, and does what it is told."""
+    """An echo server that also greets and closes on request."""
 
     def __init__(self):
         self.codes = []
-        self.server = serve(self.talk, "127.0.0.1", 0)
+        self.server = serve(self.handle, "127.0.0.1", 0)
         self.port = self.server.socket.getsockname()[1]
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
-    def talk(self, connection):
+    def handle(self, connection):
         if connection.request.path == "/greet":
-            # The server speaks first.
+            # The server sends the first message.
             connection.send("welcome")
         try:
             for message in connection:
@@ -63,12 +63,12 @@ def gateway(request, echo, certificate, tmp_path_factory):
 
 
 @pytest.fixture
-def talk(gateway):
-    """Opens a WebSocket. Not with the threads of the library: they read and write TLS at once, which Python before 3.13 does not bear."""
+def open_socket(gateway):
+    """Opens a WebSocket with asyncio: the threaded client uses one TLS socket from two threads, which fails before Python 3.13."""
 
     def opened(path="/", host="localhost"):
-        # The name is what is asked for; the address is where the gateway is.
-        more = {"host": "127.0.0.1", "port": gateway.port, "proxy": None, "open_timeout": FAR_TOO_LONG}
+        # `host` is the Host field; the address is the gateway.
+        more = {"host": "127.0.0.1", "port": gateway.port, "proxy": None, "open_timeout": TEST_TIMEOUT}
         if gateway.context:
             more |= {"ssl": gateway.context, "server_hostname": "localhost"}
         return connect(f"{gateway.scheme}://{host}{path}", **more)
@@ -77,11 +77,11 @@ def talk(gateway):
 
 
 def run(test):
-    """Makes a test of one that waits, within its time."""
+    """Runs an async test with a timeout."""
 
     @functools.wraps(test)
     def running(*fixtures, **named):
-        return asyncio.run(asyncio.wait_for(test(*fixtures, **named), FAR_TOO_LONG))
+        return asyncio.run(asyncio.wait_for(test(*fixtures, **named), TEST_TIMEOUT))
 
     return running
 
@@ -91,26 +91,26 @@ async def connections(gateway):
 
 
 @run
-async def test_text_passes_both_ways_and_the_end_is_agreed_on(talk, echo, gateway):
-    async with talk() as socket:
+async def test_text_passes_and_the_close_is_acknowledged(open_socket, echo, gateway):
+    async with open_socket() as socket:
         for message in ["hello", "ä" * 1000, ""]:
             await socket.send(message)
             assert await socket.recv() == message
         assert await connections(gateway) == (1, 1)
     assert (socket.close_code, socket.close_reason) == (1000, "")
-    eventually("the server heard of the end", lambda: (1000, "") in echo.codes)
-    gateway.is_empty()
+    wait_until("the server received the close", lambda: (1000, "") in echo.codes)
+    gateway.wait_until_empty()
 
 
 @run
-async def test_the_server_may_speak_first(talk):
-    async with talk("/greet") as socket:
+async def test_server_can_send_first(open_socket):
+    async with open_socket("/greet") as socket:
         assert await socket.recv() == "welcome"
 
 
 @run
-async def test_the_server_may_end_it(talk):
-    async with talk() as socket:
+async def test_server_can_close(open_socket):
+    async with open_socket() as socket:
         await socket.send("close")
         with pytest.raises(ConnectionClosed):
             await socket.recv()
@@ -118,15 +118,15 @@ async def test_the_server_may_end_it(talk):
 
 
 @run
-async def test_the_client_may_say_why_it_ends_it(talk, echo):
-    async with talk() as socket:
+async def test_client_close_reason_is_forwarded(open_socket, echo):
+    async with open_socket() as socket:
         await socket.close(4002, "enough")
-    eventually("the server heard why", lambda: (4002, "enough") in echo.codes)
+    wait_until("the server received the reason", lambda: (4002, "enough") in echo.codes)
 
 
 @run
-async def test_bytes_pieces_and_pings_pass(talk):
-    async with talk() as socket:
+async def test_binary_fragments_and_pings_pass(open_socket):
+    async with open_socket() as socket:
         large = bytes(range(256)) * 2048
         await socket.send(large)
         assert await socket.recv() == large
@@ -136,29 +136,29 @@ async def test_bytes_pieces_and_pings_pass(talk):
 
 
 @run
-async def test_many_talk_at_once(talk, gateway):
-    async with AsyncExitStack() as all_of_them:
-        sockets = [await all_of_them.enter_async_context(talk()) for _ in range(30)]
+async def test_concurrent_sockets_are_counted(open_socket, gateway):
+    async with AsyncExitStack() as stack:
+        sockets = [await stack.enter_async_context(open_socket()) for _ in range(30)]
         assert await connections(gateway) == (30, 30)
         for number, socket in enumerate(sockets):
             await socket.send(str(number))
         assert [await socket.recv() for socket in sockets] == [str(number) for number in range(30)]
-    gateway.is_empty()
+    gateway.wait_until_empty()
 
 
 @run
-async def test_a_limit_refuses_before_anything_is_upgraded(talk, gateway):
+async def test_limit_refuses_before_the_upgrade(open_socket, gateway):
     with pytest.raises(InvalidStatus) as shut:
-        await talk(host="shut.test")
+        await open_socket(host="shut.test")
     assert shut.value.response.status_code == 429
-    async with talk(host="one.test") as first:
+    async with open_socket(host="one.test") as first:
         with pytest.raises(InvalidStatus) as second:
-            await talk(host="one.test")
+            await open_socket(host="one.test")
         assert second.value.response.status_code == 429
         assert second.value.response.body == b"Too Many Connections"
         await first.send("still here")
         assert await first.recv() == "still here"
-    await asyncio.to_thread(gateway.is_empty)
-    async with talk(host="one.test") as third:
+    await asyncio.to_thread(gateway.wait_until_empty)
+    async with open_socket(host="one.test") as third:
         await third.send("room again")
         assert await third.recv() == "room again"

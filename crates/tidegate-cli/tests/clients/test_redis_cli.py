@@ -1,4 +1,4 @@
-"""redis-cli, from a shell: one question at a time, many from a file, and raw protocol through a pipe."""
+"""redis-cli: single commands, commands from a file, and raw protocol through a pipe."""
 
 import json
 import os
@@ -14,7 +14,7 @@ def cli(server):
 
 
 def redis_cli(server, *words, stdin="", env=None, code=0):
-    """What it prints when it is given these words."""
+    """The output of redis-cli with these arguments."""
     command = ["redis-cli", "-h", server.resp_host, "-p", str(server.resp_port), *map(str, words)]
     stdin = stdin if isinstance(stdin, bytes) else stdin.encode()
     ran = subprocess.run(command, input=stdin, capture_output=True, timeout=120, env={**os.environ, **(env or {})})
@@ -23,7 +23,7 @@ def redis_cli(server, *words, stdin="", env=None, code=0):
 
 
 def frames(*commands):
-    """Commands as raw protocol."""
+    """Commands encoded as RESP."""
     text = b""
     for command in commands:
         words = [word.encode() for word in command]
@@ -31,7 +31,7 @@ def frames(*commands):
     return text
 
 
-def test_a_question_is_a_command(server, cli, name):
+def test_acquire_is_a_command(server, cli, name):
     server.add(name, {"policy": "total", "limit": 2})
     assert cli("PING") == "PONG\n"
     assert cli("TG.PEEK", name, "ada").split("\n")[:3] == ["1", "2", "2"]
@@ -39,7 +39,7 @@ def test_a_question_is_a_command(server, cli, name):
     assert cli("tg.acquire", name, "ada") == "0\n2\n0\n-1\n-1\nall/total\n\n"
 
 
-def test_answers_are_shown_to_people_as_usual(server, cli, name):
+def test_replies_are_formatted_as_usual(server, cli, name):
     server.add(name, {"policy": "total", "limit": 2})
     shown = cli("--no-raw", "TG.ACQUIRE", name, "ada")
     assert shown.startswith('1) (integer) 1\n2) (integer) 2\n3) (integer) 1\n'), shown
@@ -47,7 +47,7 @@ def test_answers_are_shown_to_people_as_usual(server, cli, name):
     assert cli("--no-raw", "TG.RELEASE", "no-such-lease") == "(integer) 0\n"
 
 
-def test_resp3_is_spoken_if_it_is_asked_for(server, cli, name):
+def test_resp3_is_negotiated(server, cli, name):
     server.add(name, {"policy": "total", "limit": 2})
     assert cli("-3", "PING") == "PONG\n"
     assert "1# \"server\" => \"tidegate\"" in cli("-3", "--no-raw", "HELLO")
@@ -56,7 +56,7 @@ def test_resp3_is_spoken_if_it_is_asked_for(server, cli, name):
     assert json.loads(cli("-3", "--json", "TG.RENEW", "no-such-lease", 1000)) is None
 
 
-def test_a_lease_is_taken_and_given_back(server, cli, name):
+def test_lease_is_acquired_and_released(server, cli, name):
     server.add(name, {"policy": "concurrency", "limit": 1})
     lease = cli("TG.ACQUIRE", name, "ada").split("\n")[6]
     assert lease
@@ -65,12 +65,12 @@ def test_a_lease_is_taken_and_given_back(server, cli, name):
     assert cli("TG.RELEASE", lease) == "0\n"
 
 
-def test_throttles_of_others_are_answered(cli, name):
+def test_cl_throttle_and_throttle_are_answered(cli, name):
     assert cli("CL.THROTTLE", name, 1, 1, 86400).split("\n")[:4] == ["0", "2", "1", "-1"]
     assert cli("THROTTLE", name, 1, 1, 86400).split("\n")[:3] == ["1", "1", "0"]
 
 
-def test_mistakes_are_told_and_can_fail_a_script(cli):
+def test_errors_set_the_exit_code(cli):
     assert cli("TG.ACQUIRE", "no-such-limit", "ada") == "NOLIMIT unknown limit 'no-such-limit'\n\n"
     assert "wrong number of arguments" in cli("-e", "TG.ACQUIRE", code=1)
     assert "unknown command 'SET'" in cli("-e", "SET", "a", "b", code=1)
@@ -92,7 +92,7 @@ def test_a_command_is_repeated(server, cli, name):
     assert server_remaining(cli, name) == 6
 
 
-def test_the_last_word_may_come_from_a_pipe(server, cli, name):
+def test_last_argument_is_read_from_stdin(server, cli, name):
     server.add(name, {"policy": "total", "limit": 1, "per": "key"})
     key = bytes(range(256))
     assert cli("-x", "TG.ACQUIRE", name, stdin=key).startswith("1\n")
@@ -113,7 +113,7 @@ def server_remaining(cli, limit_id):
     return int(cli("TG.PEEK", limit_id, "ada", 0).split("\n")[2])
 
 
-def test_a_token_comes_with_a_flag_or_from_the_environment(guarded, name):
+def test_token_comes_from_flag_or_environment(guarded, name):
     guarded.add(name, {"policy": "total", "limit": 10})
     token = TOKENS["decide"]
     ask = ("TG.ACQUIRE", name, "ada")
@@ -124,7 +124,7 @@ def test_a_token_comes_with_a_flag_or_from_the_environment(guarded, name):
     assert redis_cli(guarded, stdin=f"AUTH {token}\nTG.ACQUIRE {name} ada\n").startswith("OK\n1\n")
 
 
-def test_without_a_token_there_is_no_answer(guarded):
+def test_request_without_token_is_refused(guarded):
     assert "NOAUTH" in redis_cli(guarded, "TG.ACQUIRE", "login", "ada")
     assert "WRONGPASS" in redis_cli(guarded, "--no-auth-warning", "-a", "tg_wrong", "PING")
     assert "NOPERM" in redis_cli(guarded, "--no-auth-warning", "-a", TOKENS["read"], "TG.ACQUIRE", "login", "ada")

@@ -1,4 +1,4 @@
-"""redis-py, a client library of Redis, is a client library of Tidegate: with RESP2 and RESP3, pipelines, pools and tokens."""
+"""redis-py as a client of Tidegate: RESP2 and RESP3, pipelines, pools, tokens."""
 
 import asyncio
 import threading
@@ -13,7 +13,7 @@ from redis.retry import Retry
 DAY = 86_400
 
 
-# How long a client waits for an answer: on a busy machine, too.
+# Timeout of a client, sufficient for a busy machine.
 PATIENCE = 60
 
 
@@ -43,10 +43,10 @@ def total(limit, **fields):
     return {"policy": "total", "limit": limit, **fields}
 
 
-# What clients say before and beside what they came for.
+# Connection commands.
 
 
-def test_a_client_is_greeted(client):
+def test_connection_commands_are_answered(client):
     assert client.ping() is True
     assert client.echo("hello") == b"hello"
     assert client.info()["server_name"] == "tidegate"
@@ -54,14 +54,14 @@ def test_a_client_is_greeted(client):
     assert client.client_setname("tester") and client.client_getname() in (b"tester", "tester")
 
 
-def test_a_client_may_name_itself_and_choose_the_only_database(server, protocol):
+def test_client_name_and_database_0_are_accepted(server, protocol):
     with connect(server, protocol, client_name="worker-7", db=0) as client:
         assert client.client_getname() in (b"worker-7", "worker-7")
     with connect(server, protocol, db=1) as client, pytest.raises(redis.ResponseError, match="out of range"):
         client.ping()
 
 
-def test_an_address_may_be_written_as_a_url(server, protocol):
+def test_url_connects(server, protocol):
     with redis.from_url(f"redis://{server.resp}/0?protocol={protocol}") as client:
         assert client.ping() is True
 
@@ -69,7 +69,7 @@ def test_an_address_may_be_written_as_a_url(server, protocol):
 # Decisions.
 
 
-def test_acquire_takes_until_nothing_is_left(server, client, name):
+def test_acquire_stops_at_the_limit(server, client, name):
     server.add(name, total(2))
     ask = ("TG.ACQUIRE", name, "ada")
     assert client.execute_command(*ask) == [1, 2, 1, -1, -1, b"", b""]
@@ -77,7 +77,7 @@ def test_acquire_takes_until_nothing_is_left(server, client, name):
     assert client.execute_command(*ask) == [0, 2, 0, -1, -1, b"all/total", b""]
 
 
-def test_a_refusal_says_when_to_come_back(server, client, name):
+def test_refusal_has_retry_after(server, client, name):
     server.add(name, {"policy": "interval", "limit": 1, "window": "1d", "per": "key"})
     assert client.execute_command("TG.ACQUIRE", name, "ada")[0] == 1
     allowed, limit, remaining, retry_ms, reset_ms, item, lease = client.execute_command("TG.ACQUIRE", name, "ada")
@@ -86,7 +86,7 @@ def test_a_refusal_says_when_to_come_back(server, client, name):
     assert client.execute_command("TG.ACQUIRE", name, "bob")[0] == 1, "bob has a count of his own"
 
 
-def test_peek_changes_nothing(server, client, name):
+def test_peek_charges_nothing(server, client, name):
     server.add(name, total(5))
     for _ in range(3):
         assert client.execute_command("TG.PEEK", name, "ada")[:3] == [1, 5, 5]
@@ -94,7 +94,7 @@ def test_peek_changes_nothing(server, client, name):
     assert client.execute_command("TG.ACQUIRE", name, "ada", 5)[:3] == [1, 5, 0], "and nothing was taken so far"
 
 
-def test_a_request_that_is_repeated_is_charged_once(server, client, name):
+def test_repeated_request_is_charged_once(server, client, name):
     server.add(name, total(5))
     first = client.execute_command("TG.ACQUIRE", name, "ada", 2, "REQ", name)
     assert client.execute_command("TG.ACQUIRE", name, "ada", 2, "REQ", name) == first
@@ -103,7 +103,7 @@ def test_a_request_that_is_repeated_is_charged_once(server, client, name):
         client.execute_command("TG.ACQUIRE", name, "ada", 3, "REQ", name)
 
 
-def test_keys_are_bytes_and_not_too_long(server, client, name):
+def test_overlong_key_is_refused(server, client, name):
     server.add(name, total(1, per="key"))
     for key in [b"\x00\xff\r\n $5", "新年".encode(), b"k" * 1024]:
         assert client.execute_command("TG.ACQUIRE", name, key)[0] == 1, key
@@ -112,7 +112,7 @@ def test_keys_are_bytes_and_not_too_long(server, client, name):
         client.execute_command("TG.ACQUIRE", name, b"k" * 1025)
 
 
-def test_a_lease_is_given_back_once(server, client, name):
+def test_lease_is_released_once(server, client, name):
     server.add(name, {"policy": "concurrency", "limit": 1, "ttl": "60s"})
     lease = client.execute_command("TG.ACQUIRE", name, "ada")[6]
     assert lease, "a grant of a concurrency item carries a lease"
@@ -122,7 +122,7 @@ def test_a_lease_is_given_back_once(server, client, name):
     assert client.execute_command("TG.ACQUIRE", name, "bob")[0] == 1
 
 
-def test_a_lease_is_kept_by_renewing_it(server, client, name):
+def test_renewed_lease_stays_valid(server, client, name):
     server.add(name, {"policy": "concurrency", "limit": 1, "ttl": "60s"})
     lease = client.execute_command("TG.ACQUIRE", name, "ada")[6]
     before = time.time() * 1000
@@ -133,10 +133,10 @@ def test_a_lease_is_kept_by_renewing_it(server, client, name):
     assert client.execute_command("TG.RENEW", "no-such-lease", 1000) is None
 
 
-# Buckets that come with their own description. They fill up once a day, so that no machine is too slow to see them empty.
+# Buckets defined by the command. They refill once a day, so that slow machines see them empty.
 
 
-def test_cl_throttle_answers_as_redis_cell_does(client, name):
+def test_cl_throttle_replies_like_redis_cell(client, name):
     ask = ("CL.THROTTLE", name, 2, 1, DAY)
     near = lambda seconds: range(seconds - 60, seconds + 1)  # noqa: E731
     for remaining in (2, 1, 0):
@@ -149,7 +149,7 @@ def test_cl_throttle_answers_as_redis_cell_does(client, name):
     assert client.execute_command("CL.THROTTLE", f"{name}-all", 2, 1, DAY, 3)[:3] == [0, 3, 0], "all at once"
 
 
-def test_throttle_answers_as_throttlecrab_does(client, name):
+def test_throttle_replies_like_throttlecrab(client, name):
     ask = ("THROTTLE", name, 2, 1, DAY)
     for remaining in (1, 0):
         allowed, limit, left, reset, retry = client.execute_command(*ask)
@@ -160,11 +160,11 @@ def test_throttle_answers_as_throttlecrab_does(client, name):
     assert 0 < retry <= DAY < reset <= 2 * DAY
 
 
-# Errors are exceptions, and the connection goes on.
+# Errors raise exceptions, and the connection stays usable.
 
 
 @pytest.mark.parametrize(
-    ("command", "told"),
+    ("command", "message"),
     [
         (("TG.ACQUIRE", "no-such-limit", "ada"), "NOLIMIT unknown limit 'no-such-limit'"),
         (("TG.PEEK", "no-such-limit", "ada"), "NOLIMIT unknown limit 'no-such-limit'"),
@@ -179,14 +179,14 @@ def test_throttle_answers_as_throttlecrab_does(client, name):
         (("GET", "k"), "unknown command 'GET'"),
     ],
 )
-def test_a_mistake_is_an_exception(client, command, told):
+def test_error_reply_raises_an_exception(client, command, message):
     with pytest.raises(redis.ResponseError) as error:
         client.execute_command(*command)
-    assert told in str(error.value)
+    assert message in str(error.value)
     assert client.ping() is True
 
 
-def test_a_frame_that_is_too_large_costs_only_its_connection(client):
+def test_oversized_frame_closes_its_connection(client):
     with pytest.raises(redis.RedisError):
         client.execute_command("ECHO", b"x" * 70_000)
     assert client.ping() is True
@@ -196,7 +196,7 @@ def test_a_frame_that_is_too_large_costs_only_its_connection(client):
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3, 10, 100, 1000])
-def test_a_pipeline_is_answered_in_order(server, client, name, depth):
+def test_pipeline_is_answered_in_order(server, client, name, depth):
     server.add(name, total(depth // 2))
     pipeline = client.pipeline(transaction=False)
     for index in range(depth):
@@ -209,7 +209,7 @@ def test_a_pipeline_is_answered_in_order(server, client, name, depth):
     assert [answer[2] for answer in answers[::2]] == [*range(granted - 1, -1, -1), *[0] * (depth - granted)]
 
 
-def test_a_mistake_in_a_pipeline_has_its_place(server, client, name):
+def test_error_in_pipeline_keeps_its_position(server, client, name):
     server.add(name, total(1000))
     pipeline = client.pipeline(transaction=False)
     for index in range(300):
@@ -221,7 +221,7 @@ def test_a_mistake_in_a_pipeline_has_its_place(server, client, name):
     assert client.execute_command("TG.PEEK", name, "ada")[2] == 800
 
 
-def test_transactions_are_refused_and_nothing_hangs(server, client, name):
+def test_transaction_is_refused_without_hanging(server, client, name):
     server.add(name, total(10))
     pipeline = client.pipeline(transaction=True)
     pipeline.execute_command("TG.ACQUIRE", name, "ada")
@@ -230,13 +230,13 @@ def test_transactions_are_refused_and_nothing_hangs(server, client, name):
     assert client.ping() is True
 
 
-# Pools, threads and tasks: however many ask at once, exactly so many are admitted as there are.
+# Pools, threads and tasks: concurrent clients are granted exactly the limit.
 
 THREADS = 16
 
 
 def admitted_by_threads(ask, times):
-    """How often `ask` was admitted when all threads ask it so many times."""
+    """Number of grants when all threads call `ask` this many times."""
     counts, start = [], threading.Barrier(THREADS)
 
     def work():
@@ -252,13 +252,13 @@ def admitted_by_threads(ask, times):
     return sum(counts)
 
 
-def test_threads_with_a_connection_each_are_admitted_exactly(server, client, name):
+def test_threads_with_own_connections_are_granted_exactly(server, client, name):
     server.add(name, total(1000))
     assert admitted_by_threads(lambda: client.execute_command("TG.ACQUIRE", name, "ada")[0], 100) == 1000
     assert client.execute_command("TG.PEEK", name, "ada", 0)[:3] == [1, 1000, 0]
 
 
-def test_threads_that_share_few_connections_are_admitted_exactly(server, protocol, name):
+def test_threads_with_shared_pool_are_granted_exactly(server, protocol, name):
     server.add(name, total(500))
     pool = redis.BlockingConnectionPool(
         max_connections=3,
@@ -273,7 +273,7 @@ def test_threads_that_share_few_connections_are_admitted_exactly(server, protoco
     pool.disconnect()
 
 
-def test_threads_with_pipelines_are_admitted_exactly(server, client, name):
+def test_threads_with_pipelines_are_granted_exactly(server, client, name):
     server.add(name, total(1000))
 
     def ask():
@@ -285,7 +285,7 @@ def test_threads_with_pipelines_are_admitted_exactly(server, client, name):
     assert admitted_by_threads(ask, 4) == 1000
 
 
-def test_tasks_are_admitted_exactly(server, protocol, name):
+def test_async_tasks_are_granted_exactly(server, protocol, name):
     server.add(name, total(100))
 
     async def ask_all():
@@ -306,17 +306,17 @@ def test_tasks_are_admitted_exactly(server, protocol, name):
     assert asyncio.run(ask_all()) == 100
 
 
-# Connections end, and clients come back.
+# Reconnects.
 
 
-def test_a_client_comes_back_after_it_was_sent_away(client):
+def test_client_reconnects_after_quit(client):
     before = client.client_id()
     assert client.execute_command("QUIT") in (b"OK", True)
     assert client.ping() is True
     assert client.client_id() != before, "it is another connection"
 
 
-def test_a_client_comes_back_after_the_server_did(tmp_path, protocol, name):
+def test_client_reconnects_after_server_restart(tmp_path, protocol, name):
     server = Server(tmp_path, []).start()
     retry = Retry(ConstantBackoff(0.05), 20)
     with connect(server, protocol, retry=retry, retry_on_error=[redis.ConnectionError]) as client:
@@ -332,7 +332,7 @@ def test_a_client_comes_back_after_the_server_did(tmp_path, protocol, name):
 # Tokens.
 
 
-def test_a_token_is_a_password_and_the_user_does_not_matter(guarded, protocol, name):
+def test_token_is_the_password_of_any_user(guarded, protocol, name):
     guarded.add(name, total(2))
     for user in ({}, {"username": "default"}, {"username": "whoever"}):
         with connect(guarded, protocol, password=TOKENS["decide"], **user) as client:
@@ -341,8 +341,8 @@ def test_a_token_is_a_password_and_the_user_does_not_matter(guarded, protocol, n
         assert client.execute_command("TG.ACQUIRE", name, "ada")[0] == 1
 
 
-def test_nobody_comes_in_without_the_right_token(guarded, protocol):
-    # The library would try again and again; nothing would change.
+def test_wrong_token_is_refused(guarded, protocol):
+    # Retries of the library cannot succeed.
     once = Retry(NoBackoff(), 0)
     wrong = connect(guarded, protocol, password="tg_wrong", retry=once)
     with wrong as client, pytest.raises(redis.AuthenticationError):
@@ -351,7 +351,7 @@ def test_nobody_comes_in_without_the_right_token(guarded, protocol):
         client.execute_command("TG.ACQUIRE", "login", "ada")
 
 
-def test_a_token_allows_what_its_role_does(guarded, protocol, name):
+def test_token_permits_its_role(guarded, protocol, name):
     guarded.add(name, total(2))
     with connect(guarded, protocol, password=TOKENS["read"]) as client:
         assert client.execute_command("TG.PEEK", name, "ada")[0] == 1
@@ -364,6 +364,6 @@ def test_a_token_allows_what_its_role_does(guarded, protocol, name):
         assert client.execute_command("TG.ACQUIRE", shop, "ada")[0] == 1
 
 
-def test_a_token_where_none_is_wanted_does_no_harm(server, protocol):
+def test_unneeded_token_is_accepted(server, protocol):
     with connect(server, protocol, password="tg_any") as client:
         assert client.ping() is True

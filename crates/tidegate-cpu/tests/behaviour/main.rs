@@ -12,9 +12,9 @@ mod weeks;
 use std::time::Duration;
 
 use tidegate::budget::{BudgetTime, Rate};
-use tidegate::file::{CpuSpec, read_cpu};
 use tidegate_core::{Span, Timestamp};
 use tidegate_cpu::Settings;
+use tidegate_cpu::settings::{CpuSpec, read_cpu};
 
 /// 2025-10-22 at midnight.
 const MIDNIGHT: u64 = 1_761_091_200_000_000_000;

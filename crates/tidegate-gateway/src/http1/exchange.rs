@@ -22,9 +22,9 @@ use crate::metrics::UpstreamFailure;
 use crate::request_log::TransferProgress;
 use crate::wire::body::{BodyDecoder, BodyEncoder, BodyFraming};
 use crate::wire::request_head::header_storage;
-use crate::wire::response_head::{ResponseHead, ResponseOptions};
+use crate::wire::response_head::{Http1ResponseHead, ResponseOptions};
 use crate::wire::{MAX_HEAD_BYTES, WireError};
-use crate::worker::ConnectionEnd;
+use crate::worker::ClientConnectionEnd;
 
 /// The interim response to `Expect: 100-continue`.
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
@@ -84,7 +84,7 @@ impl ExchangeError {
 
     /// Whether the request may be retried: the endpoint cannot have processed it, or the request is
     /// idempotent.
-    pub(super) const fn is_repeatable(self, is_idempotent: bool) -> bool {
+    pub(super) const fn can_retry(self, is_idempotent: bool) -> bool {
         match self {
             ExchangeError::UpstreamClosed { nothing_sent, has_body, nothing_received } => {
                 nothing_received && !has_body && (nothing_sent || is_idempotent)
@@ -104,16 +104,16 @@ impl ExchangeError {
     }
 
     /// How the client's connection ends.
-    pub(super) const fn connection_end(self) -> ConnectionEnd {
+    pub(super) const fn connection_end(self) -> ClientConnectionEnd {
         match self {
-            ExchangeError::ClientClosed => ConnectionEnd::ClientClosed,
-            ExchangeError::InvalidRequestBody(WireError::BodyTooLarge) => ConnectionEnd::TooLarge,
-            ExchangeError::InvalidRequestBody(_) => ConnectionEnd::Protocol,
-            ExchangeError::SlowBody => ConnectionEnd::SlowBody,
-            ExchangeError::SlowReader => ConnectionEnd::SlowReader,
+            ExchangeError::ClientClosed => ClientConnectionEnd::ClientClosed,
+            ExchangeError::InvalidRequestBody(WireError::BodyTooLarge) => ClientConnectionEnd::TooLarge,
+            ExchangeError::InvalidRequestBody(_) => ClientConnectionEnd::Protocol,
+            ExchangeError::SlowBody => ClientConnectionEnd::SlowBody,
+            ExchangeError::SlowReader => ClientConnectionEnd::SlowReader,
             ExchangeError::UpstreamClosed { .. }
             | ExchangeError::InvalidResponse(_)
-            | ExchangeError::UpstreamTimeout => ConnectionEnd::Upstream,
+            | ExchangeError::UpstreamTimeout => ClientConnectionEnd::Upstream,
         }
     }
 }
@@ -147,7 +147,7 @@ enum UploadState {
     Rejected,
 }
 
-#[expect(clippy::struct_excessive_bools, reason = "each is about another party")]
+#[expect(clippy::struct_excessive_bools, reason = "independent flags of two connections")]
 pub(super) struct Http1Exchange<'e, S> {
     client: &'e mut S,
     input: &'e mut ReadBuffer,
@@ -445,7 +445,7 @@ impl<'e, S: ClientStream> Http1Exchange<'e, S> {
     /// Parses the response head. Returns whether it was complete.
     fn parse_response_head(&mut self) -> Result<bool, ExchangeError> {
         let mut storage = header_storage();
-        let head = ResponseHead::read(self.response_in.filled(), &mut storage, self.is_head_request)
+        let head = Http1ResponseHead::read(self.response_in.filled(), &mut storage, self.is_head_request)
             .map_err(ExchangeError::InvalidResponse)?;
         let Some(head) = head else {
             if self.response_in.is_full() {

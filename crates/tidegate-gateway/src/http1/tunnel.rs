@@ -9,10 +9,10 @@ use tokio::net::TcpStream;
 use tokio::time::Instant;
 
 use crate::buffers::ReadBuffer;
-use crate::deadline::{Activity, ConnectionDeadline, Interruption};
+use crate::deadline::{ConnectionActivity, ConnectionDeadline, Interruption};
 use crate::handshake::ClientStream;
 use crate::request_log::TransferProgress;
-use crate::worker::ConnectionEnd;
+use crate::worker::ClientConnectionEnd;
 
 /// One direction of a tunnel.
 struct TunnelDirection {
@@ -78,7 +78,7 @@ pub(super) async fn relay<S: ClientStream>(
     deadline: &mut ConnectionDeadline,
     max_wait: Duration,
     progress: &mut TransferProgress,
-) -> ConnectionEnd {
+) -> ClientConnectionEnd {
     let (mut to_upstream, mut to_client) = (TunnelDirection::new(input), TunnelDirection::new(arrived));
     deadline.set_timeout(Instant::now(), max_wait);
     std::future::poll_fn(|cx| {
@@ -88,15 +88,15 @@ pub(super) async fn relay<S: ClientStream>(
             });
         (progress.received, progress.sent) = (to_upstream.transferred, to_client.transferred);
         match moved {
-            Err(_) => return Poll::Ready(ConnectionEnd::ClientClosed),
+            Err(_) => return Poll::Ready(ClientConnectionEnd::ClientClosed),
             Ok(_) if to_upstream.is_closed && to_client.is_closed => {
-                return Poll::Ready(ConnectionEnd::ClientClosed);
+                return Poll::Ready(ClientConnectionEnd::ClientClosed);
             }
             Ok(true) => deadline.set_timeout(Instant::now(), max_wait),
             Ok(false) => {}
         }
-        match deadline.poll(cx, Activity::Busy) {
-            Poll::Ready(Interruption::TimedOut) => Poll::Ready(ConnectionEnd::Idle),
+        match deadline.poll(cx, ConnectionActivity::Busy) {
+            Poll::Ready(Interruption::TimedOut) => Poll::Ready(ClientConnectionEnd::Idle),
             _ => Poll::Pending,
         }
     })

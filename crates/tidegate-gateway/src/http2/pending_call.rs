@@ -7,7 +7,7 @@ use super::request_body::UploadProgress;
 use crate::endpoints::UpstreamEndpoint;
 use crate::local_reply::LocalReply;
 use crate::request_log::{RequestRecord, TransferProgress};
-use crate::worker::{ConnectionEnd, GatewayWorker};
+use crate::worker::{ClientConnectionEnd, GatewayWorker};
 
 /// An active call. It is logged once: when it completes, or when it is dropped by a reset or a closed
 /// connection.
@@ -52,7 +52,7 @@ impl PendingCall {
     }
 
     /// Logs the end of the response, complete or not.
-    pub(super) fn finish(mut self, status: u16, sent: u64, failure: Option<ConnectionEnd>) {
+    pub(super) fn finish(mut self, status: u16, sent: u64, failure: Option<ClientConnectionEnd>) {
         let progress = TransferProgress { status, sent, received: self.received() };
         let Some(record) = self.record.take() else { return };
         let (request, now) = (|| self.logged.summary(), self.worker.now());

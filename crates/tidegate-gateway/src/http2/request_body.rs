@@ -20,7 +20,7 @@ use crate::deadline::deadline_after;
 
 /// A body that counts bytes and enforces the size limit.
 #[derive(Debug, Default)]
-pub(crate) struct RequestBody {
+pub(crate) struct Http2RequestBody {
     /// `None` if the request has no body.
     incoming: Option<Incoming>,
     /// The number of bytes still allowed.
@@ -28,14 +28,14 @@ pub(crate) struct RequestBody {
     progress: Option<Arc<UploadProgress>>,
 }
 
-impl RequestBody {
-    pub(super) fn new(incoming: Incoming, max: u64, now: Instant) -> RequestBody {
+impl Http2RequestBody {
+    pub(super) fn new(incoming: Incoming, max: u64, now: Instant) -> Http2RequestBody {
         if incoming.is_end_stream() {
-            return RequestBody::default();
+            return Http2RequestBody::default();
         }
         let mark = ProgressMark { last_progress: now, state: UploadPhase::InProgress, received: 0 };
         let progress = UploadProgress { mark: Mutex::new(mark), unfinished: Mutex::default() };
-        RequestBody { incoming: Some(incoming), remaining: max, progress: Some(Arc::new(progress)) }
+        Http2RequestBody { incoming: Some(incoming), remaining: max, progress: Some(Arc::new(progress)) }
     }
 
     /// Whether the request has no body.
@@ -70,7 +70,7 @@ impl RequestBody {
     }
 }
 
-impl Body for RequestBody {
+impl Body for Http2RequestBody {
     type Data = Bytes;
     type Error = io::Error;
 
@@ -126,7 +126,7 @@ pub(super) struct UploadProgress {
 }
 
 /// hyper drops a body after its last announced byte, before the end of the stream. Keep it to await the end.
-impl Drop for RequestBody {
+impl Drop for Http2RequestBody {
     fn drop(&mut self) {
         let is_whole = |incoming: &Incoming| incoming.size_hint().exact() == Some(0);
         let incoming =

@@ -26,7 +26,7 @@ use super::request_body::UploadProgress;
 use super::upstream_call::UpstreamHandle;
 use crate::deadline::deadline_after;
 use crate::endpoints::InFlightGuard;
-use crate::worker::ConnectionEnd;
+use crate::worker::ClientConnectionEnd;
 
 /// How long a client may take to end its request after everything else is complete.
 const REQUEST_END_TIMEOUT: Duration = Duration::from_secs(1);
@@ -34,14 +34,14 @@ const REQUEST_END_TIMEOUT: Duration = Duration::from_secs(1);
 const SWEEP_GRACE: Duration = Duration::from_secs(1);
 
 /// A response body.
-pub(super) enum ResponseBody {
+pub(super) enum Http2ResponseBody {
     /// A complete local body.
     Local(Full<Bytes>),
     /// A body relayed from an endpoint.
     Relayed(SharedResponse),
 }
 
-impl Body for ResponseBody {
+impl Body for Http2ResponseBody {
     type Data = Bytes;
     type Error = io::Error;
 
@@ -50,24 +50,24 @@ impl Body for ResponseBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
         match self.get_mut() {
-            ResponseBody::Local(whole) => Pin::new(whole)
+            Http2ResponseBody::Local(whole) => Pin::new(whole)
                 .poll_frame(cx)
                 .map(|frame| frame.map(|frame| frame.map_err(|never| match never {}))),
-            ResponseBody::Relayed(relayed) => locked(relayed).poll_next(cx),
+            Http2ResponseBody::Relayed(relayed) => locked(relayed).poll_next(cx),
         }
     }
 
     fn is_end_stream(&self) -> bool {
         match self {
-            ResponseBody::Local(whole) => whole.is_end_stream(),
-            ResponseBody::Relayed(relayed) => locked(relayed).is_over,
+            Http2ResponseBody::Local(whole) => whole.is_end_stream(),
+            Http2ResponseBody::Relayed(relayed) => locked(relayed).is_over,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            ResponseBody::Local(whole) => whole.size_hint(),
-            ResponseBody::Relayed(relayed) => {
+            Http2ResponseBody::Local(whole) => whole.size_hint(),
+            Http2ResponseBody::Relayed(relayed) => {
                 locked(relayed).incoming.as_ref().map_or_else(SizeHint::new, Body::size_hint)
             }
         }
@@ -77,7 +77,7 @@ impl Body for ResponseBody {
 /// What to release when a response ends.
 pub(super) struct ResponseCompletion {
     pub(super) upstream: UpstreamHandle,
-    pub(super) held: InFlightGuard,
+    pub(super) in_flight: InFlightGuard,
     pub(super) pending: PendingCall,
     pub(super) open: OpenCallGuard,
 }
@@ -125,7 +125,7 @@ impl ActiveResponses {
         for relayed in all {
             let mut relayed = locked(&relayed);
             if relayed.timer.deadline() + SWEEP_GRACE < now {
-                relayed.finish(Some(ConnectionEnd::SlowReader));
+                relayed.finish(Some(ClientConnectionEnd::SlowReader));
             }
         }
     }
@@ -205,13 +205,13 @@ impl RelayedResponse {
                 self.poll_next(cx)
             }
             Poll::Ready(Some(Err(error))) => {
-                self.finish(Some(ConnectionEnd::Upstream));
+                self.finish(Some(ClientConnectionEnd::Upstream));
                 Poll::Ready(Some(Err(io::Error::other(error))))
             }
             Poll::Pending => match self.timer.as_mut().poll(cx) {
                 Poll::Pending => Poll::Pending,
                 Poll::Ready(()) => {
-                    self.finish(Some(ConnectionEnd::Upstream));
+                    self.finish(Some(ClientConnectionEnd::Upstream));
                     Poll::Ready(Some(Err(io::ErrorKind::TimedOut.into())))
                 }
             },
@@ -219,9 +219,9 @@ impl RelayedResponse {
     }
 
     /// Ends the response. The end of the request may still be awaited.
-    fn finish(&mut self, failure: Option<ConnectionEnd>) {
+    fn finish(&mut self, failure: Option<ClientConnectionEnd>) {
         self.is_over = true;
-        let Some(ResponseCompletion { upstream, held, pending, open }) = self.completion.take() else {
+        let Some(ResponseCompletion { upstream, in_flight, pending, open }) = self.completion.take() else {
             return;
         };
         let worker = Arc::clone(pending.worker());
@@ -238,19 +238,19 @@ impl RelayedResponse {
         match failure {
             None => upstream.release(),
             Some(end) => {
-                self.is_broken = end == ConnectionEnd::SlowReader;
+                self.is_broken = end == ClientConnectionEnd::SlowReader;
                 self.incoming = None;
             }
         }
         pending.finish(self.status, self.sent, failure);
-        drop((held, open));
+        drop((in_flight, open));
     }
 }
 
 /// A response that was dropped before its end.
 impl Drop for RelayedResponse {
     fn drop(&mut self) {
-        let end = self.completion.as_ref().map_or(ConnectionEnd::ClientClosed, |completion| {
+        let end = self.completion.as_ref().map_or(ClientConnectionEnd::ClientClosed, |completion| {
             completion.pending.worker().state.abandon_reason()
         });
         self.finish(Some(end));

@@ -16,7 +16,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
 use super::pending_call::PendingCall;
-use super::request_body::{LateParty, RequestBody, ResponseTimeout};
+use super::request_body::{Http2RequestBody, LateParty, ResponseTimeout};
 use crate::config_snapshot::RouteTarget;
 use crate::deadline::deadline_after;
 use crate::endpoints::{InFlightGuard, UpstreamEndpoint};
@@ -34,7 +34,7 @@ const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(30);
 /// A request that is admitted and will be forwarded.
 pub(super) struct UpstreamCall {
     pub(super) head: Parts,
-    pub(super) body: RequestBody,
+    pub(super) body: Http2RequestBody,
     /// How long the body may make no progress.
     pub(super) body_timeout: Duration,
     pub(super) target: Arc<RouteTarget>,
@@ -47,7 +47,7 @@ pub(super) enum CallOutcome {
     Answered {
         response: Response<Incoming>,
         upstream: UpstreamHandle,
-        held: InFlightGuard,
+        in_flight: InFlightGuard,
         pending: PendingCall,
     },
     Failed {
@@ -59,7 +59,7 @@ pub(super) enum CallOutcome {
 /// The connection that carries a response.
 pub(super) enum UpstreamHandle {
     /// Exclusive. It can be pooled when the response is complete.
-    Http1 { sender: http1::SendRequest<RequestBody>, keep: Arc<AtomicBool>, is_last: bool },
+    Http1 { sender: http1::SendRequest<Http2RequestBody>, keep: Arc<AtomicBool>, is_last: bool },
     /// Shared with other calls.
     Http2,
 }
@@ -83,7 +83,7 @@ pub(crate) struct Http2Pool {
 /// One shared connection.
 #[derive(Debug)]
 struct PooledConnection {
-    sender: http2::SendRequest<RequestBody>,
+    sender: http2::SendRequest<Http2RequestBody>,
     /// How long it stays unused in the pool.
     max_wait: Duration,
     until: Instant,
@@ -94,7 +94,7 @@ impl Http2Pool {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn get(&self, endpoint: &UpstreamEndpoint, now: Instant) -> Option<http2::SendRequest<RequestBody>> {
+    fn get(&self, endpoint: &UpstreamEndpoint, now: Instant) -> Option<http2::SendRequest<Http2RequestBody>> {
         let mut open = self.open();
         let shared = open.get_mut(&endpoint.id()).filter(|shared| !shared.sender.is_closed())?;
         shared.until = deadline_after(now, shared.max_wait);
@@ -104,7 +104,7 @@ impl Http2Pool {
     fn put(
         &self,
         endpoint: &UpstreamEndpoint,
-        sender: http2::SendRequest<RequestBody>,
+        sender: http2::SendRequest<Http2RequestBody>,
         now: Instant,
         max_wait: Duration,
     ) {
@@ -129,7 +129,7 @@ impl Http2Pool {
 enum AttemptOutcome {
     Answered(Response<Incoming>, UpstreamHandle),
     /// The request was not sent and is returned.
-    Unsent(Request<RequestBody>, io::Error),
+    Unsent(Request<Http2RequestBody>, io::Error),
     Failed(UpstreamFailure, String),
     /// The client caused the failure.
     Rejected(LocalReply),
@@ -148,21 +148,21 @@ impl UpstreamCall {
         for attempts in 1..=MAX_ATTEMPTS {
             let Some(endpoint) = target.backend.pick(worker.uptime(), &tried) else { break };
             pending.set_endpoint(&endpoint, attempts);
-            let held = endpoint.begin_request();
-            let (is_kept, outcome) = if is_grpc {
+            let in_flight = endpoint.begin_request();
+            let (is_pooled, outcome) = if is_grpc {
                 call_http2(worker, &target, &endpoint, request, &max_wait).await
             } else {
                 call_http1(worker, &target, &endpoint, request, &max_wait).await
             };
             match outcome {
                 AttemptOutcome::Answered(response, upstream) => {
-                    return CallOutcome::Answered { response, upstream, held, pending };
+                    return CallOutcome::Answered { response, upstream, in_flight, pending };
                 }
                 AttemptOutcome::Unsent(unsent, error) => {
                     request = unsent;
                     let (reply, is_endpoint_fault) = classify_connect_error(&error);
                     failure = reply;
-                    if !is_kept {
+                    if !is_pooled {
                         if is_endpoint_fault {
                             worker.record_upstream_failure(&endpoint, UpstreamFailure::Connect, &error);
                             endpoint.record_connect_failure(worker.uptime());
@@ -182,8 +182,8 @@ impl UpstreamCall {
                     else {
                         break;
                     };
-                    request = Request::from_parts(head, RequestBody::default());
-                    if !is_kept {
+                    request = Request::from_parts(head, Http2RequestBody::default());
+                    if !is_pooled {
                         tried.push(endpoint);
                     }
                 }
@@ -198,25 +198,25 @@ async fn call_http1(
     worker: &Arc<GatewayWorker>,
     target: &RouteTarget,
     endpoint: &Arc<UpstreamEndpoint>,
-    request: Request<RequestBody>,
+    request: Request<Http2RequestBody>,
     max_wait: &ResponseTimeout,
 ) -> (bool, AttemptOutcome) {
-    let kept = worker.http1_pool.take(endpoint);
-    let is_kept = kept.is_some();
-    let stream = match kept {
+    let pooled = worker.http1_pool.take(endpoint);
+    let is_pooled = pooled.is_some();
+    let stream = match pooled {
         Some(stream) => stream,
         None => match connect(endpoint, target.backend.connect_timeout).await {
             Ok(stream) => {
                 endpoint.record_connect();
                 stream
             }
-            Err(error) => return (is_kept, AttemptOutcome::Unsent(request, error)),
+            Err(error) => return (is_pooled, AttemptOutcome::Unsent(request, error)),
         },
     };
     let keep = Arc::new(AtomicBool::new(false));
     let mut sender = match handshake_http1(worker, target, endpoint, stream, &keep).await {
         Ok(sender) => sender,
-        Err(error) => return (is_kept, AttemptOutcome::Unsent(request, io::Error::other(error))),
+        Err(error) => return (is_pooled, AttemptOutcome::Unsent(request, io::Error::other(error))),
     };
     let tried = match max_wait.wait(sender.try_send_request(request)).await {
         Ok(Ok(response)) => {
@@ -229,7 +229,7 @@ async fn call_http1(
         },
         Err(late) => timeout_outcome(late),
     };
-    (is_kept, tried)
+    (is_pooled, tried)
 }
 
 async fn handshake_http1(
@@ -238,7 +238,7 @@ async fn handshake_http1(
     endpoint: &Arc<UpstreamEndpoint>,
     stream: TcpStream,
     keep: &Arc<AtomicBool>,
-) -> hyper::Result<http1::SendRequest<RequestBody>> {
+) -> hyper::Result<http1::SendRequest<Http2RequestBody>> {
     let mut builder = http1::Builder::new();
     builder.max_headers(MAX_FIELDS).max_buf_size(MAX_HEAD_BYTES);
     let (sender, mut connection) = builder.handshake(TokioIo::new(stream)).await?;
@@ -259,12 +259,12 @@ async fn call_http2(
     worker: &Arc<GatewayWorker>,
     target: &RouteTarget,
     endpoint: &Arc<UpstreamEndpoint>,
-    request: Request<RequestBody>,
+    request: Request<Http2RequestBody>,
     max_wait: &ResponseTimeout,
 ) -> (bool, AttemptOutcome) {
-    let kept = worker.http2_pool.get(endpoint, worker.now());
-    let is_kept = kept.is_some();
-    let mut sender = match kept {
+    let pooled = worker.http2_pool.get(endpoint, worker.now());
+    let is_pooled = pooled.is_some();
+    let mut sender = match pooled {
         Some(sender) => sender,
         None => match connect_http2(target, endpoint).await {
             Ok(sender) => {
@@ -272,7 +272,7 @@ async fn call_http2(
                 worker.http2_pool.put(endpoint, sender.clone(), worker.now(), target.backend.idle_timeout);
                 sender
             }
-            Err(error) => return (is_kept, AttemptOutcome::Unsent(request, error)),
+            Err(error) => return (is_pooled, AttemptOutcome::Unsent(request, error)),
         },
     };
     let tried = match max_wait.wait(sender.try_send_request(request)).await {
@@ -286,13 +286,13 @@ async fn call_http2(
         }
         Err(late) => timeout_outcome(late),
     };
-    (is_kept, tried)
+    (is_pooled, tried)
 }
 
 async fn connect_http2(
     target: &RouteTarget,
     endpoint: &UpstreamEndpoint,
-) -> io::Result<http2::SendRequest<RequestBody>> {
+) -> io::Result<http2::SendRequest<Http2RequestBody>> {
     let stream = connect(endpoint, target.backend.connect_timeout).await?;
     let mut builder = http2::Builder::new(TokioExecutor::new());
     builder

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
+use crate::settings::{Allowance, RateLimits};
 use arrayvec::ArrayVec;
-use tidegate::file::gateway::{Allowance, RateLimits};
 use tidegate::model::Capacity;
 
 use super::rules::{LimitRules, ScopeRules};

@@ -18,9 +18,9 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::settings::GatewaySpec;
+use crate::settings::{Allowance, RateLimits, Window};
 use hashbrown::HashMap;
-use tidegate::file::GatewaySpec;
-use tidegate::file::gateway::{Allowance, RateLimits, Window};
 use tidegate::model::{Capacity, ItemSpec, LimitSpec, Per, Policy, Precision, Unit};
 
 use crate::cascade::{Scope, cascade, larger};

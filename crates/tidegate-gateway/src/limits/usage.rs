@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use tidegate::file::gateway::{Allowance, RateLimits, Window};
+use crate::settings::{Allowance, RateLimits, Window};
 use tidegate::model::Capacity;
 use tidegate::store::Store as _;
 

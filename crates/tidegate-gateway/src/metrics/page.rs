@@ -195,7 +195,7 @@ fn write_endpoints(page: &mut MetricsPage, backends: &[Arc<UpstreamBackend>]) {
 }
 
 /// The values of one field of one scope.
-struct LimitSample<'a> {
+struct GatewayLimitSample<'a> {
     labels: [MetricLabel<'a>; 3],
     limit: Option<u64>,
     used: Option<u64>,
@@ -203,9 +203,9 @@ struct LimitSample<'a> {
     refused: Option<u64>,
 }
 
-impl<'a> LimitSample<'a> {
-    fn shared(scope_usage: &'a ScopeUsage, field: &'static str, rule: &RuleUsage) -> LimitSample<'a> {
-        LimitSample {
+impl<'a> GatewayLimitSample<'a> {
+    fn shared(scope_usage: &'a ScopeUsage, field: &'static str, rule: &RuleUsage) -> GatewayLimitSample<'a> {
+        GatewayLimitSample {
             labels: labels(scope_usage, field),
             limit: finite(rule.limit),
             used: Some(rule.used),
@@ -219,9 +219,9 @@ impl<'a> LimitSample<'a> {
         scope_usage: &'a ScopeUsage,
         field: &'static str,
         rule: &ClientRuleUsage,
-    ) -> Option<LimitSample<'a>> {
+    ) -> Option<GatewayLimitSample<'a>> {
         let ClientRuleCounts { clients, refused } = rule.counts?;
-        Some(LimitSample {
+        Some(GatewayLimitSample {
             labels: labels(scope_usage, field),
             limit: finite(rule.limit),
             used: None,
@@ -247,16 +247,20 @@ fn write_limits(page: &mut MetricsPage, limits: &RateLimitManager) {
     let mut samples = Vec::new();
     let scopes = all.backends.iter().take(MAX_NAMES).chain(all.routes.iter().take(MAX_NAMES));
     for scope_usage in std::iter::once(&all.server).chain(scopes) {
-        samples.push(LimitSample::shared(scope_usage, "maxQps", &scope_usage.requests));
-        samples.push(LimitSample::shared(scope_usage, "maxConnections", &scope_usage.connections));
-        samples.extend(LimitSample::per_client(scope_usage, "maxQpsPerClient", &scope_usage.client_requests));
-        samples.extend(LimitSample::per_client(
+        samples.push(GatewayLimitSample::shared(scope_usage, "maxQps", &scope_usage.requests));
+        samples.push(GatewayLimitSample::shared(scope_usage, "maxConnections", &scope_usage.connections));
+        samples.extend(GatewayLimitSample::per_client(
+            scope_usage,
+            "maxQpsPerClient",
+            &scope_usage.client_requests,
+        ));
+        samples.extend(GatewayLimitSample::per_client(
             scope_usage,
             "maxConnectionsPerClient",
             &scope_usage.client_connections,
         ));
     }
-    let accept = all.accept.counts.map(|ClientRuleCounts { clients, refused }| LimitSample {
+    let accept = all.accept.counts.map(|ClientRuleCounts { clients, refused }| GatewayLimitSample {
         labels: [("scope", "accept"), ("name", ""), ("field", "maxConnectionsPerClient")],
         limit: finite(all.accept.limit),
         used: None,
@@ -264,7 +268,7 @@ fn write_limits(page: &mut MetricsPage, limits: &RateLimitManager) {
         refused: Some(refused),
     });
     samples.extend(accept);
-    let mut write = |name, kind, help, value: fn(&LimitSample<'_>) -> Option<u64>| {
+    let mut write = |name, kind, help, value: fn(&GatewayLimitSample<'_>) -> Option<u64>| {
         let mut family = page.family(name, kind, help);
         for each in &samples {
             if let Some(value) = value(each) {

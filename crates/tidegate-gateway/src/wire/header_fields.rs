@@ -2,8 +2,8 @@
 
 use std::net::Ipv6Addr;
 
+use crate::settings::LONGEST_HOST;
 use arrayvec::ArrayVec;
-use tidegate::file::gateway::LONGEST_HOST;
 
 /// The role of a field in forwarding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,7 +9,7 @@ const MAX_NAMED: usize = 32;
 
 /// The state while parsing fields.
 #[derive(Debug, Clone, Copy, Default)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a word of its own")]
+#[expect(clippy::struct_excessive_bools, reason = "independent header options")]
 pub(super) struct HopFields {
     /// The `Content-Length`.
     pub(super) length: Option<u64>,

@@ -27,7 +27,7 @@ pub const fn header_storage<'b>() -> HeaderStorage<'b> {
 
 /// A parsed request head.
 #[derive(Debug)]
-pub struct RequestHead<'b, 'r> {
+pub struct Http1RequestHead<'b, 'r> {
     /// The method.
     pub method: &'b str,
     /// The host, with its port if sent; empty if an HTTP/1.0 client sent none.
@@ -62,12 +62,12 @@ pub struct ForwardingInfo {
     pub is_secure: bool,
 }
 
-impl<'b, 'r> RequestHead<'b, 'r> {
+impl<'b, 'r> Http1RequestHead<'b, 'r> {
     /// Parses the head at the start of `bytes`. `None` if it is incomplete.
     pub fn read(
         bytes: &'b [u8],
         room: &'r mut HeaderStorage<'b>,
-    ) -> Result<Option<RequestHead<'b, 'r>>, WireError> {
+    ) -> Result<Option<Http1RequestHead<'b, 'r>>, WireError> {
         let mut request = httparse::Request::new(&mut []);
         let length = match request.parse_with_uninit_headers(bytes, room) {
             Ok(Status::Complete(length)) if length <= MAX_HEAD_BYTES => length,
@@ -87,7 +87,7 @@ impl<'b, 'r> RequestHead<'b, 'r> {
         else {
             return Err(WireError::Malformed("this is not an HTTP request"));
         };
-        let mut head = RequestHead {
+        let mut head = Http1RequestHead {
             method,
             host: "",
             path: target,

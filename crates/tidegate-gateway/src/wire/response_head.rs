@@ -10,7 +10,7 @@ use super::{MAX_HEAD_BYTES, WireError, push_number};
 
 /// A parsed response head.
 #[derive(Debug)]
-pub struct ResponseHead<'b, 'r> {
+pub struct Http1ResponseHead<'b, 'r> {
     /// The status.
     pub status: u16,
     /// The length of the head in bytes.
@@ -35,14 +35,14 @@ pub struct ResponseOptions {
     pub keeps_alive: bool,
 }
 
-impl<'b, 'r> ResponseHead<'b, 'r> {
+impl<'b, 'r> Http1ResponseHead<'b, 'r> {
     /// Parses the head at the start of `bytes`. `None` if it is incomplete. `is_head_request`: the request
     /// was `HEAD`.
     pub fn read(
         bytes: &'b [u8],
         room: &'r mut HeaderStorage<'b>,
         is_head_request: bool,
-    ) -> Result<Option<ResponseHead<'b, 'r>>, WireError> {
+    ) -> Result<Option<Http1ResponseHead<'b, 'r>>, WireError> {
         let mut response = httparse::Response::new(&mut []);
         let config = httparse::ParserConfig::default();
         let length = match config.parse_response_with_uninit_headers(&mut response, bytes, room) {
@@ -54,7 +54,7 @@ impl<'b, 'r> ResponseHead<'b, 'r> {
         let (Some(status), Some(minor)) = (response.code, response.version) else {
             return Err(WireError::Malformed("this is not an HTTP response"));
         };
-        let mut head = ResponseHead {
+        let mut head = Http1ResponseHead {
             status,
             length,
             framing: BodyFraming::None,

@@ -1,7 +1,7 @@
 //! The cascade of client rules: every combination against an oracle.
 
-use tidegate::file::gateway::Allowance;
 use tidegate::model::Capacity;
+use tidegate_gateway::settings::Allowance;
 use tidegate_gateway::{LimitLevel, RefusalKind, Scope, cascade};
 
 use crate::fixture::{EXAMPLE, limits, manager, manager_with};

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use tidegate::file::gateway::{GatewayServer, Network};
+use tidegate_gateway::settings::{GatewayServer, Network};
 use tidegate_gateway::{ClientKey, ClientResolver};
 
 fn parse_ip(text: &str) -> IpAddr {

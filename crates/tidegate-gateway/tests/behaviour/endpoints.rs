@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tidegate::file::gateway::{Balance, Probe};
 use tidegate_gateway::endpoints::{CONNECT_COOLDOWN, UpstreamBackend, UpstreamEndpoint};
+use tidegate_gateway::settings::{Balance, Probe};
 
 use crate::fixture::spec;
 

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use tidegate::clock::Clock;
 use tidegate::clock::ManualClock;
-use tidegate::file::gateway::{Allowance, RateLimits};
-use tidegate::file::{GatewaySpec, read_gateway};
 use tidegate::model::Timestamp;
 use tidegate::store::Memory;
 use tidegate_gateway::RateLimitManager;
+use tidegate_gateway::settings::{Allowance, RateLimits};
+use tidegate_gateway::settings::{GatewaySpec, read_gateway};
 
 /// The example settings with the fields that a gateway needs.
 pub(crate) const EXAMPLE: &str = r"

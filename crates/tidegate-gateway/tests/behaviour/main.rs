@@ -16,3 +16,4 @@ mod proxy_headers;
 mod reloads;
 mod requests;
 mod route_table;
+mod settings;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tidegate::clock::SystemClock;
-use tidegate::file::gateway::{Allowance, RateLimits};
 use tidegate::store::Memory;
+use tidegate_gateway::settings::{Allowance, RateLimits};
 use tidegate_gateway::{LimitLevel, RateLimitManager, RefusalKind};
 
 use crate::fixture::{limits, manager, manager_with};

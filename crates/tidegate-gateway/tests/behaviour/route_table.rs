@@ -1,8 +1,8 @@
 //! Route lookup.
 
 use proptest::prelude::*;
-use tidegate::file::gateway::{HostPattern, PathPattern, PathRest, RateLimits, Route};
 use tidegate_gateway::RouteTable;
+use tidegate_gateway::settings::{HostPattern, PathPattern, PathRest, RateLimits, Route};
 
 fn route(host: &str, path: &str) -> Route {
     Route {

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use sha2::{Digest, Sha256};
-use tidegate::file::LARGEST_FILE;
+use tidegate_config::LARGEST_FILE;
 
 /// `stat` of a path with symbolic links followed: the same file or another, written to or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

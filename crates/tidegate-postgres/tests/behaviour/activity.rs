@@ -2,8 +2,8 @@
 //!
 //! The clock is moved by hand and begins in the year 2100: whoever reads the view sees what has not lapsed by the database's own clock.
 
-mod endings;
-mod vectors;
+mod end_notification;
+mod examples;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tidegate::Limiter;
 use tidegate::activity::{Active, Activity, ActivityError, Reason, Refusal, Rules};
 use tidegate::clock::{Clock, ManualClock};
 use tidegate::model::Timestamp;
-use tidegate_postgres::{PostgresStore, Source};
+use tidegate_postgres::{PostgresStore, TimeSource};
 use tokio::runtime::Runtime;
 
 use crate::cluster::{new_schema, options_at, shared_url};
@@ -55,7 +55,7 @@ struct Scene {
     url: String,
     schema: String,
     clock: Arc<ManualClock>,
-    source: Source,
+    source: TimeSource,
     activity: Activity,
     sql: Sql,
 }
@@ -69,16 +69,16 @@ impl Scene {
     /// The same in another database.
     fn at(url: &str, rules: Rules) -> Scene {
         let clock = Arc::new(ManualClock::at(START));
-        let source = Source::Given(Arc::<ManualClock>::clone(&clock) as Arc<dyn Clock>);
+        let source = TimeSource::Given(Arc::<ManualClock>::clone(&clock) as Arc<dyn Clock>);
         Scene::going_by(url, rules, clock, source)
     }
 
     /// One that goes by the database's clock.
     fn in_real_time(rules: Rules) -> Scene {
-        Scene::going_by(shared_url(), rules, Arc::new(ManualClock::at(START)), Source::Database)
+        Scene::going_by(shared_url(), rules, Arc::new(ManualClock::at(START)), TimeSource::Database)
     }
 
-    fn going_by(url: &str, rules: Rules, clock: Arc<ManualClock>, source: Source) -> Scene {
+    fn going_by(url: &str, rules: Rules, clock: Arc<ManualClock>, source: TimeSource) -> Scene {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let (schema, url) = (new_schema(), url.to_owned());
         let activity = activity(&url, &schema, source.clone(), rules);
@@ -157,7 +157,7 @@ impl Scene {
 }
 
 /// The activity of whoever opens this schema.
-fn activity(url: &str, schema: &str, source: Source, rules: Rules) -> Activity {
+fn activity(url: &str, schema: &str, source: TimeSource, rules: Rules) -> Activity {
     let store = PostgresStore::open_with(options_at(url, schema), source);
     let store = store.unwrap_or_else(|error| panic!("{error}"));
     Activity::new(Limiter::new(Arc::new(store)), rules).expect("sensible rules")

@@ -1,19 +1,19 @@
 //! A database to test against, as this crate names it.
 
-use tidegate_postgres::Options;
+use tidegate_postgres::PostgresOptions;
 
 use crate::sql::Sql;
 
 pub(crate) use tidegate_testkit::postgres_cluster::{Cluster, new_schema, server_log_path, shared_url};
 
 /// The options for this schema of the shared database.
-pub(crate) fn options(schema: &str) -> Options {
+pub(crate) fn options(schema: &str) -> PostgresOptions {
     options_at(shared_url(), schema)
 }
 
 /// The options for this schema of a database.
-pub(crate) fn options_at(url: &str, schema: &str) -> Options {
-    Options::parse(&format!("{url}?schema={schema}")).expect("a URL of ours")
+pub(crate) fn options_at(url: &str, schema: &str) -> PostgresOptions {
+    PostgresOptions::parse(&format!("{url}?schema={schema}")).expect("a URL of ours")
 }
 
 /// The URL of a database beside the shared one, with nobody else in it.

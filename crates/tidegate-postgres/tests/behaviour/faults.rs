@@ -6,17 +6,17 @@ use tidegate::catalog::{Catalog, ExpectedVersion};
 use tidegate::model::{ItemSpec, LimitSpec, Per, Policy};
 use tidegate::reply::Outcome;
 use tidegate::store::Store;
-use tidegate_postgres::{Options, PostgresStore};
+use tidegate_postgres::{PostgresOptions, PostgresStore};
 
 use crate::cluster::{Cluster, new_schema, shared_url};
 use crate::load::{Books, SLOTS, STOCK, TIGHT, eventually, lease, limits, take, under_load, used, within};
 use crate::sql::Sql;
 
 /// Timeouts that a test can wait for, and a name that its connections go by.
-fn brief(url: &str, schema: &str) -> Options {
+fn brief(url: &str, schema: &str) -> PostgresOptions {
     let timeouts = "connect_timeout=1&lock_timeout_ms=300&statement_timeout_ms=700";
     let url = format!("{url}?schema={schema}&application_name={schema}&{timeouts}");
-    Options::parse(&url).expect("a URL of ours")
+    PostgresOptions::parse(&url).expect("a URL of ours")
 }
 
 fn open(url: &str, schema: &str) -> PostgresStore {
@@ -94,7 +94,8 @@ fn a_pause_under_load() {
 fn nobody_waits_twice_for_a_database_that_says_nothing() {
     let cluster = Cluster::start(&[]);
     let url = format!("{}?schema=silent&connect_timeout=3", cluster.url());
-    let store = PostgresStore::open(Options::parse(&url).expect("a URL of ours")).expect("a new schema");
+    let store =
+        PostgresStore::open(PostgresOptions::parse(&url).expect("a URL of ours")).expect("a new schema");
     for spec in limits() {
         store.put(spec, ExpectedVersion::Absent).expect("a new limit");
     }
@@ -128,7 +129,7 @@ fn fewer_connections_than_wanted() {
     sql.rows("CREATE ROLE few LOGIN PASSWORD 'few' CONNECTION LIMIT 4");
     sql.rows("CREATE SCHEMA few AUTHORIZATION few");
     let url = cluster.url().replace("tidegate@", "few:few@");
-    let options = Options::parse(&format!("{url}?schema=few&pool_size=8")).expect("a URL of ours");
+    let options = PostgresOptions::parse(&format!("{url}?schema=few&pool_size=8")).expect("a URL of ours");
     let store = PostgresStore::open(options).unwrap_or_else(|error| panic!("{error}"));
     // Each key has a row of its own, so that nobody waits for anybody and all connections are wanted.
     let apart = ItemSpec { per: Per::Key, ..ItemSpec::of(Policy::Total, 1000) };
@@ -269,7 +270,8 @@ fn a_pause_while_limits_are_read_again() {
         "{}?schema=reread&connect_timeout=1&lock_timeout_ms=2500&statement_timeout_ms=2500",
         cluster.url()
     );
-    let store = PostgresStore::open(Options::parse(&url).expect("a URL of ours")).expect("a new schema");
+    let store =
+        PostgresStore::open(PostgresOptions::parse(&url).expect("a URL of ours")).expect("a new schema");
     for spec in limits() {
         store.put(spec, ExpectedVersion::Absent).expect("a new limit");
     }

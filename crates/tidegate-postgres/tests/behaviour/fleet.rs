@@ -1,10 +1,10 @@
 //! Several stores on one schema, as several servers are: they decide as one.
 
-mod bounded;
-mod reading;
-mod storms;
-mod sweeping;
-mod waiting;
+mod expiry;
+mod index_use;
+mod key_bounds;
+mod lock_waits;
+mod stress;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -17,7 +17,7 @@ use tidegate::model::{Ask, Hold, ItemSpec, LimitSpec, Order, Policy, Precision, 
 use tidegate::reply::{Detail, OrderError, OrderReply, Outcome, Replies};
 use tidegate::store::Unavailable;
 use tidegate::store::{Actual, Settlement, Store};
-use tidegate_postgres::{Options, PostgresStore, Source};
+use tidegate_postgres::{PostgresOptions, PostgresStore, TimeSource};
 
 use crate::cluster::{new_database, new_schema, options, shared_url};
 use crate::load::{eventually, lease, take, used, within};
@@ -34,7 +34,7 @@ fn fleet(schema: &str) -> Vec<PostgresStore> {
     fleet_of(&options(schema))
 }
 
-fn fleet_of(options: &Options) -> Vec<PostgresStore> {
+fn fleet_of(options: &PostgresOptions) -> Vec<PostgresStore> {
     let open = |_| PostgresStore::open(options.clone()).unwrap_or_else(|error| panic!("{error}"));
     (0..SERVERS).map(open).collect()
 }
@@ -87,7 +87,7 @@ fn rush(stores: &[PostgresStore], each: usize, ask: impl Fn(&PostgresStore, usiz
 #[test]
 fn what_is_granted_is_exact() {
     let database = new_database();
-    let stores = fleet_of(&Options::parse(&database).expect("a URL of ours"));
+    let stores = fleet_of(&PostgresOptions::parse(&database).expect("a URL of ours"));
     let sliding = |precision| Policy::Sliding { window: LONG, precision };
     for (id, policy) in [
         ("total", Policy::Total),
@@ -339,7 +339,7 @@ fn a_clock_that_goes_back_gives_nothing_back() {
     };
     let (early, late) = (at(1_000_000), at(1_000_500));
     let open = |clock: &Arc<ManualClock>| {
-        let source = Source::Given(Arc::<ManualClock>::clone(clock) as Arc<dyn Clock>);
+        let source = TimeSource::Given(Arc::<ManualClock>::clone(clock) as Arc<dyn Clock>);
         PostgresStore::open_with(options(&schema), source).expect("a store")
     };
     let ahead = open(&late);

@@ -5,6 +5,6 @@ mod cluster;
 mod faults;
 mod fleet;
 mod load;
-mod opening;
+mod open_errors;
 mod sql;
 mod store;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tidegate::clock::{Clock, ManualClock};
 use tidegate::model::{Tick, Timestamp};
-use tidegate_postgres::{PostgresStore, Source};
+use tidegate_postgres::{PostgresStore, TimeSource};
 use tidegate_testkit::suite::StoreFixture;
 
 use crate::cluster::{new_schema, options, shared_url};
@@ -20,7 +20,7 @@ fn new_store(tick: Tick) -> StoreFixture {
     if let Some(last) = LAST.replace(Some(schema.clone())) {
         sql::drop_schema(shared_url(), &last);
     }
-    let source = Source::Given(Arc::<ManualClock>::clone(&clock) as Arc<dyn Clock>);
+    let source = TimeSource::Given(Arc::<ManualClock>::clone(&clock) as Arc<dyn Clock>);
     let store = PostgresStore::open_with(options(&schema), source);
     StoreFixture::new(store.unwrap_or_else(|error| panic!("{error}")), clock)
 }

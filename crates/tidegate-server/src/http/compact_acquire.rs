@@ -100,11 +100,11 @@ mod tests {
     use ::http::Request;
     use bytes::Bytes;
     use proptest::prelude::*;
+    use tidegate::Limiter;
     use tidegate::catalog::{Catalog, ExpectedVersion};
     use tidegate::clock::ManualClock;
     use tidegate::model::Timestamp;
     use tidegate::store::{Memory, MemoryStore, Store};
-    use tidegate::{Limiter, file};
 
     use super::*;
     use crate::tokens::Caller;
@@ -130,8 +130,7 @@ mod tests {
             let clock = Arc::new(ManualClock::at(Timestamp::from_ticks(1_700_000_000_000_000_000)));
             let memory = Memory { secret: [7, 11], ..Memory::default() };
             let store = Arc::new(MemoryStore::new(Arc::clone(&clock), memory));
-            for limit in file::read("limits.yaml", LIMITS.as_bytes()).expect("they are sound").settings.limits
-            {
+            for limit in tidegate_config::limits::read_text("limits.yaml", LIMITS).expect("they are sound") {
                 store.put(limit, ExpectedVersion::Absent).expect("there is none yet");
             }
             let api = HttpApi::new(Arc::clone(&store), Limiter::new(Arc::clone(&store) as _));

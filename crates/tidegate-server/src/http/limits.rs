@@ -13,7 +13,6 @@ use sha2::{Digest, Sha256};
 use tidegate::activity;
 use tidegate::catalog::{ApplyError, Origin, PutError};
 use tidegate::catalog::{Edit, EditOutcome, ExpectedVersion, RemovalMode};
-use tidegate::file;
 use tidegate::model::{Limit, LimitSpec};
 use tidegate::store::LimitStore;
 use tidegate::store::Unavailable;
@@ -54,7 +53,7 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
         let mut limits = self.store.list();
         limits.retain(|limit| {
             let id = limit.id();
-            let is_listed = prefix.starts_with(file::RESERVED) || !is_reserved(id);
+            let is_listed = prefix.starts_with(tidegate_config::limits::RESERVED) || !is_reserved(id);
             is_listed
                 && after.is_none_or(|after| id > after)
                 && id.starts_with(prefix)

@@ -42,7 +42,7 @@ const EVICTION_BATCH: usize = MAX_DESCRIBED_BUCKETS / 16;
 pub const RESERVED_ID_MESSAGE: &str = "limits of this name belong to CL.THROTTLE and THROTTLE";
 
 /// Whether an id has the reserved prefix.
-pub use tidegate::file::is_reserved;
+pub use tidegate_config::limits::is_reserved;
 
 /// The rate of a bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -6,3 +6,4 @@ mod reloading;
 mod resp;
 mod rules;
 mod serve;
+mod settings;

@@ -8,13 +8,12 @@ use tidegate::Limiter;
 use tidegate::activity::{self, Activity, Reason};
 use tidegate::catalog::{Catalog, Edit, ExpectedVersion};
 use tidegate::clock::ManualClock;
-use tidegate::file;
-use tidegate::file::{ActivitySpec, Settings, read};
 use tidegate::model::{Capacity, ItemSpec, LimitSpec, Policy};
 use tidegate::store::LimitStore;
 use tidegate::store::{Memory, MemoryStore, Store};
 use tidegate_server::live_settings::{LiveSettings, SettingsApplied, SettingsRejected};
 use tidegate_server::resp::{RespService, RespSession};
+use tidegate_server::settings::{ActivitySpec, Settings, read};
 use tidegate_server::tokens::{Caller, NewToken, Role};
 use tidegate_testkit::logged_store::{LoggedStore, ManualLog};
 
@@ -140,7 +139,7 @@ fn what_fails_changes_nothing() {
     bad.limits = vec![total("new", 1), LimitSpec::named("empty"), total("new", 2)];
     assert_eq!(scene.fails(bad), ["limits[1].items", "limits[2].id"]);
     let mut bad = settings("limits: [{id: new, items: [{policy: total, limit: 1}]}]");
-    let token = file::TokenSpec {
+    let token = tidegate_server::settings::TokenSpec {
         name: "ops".to_owned(),
         sha256: "12".to_owned(),
         role: Role::Admin,

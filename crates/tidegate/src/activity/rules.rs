@@ -4,11 +4,10 @@ use std::fmt;
 use std::time::Duration;
 
 use tidegate_core::limit::MAX_EXACT_SLIDING;
+use tidegate_core::time::format_duration;
 use tidegate_core::{Capacity, ItemSpec, Limit, LimitSpec, Per, Policy, Precision, SpecError, Tick};
 
 use super::ID;
-use crate::file::ActivitySpec;
-use crate::text::shown_duration;
 
 /// The longest that a task may keep its place without being renewed.
 pub const LONGEST_TTL: Duration = Duration::from_secs(24 * 3600);
@@ -57,19 +56,6 @@ impl Rules {
         "lease_ttl",
         "compat",
     ];
-
-    /// What is written, and the document's numbers for the rest.
-    pub fn of(written: &ActivitySpec) -> Rules {
-        let usual = Rules::default();
-        Rules {
-            max_concurrent_tasks: written.max_concurrent_tasks.unwrap_or(usual.max_concurrent_tasks),
-            max_concurrent_per_user: written.max_concurrent_per_user.unwrap_or(usual.max_concurrent_per_user),
-            window_requests: written.window_requests.unwrap_or(usual.window_requests),
-            window: written.window.unwrap_or(usual.window),
-            lease_ttl: written.lease_ttl.unwrap_or(usual.lease_ttl),
-            compat: written.compat.unwrap_or(usual.compat),
-        }
-    }
 
     /// The limit that keeps these rules: the user's window, the user's tasks, everybody's tasks. The reason of a refusal is the first
     /// that refuses, so the order is the document's.
@@ -131,14 +117,14 @@ impl Rules {
     /// What is wrong with a time to live that a task cannot be given; `None` if nothing.
     pub(super) fn bad_ttl(&self, ttl: Duration) -> Option<String> {
         if ttl > LONGEST_TTL {
-            return Some(format!("must be at most {}; renew the task instead", shown_duration(LONGEST_TTL)));
+            return Some(format!("must be at most {}; renew the task instead", format_duration(LONGEST_TTL)));
         }
         (self.compat && ttl <= self.window).then(|| self.outlives_the_window())
     }
 
     /// Why a time to live is not allowed: a task that ends by itself cannot be taken out of the window, so it must have left it.
     fn outlives_the_window(&self) -> String {
-        format!("must be longer than the window of {} with compat: true", shown_duration(self.window))
+        format!("must be longer than the window of {} with compat: true", format_duration(self.window))
     }
 }
 

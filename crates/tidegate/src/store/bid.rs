@@ -1,15 +1,15 @@
-//! CompactBatch: the orders that nearly everybody sends, asked and answered in short.
+//! Compact requests and replies: a fast path for the most common order.
 //!
-//! A bid is an order of one ask for a key that is to be taken now or not at all: no lease, no request id, no patience. Of a limit with one
-//! item there is one thing to tell about it, its [`CompactReply`]. Many are decided one after the other, in the order in which they were
-//! made, exactly as if each were an [`Order`](tidegate_core::Order) of a [batch](super::Store::submit); what is saved is only what such an order would have to say
-//! about everything that a bid does not have.
+//! A compact request is an order of one ask for a key that must be taken now or not at all: no lease, no request id, no
+//! wait. Its limit must have one item, so one [`CompactReply`] says everything. A batch is decided in order, exactly as
+//! if each were an [`Order`](tidegate_core::Order) of a [batch](super::Store::submit). It only saves the fields that
+//! such an order does not use.
 //!
-//! Decided: a store decides as many as it can in short and stops at the first that it cannot. Whoever asked puts the rest as orders. So
-//! a store need not know any of this, and whatever is not simple is decided where everything is.
+//! A store decides as many as it can and stops at the first that it cannot. The caller submits the rest as orders. So a
+//! store may ignore this path, and unusual cases stay in one place.
 //!
-//! Refused: a handle on the limit that is kept between batches. Finding a limit by its id costs little once in a batch, and a handle would
-//! have to be asked whether it is still the limit of that id.
+//! A limit handle that is kept between batches was rejected. Finding a limit by id costs little once per batch, and a
+//! handle would have to be checked for removal.
 
 use std::sync::Arc;
 
@@ -17,65 +17,65 @@ use tidegate_core::{Amount, Limit, Reading, Timestamp, Verdict};
 
 use super::journal::Notes;
 
-/// The most limits that one batch of bids is about.
+/// Maximum number of limits in one batch.
 pub const MOST_LIMITS: usize = 4;
 
 /// One ask of one limit, now or not at all.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CompactRequest<'a> {
-    /// Which of the [limits](CompactBatch::limit_ids).
+    /// Index into [`CompactBatch::limit_ids`].
     pub limit: usize,
-    /// For whom.
+    /// The key.
     pub key: &'a [u8],
-    /// How much.
+    /// The count.
     pub count: Amount,
 }
 
-/// CompactBatch, in the order in which they are to be decided.
+/// Compact requests in the order of decision.
 #[derive(Debug, Clone, Copy)]
 pub struct CompactBatch<'a> {
-    /// The ids of the limits they are about, at most [`MOST_LIMITS`].
+    /// Ids of the limits, at most [`MOST_LIMITS`].
     pub limit_ids: &'a [&'a str],
-    /// The bids.
+    /// The requests.
     pub list: &'a [CompactRequest<'a>],
 }
 
-/// What is told about a bid: whether it was granted, and what the only item of its limit says after that.
+/// Reply to a compact request: the verdict, and the reading of the only item after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CompactReply {
     /// Granted or denied.
     pub verdict: Verdict,
-    /// What the item says about itself.
+    /// Reading of the item.
     pub reading: Reading,
-    /// The instant it was decided at.
+    /// Decision time.
     pub at: Timestamp,
-    /// Which text of a limit it was decided by; see [`CompactReplies::text`].
+    /// Index of the limit version that decided; see [`CompactReplies::text`].
     pub text: usize,
-    /// The index of the item in it.
+    /// Index of the item in that limit.
     pub item: usize,
 }
 
-/// What is told about the first of some bids, in their order: about all that were decided. The buffer is reused from batch to batch.
+/// Replies to the first requests of a batch, in order. The buffer is reused.
 #[derive(Debug, Default)]
 pub struct CompactReplies {
     list: Vec<CompactReply>,
     texts: Vec<Arc<Limit>>,
-    /// What a store with a log is told about what they changed.
+    /// What the requests changed, for a store with a log.
     notes: Option<Box<Notes>>,
 }
 
 impl CompactReplies {
-    /// All of them.
+    /// All replies.
     pub fn list(&self) -> &[CompactReply] {
         &self.list
     }
 
-    /// The limit that a bid was decided by, as it was then.
+    /// The limit version that decided a request.
     pub fn text(&self, gist: &CompactReply) -> &Arc<Limit> {
         &self.texts[gist.text]
     }
 
-    /// Forgets the batch before.
+    /// Clears the buffer.
     pub fn clear(&mut self) {
         self.list.clear();
         self.texts.clear();
@@ -84,24 +84,24 @@ impl CompactReplies {
         }
     }
 
-    /// For stores: one more text by which bids are decided, and where it is.
+    /// For stores: adds a limit version and returns its index.
     pub fn learn(&mut self, text: Arc<Limit>) -> usize {
         self.texts.push(text);
         self.texts.len() - 1
     }
 
-    /// For stores: what is told about the next bid.
+    /// For stores: adds the next reply.
     #[inline]
     pub fn push(&mut self, gist: CompactReply) {
         self.list.push(gist);
     }
 
-    /// For stores with a log: from now on it is noted what bids change.
+    /// For stores with a log: records changes from now on.
     pub fn keep_notes(&mut self) {
         self.notes.get_or_insert_default();
     }
 
-    /// For stores with a log: what the bids changed, if that is noted.
+    /// For stores with a log: the recorded changes.
     pub fn notes(&mut self) -> Option<&mut Notes> {
         self.notes.as_deref_mut()
     }

@@ -1,7 +1,7 @@
-//! Waiting for a store's log: as a task, or as a thread.
+//! Waiting for a store's log, as a task or as a thread.
 //!
-//! A store says at once what it decided, and when that may be told. Doors and other tasks wait with [`durable`], which never blocks a
-//! thread; programs without a runtime, and threads that have nothing else to do, with [`wait_durable`].
+//! A store returns its decision at once and says when it is durable. Servers and other tasks wait with [`durable`],
+//! which never blocks a thread. Programs without a runtime, and threads without other work, use [`wait_durable`].
 
 use std::future::Future;
 use std::pin::pin;
@@ -11,18 +11,18 @@ use std::thread::Thread;
 
 use super::{Lsn, Store, Unavailable};
 
-/// Waits until everything up to this place in the store's log is durable. What is durable already is not waited for. Whoever drops it
-/// has only stopped waiting.
+/// Waits until everything up to this log position is durable. Returns at once if it is. Dropping the future only stops
+/// the wait.
 pub async fn durable<S: Store + ?Sized>(store: &S, lsn: Lsn) -> Result<(), Unavailable> {
     std::future::poll_fn(|context| store.poll_durable(lsn, context)).await
 }
 
-/// The same, blocking this thread. Not for tasks: the log may be written by the very thread that is blocked.
+/// The same, blocking the thread. Not for tasks: the blocked thread may be the one that writes the log.
 pub fn wait_durable<S: Store + ?Sized>(store: &S, lsn: Lsn) -> Result<(), Unavailable> {
     block_on(durable(store, lsn))
 }
 
-/// What this future comes to; until then this thread is blocked.
+/// Blocks the thread until the future completes.
 pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     let mut future = pin!(future);
     let waker = Waker::from(Arc::new(Parked(std::thread::current())));
@@ -35,7 +35,7 @@ pub(crate) fn block_on<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// A thread that waits.
+/// Wakes a parked thread.
 struct Parked(Thread);
 
 impl Wake for Parked {

@@ -1,4 +1,4 @@
-//! What is held: leases, what they were charged, and settlements that may be asked for again.
+//! Leases, what they were charged, and settlements that may be repeated.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
@@ -6,54 +6,54 @@ use std::time::Duration;
 use hashbrown::{HashMap, HashSet};
 use tidegate_core::{Amount, AskTotals, ChargeRecord, LeaseId, Span, Timestamp};
 
-/// How many settlements are remembered so that a repeated one can be answered.
+/// Number of settlements that are remembered for repeated calls.
 const MOST_SETTLED: usize = 100_000;
 
-/// For how long.
+/// How long a settlement is remembered.
 pub(in crate::store) const SETTLED_MEMORY: Duration = Duration::from_secs(600);
 
-/// The incarnation of limits that are gone; the first one there is has the number 1.
+/// Generation of limits that are gone. The first limit has generation 1.
 const GONE: u64 = 0;
 
-/// A lease that has not been given back.
+/// A lease that was not released.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lease {
     /// When it lapses.
     pub expires_at: Timestamp,
-    /// How long it lasts from a renewal on.
+    /// Time to live after a renewal.
     pub ttl: Span,
-    /// The rows it holds something of.
+    /// The rows that it holds.
     pub holdings: Vec<Holding>,
-    /// What each ask of the order was.
+    /// The asks of its order.
     pub asks: Vec<HeldAsk>,
 }
 
 /// One ask of a held order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeldAsk {
-    /// The indices of the holdings of its limit's `all` row, and of its key's row.
+    /// Indices of the holdings of its limit's `all` row and of its key's row.
     pub holdings: [Option<usize>; 2],
 }
 
 /// What a lease holds of one row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Holding {
-    /// The limit's id.
+    /// Id of the limit.
     pub limit_id: Box<str>,
-    /// Which incarnation of the limit: a deleted one takes its holdings with it.
+    /// Generation of the limit. A deleted generation takes its holdings along.
     pub generation: u64,
-    /// The version of the limit it was charged under.
+    /// Version of the limit at the charge.
     pub version: u32,
-    /// Whose row; `None` for the row of all keys.
+    /// The key; `None` for the `all` row.
     pub key: Option<Box<[u8]>>,
-    /// What each item was charged, by name.
+    /// The charge of each item, by name.
     pub charges: Vec<(Box<str>, ChargeRecord)>,
-    /// Whether its row knows of it; a row that was dropped with its limit's end does not.
+    /// Whether its row counts this lease. A row that was dropped when its limit ended does not.
     pub pins: bool,
 }
 
 impl Lease {
-    /// What the order costs each holding if its asks had these counts.
+    /// Cost of each holding if the asks had these counts.
     pub(in crate::store) fn loads(&self, count_of: impl Fn(usize) -> Amount) -> Vec<AskTotals> {
         let mut loads = vec![AskTotals::default(); self.holdings.len()];
         for (index, ask) in self.asks.iter().enumerate() {
@@ -67,7 +67,7 @@ impl Lease {
 }
 
 impl Holding {
-    /// What was charged is no longer counted, so it cannot be given back.
+    /// Marks the charge as no longer counted, so that it is not refunded.
     pub(in crate::store) fn void(&mut self) {
         self.version = 0;
     }
@@ -75,20 +75,20 @@ impl Holding {
 
 /// All leases of a store.
 #[derive(Debug, Default)]
-pub(in crate::store) struct Leases {
+pub(in crate::store) struct LeaseTable {
     open: HashMap<LeaseId, Lease>,
     by_end: BTreeSet<(Timestamp, LeaseId)>,
     settled: HashMap<LeaseId, Timestamp>,
     settled_order: VecDeque<LeaseId>,
 }
 
-impl Leases {
-    /// Which there are.
+impl LeaseTable {
+    /// Ids of all leases.
     pub(in crate::store) fn ids(&self) -> impl Iterator<Item = LeaseId> {
         self.open.keys().copied()
     }
 
-    /// The settlements that are remembered, and until when.
+    /// Remembered settlements with the end of their memory.
     pub(in crate::store) fn settled(&self) -> impl Iterator<Item = (LeaseId, Timestamp)> {
         self.settled_order.iter().filter_map(|id| self.settled.get(id).map(|until| (*id, *until)))
     }
@@ -112,7 +112,7 @@ impl Leases {
         Some(lease)
     }
 
-    /// A lease that has lapsed, taken out.
+    /// Removes and returns a lease that has lapsed.
     pub(in crate::store) fn pop_lapsed(&mut self, now: Timestamp) -> Option<(LeaseId, Lease)> {
         let &(ends, id) = self.by_end.first()?;
         if ends > now {
@@ -121,27 +121,27 @@ impl Leases {
         self.remove(id).map(|lease| (id, lease))
     }
 
-    /// Until when each of these is held.
+    /// Expiry of each of these leases.
     pub(in crate::store) fn held_until(&self, ids: &[LeaseId]) -> Vec<Option<Timestamp>> {
         ids.iter().map(|id| self.get(*id).map(|lease| lease.expires_at)).collect()
     }
 
-    /// When the first of them lapses.
+    /// When the first lease lapses.
     pub(in crate::store) fn next_lapse(&self) -> Option<Timestamp> {
         self.by_end.first().map(|(ends, _)| *ends)
     }
 
-    /// Every holding of every lease, to be changed.
+    /// Every holding of every lease.
     pub(in crate::store) fn holdings(&mut self) -> impl Iterator<Item = &mut Holding> {
         self.open.values_mut().flat_map(|lease| &mut lease.holdings)
     }
 
-    /// An incarnation of a limit is gone and takes along what was held of it. A lease that held nothing else is gone too.
+    /// Drops the holdings of these generations. A lease without other holdings is dropped too.
     pub(in crate::store) fn forget(&mut self, generations: &HashSet<u64>) {
         if generations.is_empty() {
             return;
         }
-        let Leases { open, by_end, .. } = self;
+        let LeaseTable { open, by_end, .. } = self;
         open.retain(|id, lease| {
             let mut concerned = false;
             for holding in

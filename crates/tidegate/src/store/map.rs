@@ -1,7 +1,7 @@
-//! The plain store: a map of rows behind one lock. Right before fast.
+//! The map store: rows in a hash map behind one lock.
 //!
-//! It decides exactly as the core says, remembers exactly what the core needs, and is the store that every other one is
-//! compared with. One order at a time, so that nothing has to be argued about concurrency.
+//! It decides one order at a time, exactly as the core does, and keeps exactly what the core needs. It is the reference
+//! for every other store.
 
 mod admin_ops;
 pub mod excerpt;
@@ -23,67 +23,66 @@ use crate::clock::Clock;
 use crate::reply::{OrderError, Replies};
 use crate::store::{Actual, Atomicity, Capabilities, Reach, Settlement, Store, StoreReply, Survival, Usage};
 
-use map_limit::Tenant;
+use map_limit::MapLimit;
 
-use super::leases::Leases;
+use super::leases::LeaseTable;
 use super::order_path::{check_key, check_ttl};
-use super::requests::Requests;
+use super::requests::RequestTable;
 
-/// How many orders of a batch are looked up before the first of them is decided.
+/// Number of orders of a batch whose rows are touched before the first is decided.
 pub const LOOK_AHEAD: usize = 16;
 
 /// Rows in a map, decided one order at a time.
 pub struct MapStore {
     clock: Box<dyn Clock>,
-    inner: Mutex<Inner>,
+    state: Mutex<MapState>,
     watchers: RwLock<Vec<Watcher>>,
 }
 
 impl MapStore {
-    /// An empty store that keeps this clock's time. The secret makes lease ids hard to guess; a fixed one makes runs
-    /// repeatable.
+    /// An empty store with this clock. The secret makes lease ids hard to guess. A fixed one makes runs repeatable.
     pub fn new(clock: impl Clock + 'static, secret: u64) -> MapStore {
-        let inner = Inner { tick: clock.tick(), secret, ..Inner::default() };
-        MapStore { clock: Box::new(clock), inner: Mutex::new(inner), watchers: RwLock::default() }
+        let state = MapState { tick: clock.tick(), secret, ..MapState::default() };
+        MapStore { clock: Box::new(clock), state: Mutex::new(state), watchers: RwLock::default() }
     }
 
-    /// How many rows a limit has at this instant that are not fresh, its `all` row not among them.
+    /// Number of key rows of a limit that are not evictable now.
     pub fn live_keys(&self, limit_id: &str) -> usize {
-        let inner = self.advance();
-        inner.limits.get(limit_id).map_or(0, |tenant| tenant.live_keys(inner.latest))
+        let state = self.advance();
+        state.limits.get(limit_id).map_or(0, |entry| entry.live_keys(state.latest))
     }
 
-    /// How many rows the store holds, fresh ones that were not noticed yet included.
+    /// Number of rows, including evictable ones.
     pub fn rows(&self) -> usize {
-        self.lock().limits.values().map(|tenant| tenant.table.len()).sum()
+        self.lock().limits.values().map(|entry| entry.table.len()).sum()
     }
 
-    /// How many leases are open.
+    /// Number of open leases.
     pub fn leases(&self) -> usize {
         self.advance().leases.len()
     }
 
-    /// Looks at the rows of asks to come, about [`LOOK_AHEAD`] of them. Rows of many keys are far apart in memory; looked
-    /// at one after the other the processor fetches them side by side, where deciding would wait for each in turn.
-    /// Batches do this by themselves; it is for those who must submit their orders one by one.
+    /// Touches the rows of upcoming asks, about [`LOOK_AHEAD`] of them. Rows of many keys are far apart in memory.
+    /// Touching them first lets the processor fetch them in parallel. Batches do this on their own; it is for callers
+    /// that submit orders one by one.
     pub fn look_ahead<'a>(&self, asks: impl IntoIterator<Item = Ask<'a>>) {
         self.lock().look_ahead(asks);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        // A panic inside the lock is a defect of ours; it must not make the limiter the outage.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, MapState> {
+        // A panic inside the lock is a bug, but it must not stop the limiter.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The store at the present instant.
-    fn advance(&self) -> MutexGuard<'_, Inner> {
+    /// The state at the current instant.
+    fn advance(&self) -> MutexGuard<'_, MapState> {
         let now = self.clock.now();
-        let mut inner = self.lock();
-        inner.advance(now);
-        inner
+        let mut state = self.lock();
+        state.advance(now);
+        state
     }
 
-    fn tell(&self, change: &Change) {
+    fn notify_watchers(&self, change: &Change) {
         for watcher in self.watchers.read().unwrap_or_else(PoisonError::into_inner).iter() {
             watcher(change);
         }
@@ -108,13 +107,13 @@ impl Store for MapStore {
 
     fn submit(&self, orders: &[Order<'_>], mut buffer: Replies) -> StoreReply<Replies> {
         buffer.clear();
-        let mut inner = self.advance();
+        let mut state = self.advance();
         for group in orders.chunks(LOOK_AHEAD) {
             if group.len() > 1 {
-                inner.look_ahead(group.iter().flat_map(|order| order.asks).copied());
+                state.look_ahead(group.iter().flat_map(|order| order.asks).copied());
             }
             for order in group {
-                let answer = inner.decide(order, &mut buffer);
+                let answer = state.decide(order, &mut buffer);
                 buffer.push(answer);
             }
         }
@@ -156,36 +155,36 @@ impl Store for MapStore {
 
 impl Catalog for MapStore {
     fn get(&self, id: &str) -> Option<Arc<Limit>> {
-        self.lock().limits.get(id).map(|tenant| Arc::clone(&tenant.limit))
+        self.lock().limits.get(id).map(|entry| Arc::clone(&entry.limit))
     }
 
     fn list(&self) -> Vec<Arc<Limit>> {
-        let mut all: Vec<_> = self.lock().limits.values().map(|tenant| Arc::clone(&tenant.limit)).collect();
+        let mut all: Vec<_> = self.lock().limits.values().map(|entry| Arc::clone(&entry.limit)).collect();
         all.sort_by(|a, b| a.id().cmp(b.id()));
         all
     }
 
     fn put(&self, spec: LimitSpec, expect: ExpectedVersion) -> Result<Arc<Limit>, PutError> {
         let limit = self.advance().put(spec, expect)?;
-        self.tell(&Change::Put(Arc::clone(&limit)));
+        self.notify_watchers(&Change::Put(Arc::clone(&limit)));
         Ok(limit)
     }
 
-    fn remove(&self, id: &str, parting: RemovalMode) -> bool {
-        let removed = self.advance().remove(id, parting);
+    fn remove(&self, id: &str, mode: RemovalMode) -> bool {
+        let removed = self.advance().remove(id, mode);
         if let Some(limit) = &removed {
-            self.tell(&Change::Removed(Arc::clone(limit)));
+            self.notify_watchers(&Change::Removed(Arc::clone(limit)));
         }
         removed.is_some()
     }
 
     fn apply(&self, edits: Vec<Edit>) -> Result<Vec<EditOutcome>, ApplyError> {
         let applied = self.advance().apply(edits)?;
-        applied.iter().filter_map(EditOutcome::change).for_each(|change| self.tell(&change));
+        applied.iter().filter_map(EditOutcome::change).for_each(|change| self.notify_watchers(&change));
         Ok(applied)
     }
 
-    /// This store does not remember whose a limit is.
+    /// This store does not keep the origin of a limit.
     fn edit(&self, edits: Vec<Edit>, _origin: Origin) -> StoreReply<Result<Vec<EditOutcome>, ApplyError>> {
         StoreReply::Now(self.apply(edits))
     }
@@ -196,29 +195,29 @@ impl Catalog for MapStore {
 }
 
 /// Everything behind the lock.
-struct Inner {
+struct MapState {
     tick: Tick,
     secret: u64,
-    /// The latest instant seen; time does not go back before it.
+    /// The latest instant seen. Time does not go back before it.
     latest: Timestamp,
-    limits: HashMap<Box<str>, Tenant>,
-    /// Limits that vanished from a file, with the instant their state is forgotten.
-    retired: HashMap<Box<str>, (Timestamp, Tenant)>,
-    /// How many limits were ever added.
+    limits: HashMap<Box<str>, MapLimit>,
+    /// Limits that vanished from a file, with the instant at which they are forgotten.
+    retired: HashMap<Box<str>, (Timestamp, MapLimit)>,
+    /// Number of limits ever added.
     generations: u64,
-    /// The highest fence ever given; a limit that is deleted and added again goes on from here.
+    /// The highest fence ever given. A limit that is deleted and added again continues from here.
     highest_fence: u64,
-    /// How many leases were ever granted.
+    /// Number of leases ever granted.
     granted_leases: u64,
-    leases: Leases,
-    /// When the first lease lapses that is not among them, because this is an excerpt.
+    leases: LeaseTable,
+    /// When the first lease outside of this working set lapses.
     next_lapse: Option<Timestamp>,
-    requests: Requests,
+    requests: RequestTable,
 }
 
-impl Default for Inner {
-    fn default() -> Inner {
-        Inner {
+impl Default for MapState {
+    fn default() -> MapState {
+        MapState {
             tick: Tick::NANOSECOND,
             secret: 0,
             latest: Timestamp::EPOCH,
@@ -227,14 +226,14 @@ impl Default for Inner {
             generations: 0,
             highest_fence: 0,
             granted_leases: 0,
-            leases: Leases::default(),
+            leases: LeaseTable::default(),
             next_lapse: None,
-            requests: Requests::default(),
+            requests: RequestTable::default(),
         }
     }
 }
 
-impl Inner {
+impl MapState {
     fn advance(&mut self, now: Timestamp) {
         self.latest = self.latest.max(now);
         while let Some((_, lease)) = self.leases.pop_lapsed(self.latest) {

@@ -53,9 +53,9 @@ use crate::catalog::{
 };
 use crate::clock::{Clock, StoreClock};
 use crate::reply::{OrderError, Replies};
-use crate::store::leases::{Lease, Leases};
+use crate::store::leases::{Lease, LeaseTable};
 use crate::store::order_path::{check_key, check_ttl};
-use crate::store::requests::Requests;
+use crate::store::requests::RequestTable;
 use crate::store::{
     Actual, Atomicity, Capabilities, CompactBatch, CompactReplies, LimitStats, Lsn, Reach, Settlement, Store,
     StoreReply, StoreSize, Survival, Unavailable, Usage,
@@ -339,11 +339,11 @@ pub(super) struct Shared {
     journal: OnceLock<Arc<dyn Journal>>,
 }
 
-/// Leases and request ids. Orders that have neither never come here.
+/// LeaseTable and request ids. Orders that have neither never come here.
 #[derive(Default)]
 pub(super) struct Desk {
-    leases: Leases,
-    requests: Requests,
+    leases: LeaseTable,
+    requests: RequestTable,
     /// How many leases were ever granted.
     granted_leases: u64,
     /// How many deeds were noted.

@@ -1,8 +1,8 @@
-//! Deciding: what every local store does between taking rows out and putting them back.
+//! Decision of an order over rows that were taken out of a local store.
 //!
-//! A store brings the rows an order is about as [`Entrant`]s: one per row, those of a limit side by side with its `all` row first,
-//! repeated asks added up. [`conclude`] judges them together and charges them or not, [`grant`] writes down the lease that a grant
-//! comes with. Which row is where, and who may touch it, is the store's own business.
+//! A store provides the rows of an order as [`AskedRow`]s: one per row, the rows of a limit side by side with its `all`
+//! row first, and repeated asks added up. [`decide_rows`] judges them together and charges them or not. [`make_lease`]
+//! builds the lease of a grant. Where rows live and how they are locked is up to the store.
 
 use std::borrow::Borrow;
 use std::sync::Arc;
@@ -22,73 +22,73 @@ use tidegate_core::{
 use super::leases::{HeldAsk, Holding, Lease};
 use crate::reply::{Detail, GrantedLease, ItemReading, OrderError, OrderRefusal, Replies};
 
-/// The most rows that one order is about: for each ask that of all keys and that of one.
-pub(super) const MOST_ENTRANTS: usize = 2 * MAX_ASKS;
+/// Maximum number of rows of one order: the `all` row and the key row of each ask.
+pub(super) const MAX_ASKED_ROWS: usize = 2 * MAX_ASKS;
 
-/// A row that takes part in a decision, taken out of its place until it is made. Its limit is held, or borrowed from who holds it.
-pub(super) struct Entrant<L = Arc<Limit>> {
+/// A row that takes part in a decision, taken out of its place. Its limit is owned or borrowed.
+pub(super) struct AskedRow<L = Arc<Limit>> {
     pub(super) limit: L,
-    /// The first ask that it is for.
+    /// The first ask that it belongs to.
     pub(super) ask: usize,
-    pub(super) station: Station,
+    pub(super) location: RowLocation,
     pub(super) row: Row,
     pub(super) load: AskTotals,
 }
 
-/// Where an entrant's row belongs.
+/// Where a row belongs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Station {
-    /// It is the limit's `all` row.
+pub(super) enum RowLocation {
+    /// The limit's `all` row.
     All,
-    /// It is a key's row, in this place of its store.
+    /// A key's row in this slot of the store.
     Key(usize),
-    /// It would be a new key's row, and this is the room for it.
-    NewKey(Room),
+    /// A new key's row, and whether there is room for it.
+    NewKey(RowRoom),
 }
 
 /// Whether there is room for another row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Room {
-    /// There is.
+pub(super) enum RowRoom {
+    /// There is room.
     Enough,
-    /// Not before this instant, when a row becomes fresh.
+    /// There is none before this instant, when a row becomes evictable.
     NoneUntil(Timestamp),
-    /// When somebody gives back what they hold.
-    NoneTillRelease,
-    /// Time alone will not make any.
+    /// There is none until held units are released.
+    NoneUntilRelease,
+    /// There is none, and time alone makes none.
     None,
 }
 
-/// What came of a decision, before it is written down.
-pub(super) struct Conclusion {
+/// Result of a decision, before it is stored.
+pub(super) struct OrderDecision {
     pub(super) decision: Decision,
     /// Refused only because there is no room for another key.
     pub(super) degraded: bool,
     pub(super) shadowed: Vec<Arc<Limit>>,
     pub(super) charges: Vec<ChargeRecord>,
-    pub(super) tenure: Option<(LeaseTerm, Span)>,
-    /// When a lease lapses that is in the way of a refused order.
+    pub(super) lease_term: Option<(LeaseTerm, Span)>,
+    /// When a lease lapses that blocks a refused order.
     pub(super) lapses_at: Option<Timestamp>,
 }
 
-/// When an order is decided, and what its lease would be called.
+/// Time of a decision, and the identity of its lease.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Occasion {
+pub(super) struct DecisionContext {
     pub(super) now: Timestamp,
     pub(super) tick: Tick,
-    /// What makes the ids of the store's leases hard to guess,
+    /// Secret that makes lease ids hard to guess.
     pub(super) secret: u64,
-    /// and which of them this would be.
+    /// Number of the next lease.
     pub(super) number: u64,
-    /// When the first of the store's leases lapses.
+    /// When the first lease of the store lapses.
     pub(super) next_lapse: Option<Timestamp>,
 }
 
-/// Entrants of an order, by their places: there are at most as many as a word has bits.
+/// A set of row indices. An order has at most as many rows as a word has bits.
 #[derive(Debug, Clone, Copy, Default)]
-struct Some64(u64);
+struct RowSet(u64);
 
-impl Some64 {
+impl RowSet {
     fn has(self, place: usize) -> bool {
         self.0 >> place & 1 == 1
     }
@@ -98,70 +98,77 @@ impl Some64 {
     }
 }
 
-/// Decides over the entrants and reads what they say afterwards.
-pub(super) fn conclude<L: Borrow<Arc<Limit>>>(
+/// Decides an order over its rows and reads their items.
+pub(super) fn decide_rows<L: Borrow<Arc<Limit>>>(
     order: &Order<'_>,
-    entrants: &mut [Entrant<L>],
-    occasion: Occasion,
+    asked_rows: &mut [AskedRow<L>],
+    context: DecisionContext,
     answers: &mut Replies,
-) -> Conclusion {
-    let now = occasion.now;
-    let enforced = |entrant: &Entrant<L>| entrant.limit().mode() == Mode::Enforce;
-    let crowded = entrants.iter().position(|entrant| entrant.is_crowded() && enforced(entrant));
-    let room = crowded.map(|index| entrants[index].station);
-    let aside = watch_a_crowd(entrants);
-    let mut limits: ArrayVec<&Arc<Limit>, MOST_ENTRANTS> = ArrayVec::new();
-    let mut lines: ArrayVec<DecisionRow<'_>, MOST_ENTRANTS> = ArrayVec::new();
-    for (place, Entrant { limit, ask, station, row, load }) in entrants.iter_mut().enumerate() {
+) -> OrderDecision {
+    let now = context.now;
+    let enforced = |asked: &AskedRow<L>| asked.limit().mode() == Mode::Enforce;
+    let without_room = asked_rows.iter().position(|asked| asked.lacks_room() && enforced(asked));
+    let room = without_room.map(|index| asked_rows[index].location);
+    let uncharged = shadow_rows_without_room(asked_rows);
+    let mut limits: ArrayVec<&Arc<Limit>, MAX_ASKED_ROWS> = ArrayVec::new();
+    let mut lines: ArrayVec<DecisionRow<'_>, MAX_ASKED_ROWS> = ArrayVec::new();
+    for (place, AskedRow { limit, ask, location, row, load }) in asked_rows.iter_mut().enumerate() {
         let limit: &Arc<Limit> = (*limit).borrow();
         let key = || order.asks[*ask].key.unwrap_or_default();
-        let seat =
-            if *station == Station::All { RowScope::All } else { RowScope::from(limit.overrides(key())) };
-        let load = if aside.has(place) { AskTotals::default() } else { *load };
+        let seat = if *location == RowLocation::All {
+            RowScope::All
+        } else {
+            RowScope::from(limit.overrides(key()))
+        };
+        let load = if uncharged.has(place) { AskTotals::default() } else { *load };
         limits.push(limit);
         lines.push(DecisionRow { limit, scope: seat, row, totals: load });
     }
 
-    let shadowed = shadowed(&lines, &limits, aside, now);
-    let tenure = tenure(order, &lines, occasion);
+    let shadowed = shadowed(&lines, &limits, uncharged, now);
+    let lease_term = lease_term(order, &lines, context);
     let mut charges: Vec<ChargeRecord> = Vec::new();
-    let mut note = |charged| charges.extend(tenure.is_some().then_some(charged));
-    let intent = if crowded.is_some() { Intent::Peek } else { order.intent };
-    let lease = tenure.as_ref().map(|(tenure, _)| tenure);
+    let mut note = |charged| charges.extend(lease_term.is_some().then_some(charged));
+    let intent = if without_room.is_some() { Intent::Peek } else { order.intent };
+    let lease = lease_term.as_ref().map(|(lease_term, _)| lease_term);
     let mut decision = decide::decide(&mut lines, intent, lease, now, &mut note);
-    let degraded = decision == Decision::Granted && crowded.is_some();
-    if let (true, Some(line), Some(station)) = (degraded, crowded, room) {
-        decision = Decision::Denied(no_room(line, lines[line].limit, station));
+    let degraded = decision == Decision::Granted && without_room.is_some();
+    if let (true, Some(line), Some(location)) = (degraded, without_room, room) {
+        decision = Decision::Denied(no_room(line, lines[line].limit, location));
     }
-    // A lease knows of the rows it was charged to or is held for, and no other: they are kept for its sake.
-    let mut known = Some64(if order.hold == Hold::Yes { u64::MAX } else { 0 });
+    // A lease lists the rows that it was charged to or that it holds. Only those are kept for it.
+    let mut known = RowSet(if order.hold == Hold::Yes { u64::MAX } else { 0 });
     charges.iter().filter(|charged| charged.cost > 0).for_each(|charged| known.add(charged.position.row));
-    charges.retain(|charged| known.has(charged.position.row) && !aside.has(charged.position.row));
+    charges.retain(|charged| known.has(charged.position.row) && !uncharged.has(charged.position.row));
     let lapses_at = match decision {
-        Decision::Denied(Denial { wait: Wait::OnRelease, .. }) if degraded => occasion.next_lapse,
+        Decision::Denied(Denial { wait: Wait::OnRelease, .. }) if degraded => context.next_lapse,
         Decision::Denied(Denial { wait: Wait::OnRelease, .. }) => decide::next_blocking_expiry(&lines, now),
         _ => None,
     };
-    read(&lines, |line| limits[line], now, answers);
-    Conclusion { decision, degraded, shadowed, charges, tenure, lapses_at }
+    read_items(&lines, |line| limits[line], now, answers);
+    OrderDecision { decision, degraded, shadowed, charges, lease_term, lapses_at }
 }
 
-/// The entrants of limits that only watch and have no room for another key: such a limit does not charge where it would refuse.
-fn watch_a_crowd<L: Borrow<Arc<Limit>>>(entrants: &[Entrant<L>]) -> Some64 {
-    let mut aside = Some64::default();
-    for crowded in entrants.iter().filter(|entrant| entrant.is_crowded()) {
-        let is_of_it = |entrant: &Entrant<L>| Arc::ptr_eq(entrant.limit(), crowded.limit());
-        if crowded.limit().mode() == Mode::Shadow {
-            let places = entrants.iter().enumerate().filter(|(_, entrant)| is_of_it(entrant));
-            places.for_each(|(place, _)| aside.add(place));
+/// Rows of shadow limits without room for another key. Such a limit charges nothing where it would refuse.
+fn shadow_rows_without_room<L: Borrow<Arc<Limit>>>(asked_rows: &[AskedRow<L>]) -> RowSet {
+    let mut uncharged = RowSet::default();
+    for without_room in asked_rows.iter().filter(|asked| asked.lacks_room()) {
+        let is_of_it = |asked: &AskedRow<L>| Arc::ptr_eq(asked.limit(), without_room.limit());
+        if without_room.limit().mode() == Mode::Shadow {
+            let places = asked_rows.iter().enumerate().filter(|(_, asked)| is_of_it(asked));
+            places.for_each(|(place, _)| uncharged.add(place));
         }
     }
-    aside
+    uncharged
 }
 
-/// The lease that a grant of this order would come with, and its time to live.
-fn tenure(order: &Order<'_>, lines: &[DecisionRow<'_>], occasion: Occasion) -> Option<(LeaseTerm, Span)> {
-    let Occasion { now, tick, secret, number, .. } = occasion;
+/// The lease that a grant of this order would get, and its time to live.
+fn lease_term(
+    order: &Order<'_>,
+    lines: &[DecisionRow<'_>],
+    context: DecisionContext,
+) -> Option<(LeaseTerm, Span)> {
+    let DecisionContext { now, tick, secret, number, .. } = context;
     let of_items = decide::lease_ttl(lines);
     if order.intent == Intent::Peek || (order.hold == Hold::No && of_items.is_none()) {
         return None;
@@ -170,30 +177,30 @@ fn tenure(order: &Order<'_>, lines: &[DecisionRow<'_>], occasion: Occasion) -> O
     Some((LeaseTerm { lease: lease_id(secret, number), expires_at: now.plus(ttl) }, ttl))
 }
 
-/// The lease that a grant comes with: what its holder is told, and what is written down. `register` says which incarnation of its
-/// id a limit is, and gives its next fence.
-pub(super) fn grant<L: Borrow<Arc<Limit>>>(
+/// Builds the lease of a grant: what the caller receives and what the store records. `register` returns the generation
+/// of a limit and its next fence.
+pub(super) fn make_lease<L: Borrow<Arc<Limit>>>(
     order: &Order<'_>,
-    entrants: &mut [Entrant<L>],
-    conclusion: &Conclusion,
+    asked_rows: &mut [AskedRow<L>],
+    decided: &OrderDecision,
     mut register: impl FnMut(&Limit) -> (u64, u64),
 ) -> Option<(GrantedLease, Lease)> {
-    // A limit that only watches may have been charged nothing; then there is no lease unless one was asked for.
-    let holds = order.hold == Hold::Yes || !conclusion.charges.is_empty();
-    let (tenure, ttl) = conclusion.tenure.filter(|_| holds)?;
+    // A shadow limit may have charged nothing. Then there is no lease unless the order asks for one.
+    let holds = order.hold == Hold::Yes || !decided.charges.is_empty();
+    let (lease_term, ttl) = decided.lease_term.filter(|_| holds)?;
     let mut holdings = Vec::new();
-    let mut holding_of = vec![None; entrants.len()];
+    let mut holding_of = vec![None; asked_rows.len()];
     let mut fences: Vec<(Arc<Limit>, u64)> = Vec::new();
     let mut generation = 0;
-    for (index, entrant) in entrants.iter_mut().enumerate() {
+    for (index, asked) in asked_rows.iter_mut().enumerate() {
         let charges: Vec<_> =
-            conclusion.charges.iter().filter(|charged| charged.position.row == index).collect();
+            decided.charges.iter().filter(|charged| charged.position.row == index).collect();
         if charges.is_empty() {
             continue;
         }
-        entrant.row.add_hold();
-        let limit = entrant.limit();
-        // Entrants of one limit stand side by side.
+        asked.row.add_hold();
+        let limit = asked.limit();
+        // Rows of one limit are side by side.
         if fences.last().is_none_or(|(last, _)| !Arc::ptr_eq(last, limit)) {
             let (incarnation, fence) = register(limit);
             generation = incarnation;
@@ -205,34 +212,34 @@ pub(super) fn grant<L: Borrow<Arc<Limit>>>(
             limit_id: limit.id().into(),
             generation,
             version: limit.version(),
-            key: order.asks[entrant.ask].key.filter(|_| entrant.station != Station::All).map(Into::into),
+            key: order.asks[asked.ask].key.filter(|_| asked.location != RowLocation::All).map(Into::into),
             charges: charges.into_iter().map(named).collect(),
             pins: true,
         });
     }
-    let asks = order.asks.iter().map(|ask| held_ask(ask, order, entrants, &holding_of)).collect();
-    let grant = GrantedLease { lease: tenure.lease, expires_at: tenure.expires_at, fences };
-    Some((grant, Lease { expires_at: tenure.expires_at, ttl, holdings, asks }))
+    let asks = order.asks.iter().map(|ask| held_ask(ask, order, asked_rows, &holding_of)).collect();
+    let grant = GrantedLease { lease: lease_term.lease, expires_at: lease_term.expires_at, fences };
+    Some((grant, Lease { expires_at: lease_term.expires_at, ttl, holdings, asks }))
 }
 
-impl<L: Borrow<Arc<Limit>>> Entrant<L> {
-    /// The limit it is a row of.
+impl<L: Borrow<Arc<Limit>>> AskedRow<L> {
+    /// The limit of this row.
     pub(super) fn limit(&self) -> &Arc<Limit> {
         self.limit.borrow()
     }
 
-    /// What its row counts.
+    /// Whether the row counts all keys or one.
     pub(super) fn per(&self) -> Per {
-        if self.station == Station::All { Per::All } else { Per::Key }
+        if self.location == RowLocation::All { Per::All } else { Per::Key }
     }
 
-    pub(super) fn is_crowded(&self) -> bool {
-        matches!(self.station, Station::NewKey(room) if room != Room::Enough)
+    pub(super) fn lacks_room(&self) -> bool {
+        matches!(self.location, RowLocation::NewKey(room) if room != RowRoom::Enough)
     }
 }
 
-/// Reads what every item says, if that is wanted.
-pub(super) fn read<'l>(
+/// Reads every item if the reply wants readings.
+pub(super) fn read_items<'l>(
     lines: &[DecisionRow<'_>],
     limit_of: impl Fn(usize) -> &'l Arc<Limit>,
     now: Timestamp,
@@ -246,31 +253,31 @@ pub(super) fn read<'l>(
     }
 }
 
-/// A denial that names its limits, and waits for no lease.
-pub(super) fn put_in_words<'l>(denial: Denial, limit_of: impl Fn(usize) -> &'l Arc<Limit>) -> OrderRefusal {
+/// A refusal with its limits instead of row indices.
+pub(super) fn refusal_of<'l>(denial: Denial, limit_of: impl Fn(usize) -> &'l Arc<Limit>) -> OrderRefusal {
     let Denial { binding, wait, first } = denial;
     let limit = Arc::clone(limit_of(binding.row));
     let first = (Arc::clone(limit_of(first.row)), first.item);
     OrderRefusal { limit, item: binding.item, wait, first, lapses_at: None }
 }
 
-/// The refusal of a limit that has no room for another key.
-fn no_room(line: usize, limit: &Limit, station: Station) -> Denial {
+/// The refusal of a limit without room for another key.
+fn no_room(line: usize, limit: &Limit, location: RowLocation) -> Denial {
     let item = limit.items().iter().position(|item| item.per() == Per::Key).unwrap_or_default();
     let place = ItemPosition { row: line, item };
-    let wait = match station {
-        Station::NewKey(Room::NoneUntil(until)) => Wait::Until(until),
-        Station::NewKey(Room::NoneTillRelease) => Wait::OnRelease,
+    let wait = match location {
+        RowLocation::NewKey(RowRoom::NoneUntil(until)) => Wait::Until(until),
+        RowLocation::NewKey(RowRoom::NoneUntilRelease) => Wait::OnRelease,
         _ => Wait::Never,
     };
     Denial { binding: place, wait, first: place }
 }
 
-/// The limits that only watch and would have refused: by their items, or because they were put aside.
+/// Shadow limits that would have refused, because of an item or for lack of room.
 fn shadowed(
     lines: &[DecisionRow<'_>],
     limits: &[&Arc<Limit>],
-    aside: Some64,
+    uncharged: RowSet,
     now: Timestamp,
 ) -> Vec<Arc<Limit>> {
     let mut shadowed: Vec<Arc<Limit>> = Vec::new();
@@ -278,8 +285,8 @@ fn shadowed(
         let mut refusing: Vec<&Limit> = Vec::new();
         decide::shadow_refusals(lines, now, |limit| refusing.push(limit));
         for (place, limit) in limits.iter().enumerate() {
-            let refuses =
-                aside.has(place) || refusing.iter().any(|other| std::ptr::eq(*other, &raw const ***limit));
+            let refuses = uncharged.has(place)
+                || refusing.iter().any(|other| std::ptr::eq(*other, &raw const ***limit));
             if refuses && shadowed.iter().all(|other| !Arc::ptr_eq(other, limit)) {
                 shadowed.push(Arc::clone(limit));
             }
@@ -288,21 +295,21 @@ fn shadowed(
     shadowed
 }
 
-/// Which holdings an ask of a held order is charged to.
+/// The holdings that an ask of a held order was charged to.
 fn held_ask<L: Borrow<Arc<Limit>>>(
     ask: &Ask<'_>,
     order: &Order<'_>,
-    entrants: &[Entrant<L>],
+    asked_rows: &[AskedRow<L>],
     holding_of: &[Option<usize>],
 ) -> HeldAsk {
     let mut holdings = [None, None];
-    for (entrant, holding) in entrants.iter().zip(holding_of) {
-        if entrant.limit().id() != ask.limit_id {
+    for (asked, holding) in asked_rows.iter().zip(holding_of) {
+        if asked.limit().id() != ask.limit_id {
             continue;
         }
-        if entrant.station == Station::All {
+        if asked.location == RowLocation::All {
             holdings[0] = *holding;
-        } else if order.asks[entrant.ask].key == ask.key {
+        } else if order.asks[asked.ask].key == ask.key {
             holdings[1] = *holding;
         }
     }
@@ -339,13 +346,13 @@ pub(super) fn check_ttl(ttl: Option<Duration>) -> Result<(), OrderError> {
     }
 }
 
-/// The id of a store's lease of this number: hard to guess without the secret.
+/// Id of the lease with this number. It is hard to guess without the secret.
 pub(super) fn lease_id(secret: u64, number: u64) -> LeaseId {
-    LeaseId(u128::from(number) << 64 | u128::from(scramble(secret, number)))
+    LeaseId(u128::from(number) << 64 | u128::from(lease_suffix(secret, number)))
 }
 
-/// A number that only the owner of the secret can foresee.
-fn scramble(secret: u64, number: u64) -> u64 {
+/// A number that cannot be predicted without the secret.
+fn lease_suffix(secret: u64, number: u64) -> u64 {
     use std::hash::{DefaultHasher, Hasher};
     let mut hasher = DefaultHasher::new();
     hasher.write_u64(secret);

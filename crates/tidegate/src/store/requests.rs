@@ -1,37 +1,37 @@
-//! Grants by request id, so that a retried request is answered again and charged once.
+//! Grants by request id, so that a retried request gets the same reply and is charged once.
 //!
-//! The memory is bounded in time and in number. Where it must forget early it forgets the oldest: a retry that comes
-//! after that is charged a second time, which can refuse too much but never sell too much.
+//! The memory is bounded in time and in number. If it is full, the oldest grant is forgotten early. A later retry is
+//! then charged a second time: the limiter may refuse too much, but never grants too much.
 
 use std::collections::VecDeque;
 
 use hashbrown::HashMap;
 use tidegate_core::{Amount, Ask, Order, Timestamp};
 
-use super::leases::Leases;
+use super::leases::LeaseTable;
 use crate::reply::{ItemReading, OrderReply, Outcome, Replies};
 
-/// The most grants that are remembered.
+/// Maximum number of remembered grants.
 const MOST_REQUESTS: usize = 1_000_000;
 
-/// A limit, a key and a count that were asked for.
+/// Limit id, key and count of an ask.
 pub type HeldQuestion = (Box<str>, Option<Box<[u8]>>, Amount);
 
-/// A grant and what it was asked with.
+/// A grant and its order.
 #[derive(Debug, Clone)]
 pub struct Remembered {
-    /// Until when it is remembered.
+    /// End of its memory.
     pub until: Timestamp,
-    /// What was asked.
+    /// The asks.
     pub asks: Vec<HeldQuestion>,
-    /// What was answered.
+    /// The reply.
     pub answer: OrderReply,
-    /// What the items said.
+    /// The readings of the reply.
     pub readings: Vec<ItemReading>,
 }
 
 impl Remembered {
-    /// The grant of an order.
+    /// Remembers the grant of an order.
     pub(in crate::store) fn new(
         order: &Order<'_>,
         until: Timestamp,
@@ -42,7 +42,7 @@ impl Remembered {
         Remembered { until, asks: order.asks.iter().map(own).collect(), answer, readings }
     }
 
-    /// Whether an order asks for the same.
+    /// Whether an order has the same asks.
     pub(in crate::store) fn is_for(&self, order: &Order<'_>) -> bool {
         let same = |(held, ask): (&HeldQuestion, &Ask<'_>)| {
             *held.0 == *ask.limit_id && held.1.as_deref() == ask.key && held.2 == ask.count
@@ -50,10 +50,10 @@ impl Remembered {
         self.asks.len() == order.asks.len() && self.asks.iter().zip(order.asks).all(same)
     }
 
-    /// The answer again. Its lease is told as it is by now: for how much longer it is held, or that it is no more.
+    /// Repeats the reply. The expiry of its lease is the current one, or now if the lease is gone.
     pub(in crate::store) fn again(
         &self,
-        leases: &Leases,
+        leases: &LeaseTable,
         now: Timestamp,
         answers: &mut Replies,
     ) -> OrderReply {
@@ -68,14 +68,14 @@ impl Remembered {
     }
 }
 
-/// The grants that are remembered.
+/// The remembered grants.
 #[derive(Debug, Default)]
-pub(in crate::store) struct Requests {
+pub(in crate::store) struct RequestTable {
     by_id: HashMap<Box<[u8]>, Remembered>,
     oldest_first: VecDeque<(Timestamp, Box<[u8]>)>,
 }
 
-impl Requests {
+impl RequestTable {
     pub(in crate::store) fn get(&mut self, id: &[u8], now: Timestamp) -> Option<&Remembered> {
         self.forget(now);
         self.by_id.get(id)
@@ -86,12 +86,12 @@ impl Requests {
         self.by_id.insert(id.into(), grant);
     }
 
-    /// All that are remembered.
+    /// All remembered grants.
     pub(in crate::store) fn iter(&self) -> impl Iterator<Item = (&[u8], &Remembered)> {
         self.by_id.iter().map(|(id, grant)| (&**id, grant))
     }
 
-    /// The ids that are remembered, oldest first.
+    /// Remembered request ids, oldest first.
     pub(in crate::store) fn ids(&self) -> impl Iterator<Item = &[u8]> {
         self.oldest_first.iter().map(|(_, id)| &**id)
     }
@@ -101,7 +101,7 @@ impl Requests {
             if now < *until && self.oldest_first.len() < MOST_REQUESTS {
                 break;
             }
-            // An id that was forgotten and granted anew has a later entry of its own.
+            // An id that was forgotten and granted again has a later entry of its own.
             if self.by_id.get(id).is_some_and(|held| held.until == *until) {
                 self.by_id.remove(id);
             }

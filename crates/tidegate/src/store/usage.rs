@@ -1,12 +1,12 @@
-//! Looking: what every local store tells of a row to whoever only wants to know.
+//! Usage of a row, as local stores report it.
 
 use tidegate_core::{DecisionRow, LimitPhase, Policy, Timestamp};
 
 use super::{ItemUsage, Usage};
 
-/// What the items of a row have in use.
+/// Units in use of every item of a row.
 pub(super) fn usage(line: &DecisionRow<'_>, now: Timestamp) -> Usage {
-    // What a limit that is over remembers means nothing any more.
+    // The state of a limit that has ended means nothing.
     let over = line.limit.phase(now) == LimitPhase::After;
     let mut usage = Usage { count: None, items: Vec::new() };
     let items = line.limit.items().iter().enumerate();

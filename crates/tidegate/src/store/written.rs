@@ -1,10 +1,10 @@
-//! Limits, leases and grants in bytes, for stores that keep them outside of memory.
+//! Binary encoding of limits, leases and grants, for stores that keep them outside of memory.
 //!
-//! Numbers are base-128 varints, least significant first; times are u64 ticks, little-endian. A store wraps these in what it needs of its
-//! own: lengths, checksums, columns of a table. The bytes of rows are the core's ([`tidegate_core::row_codec`]).
+//! Numbers are base-128 varints, least significant group first. Times are `u64` ticks, little-endian. A store adds
+//! lengths, checksums or table columns of its own. The encoding of rows is in the core ([`tidegate_core::row_codec`]).
 //!
-//! Decided: one writer for all of them, so that what one store has learned to keep (a new field, a law's receipt) the others have too. How
-//! the bytes look is part of the format of every store that uses them, and changes only by a new format.
+//! All stores share this encoding, so a new field is encoded once. The encoding is part of the format of every store
+//! that uses it and changes only with a new format.
 
 pub mod bytes;
 pub mod held;
@@ -15,10 +15,10 @@ use std::sync::Arc;
 
 use tidegate_core::Limit;
 
-/// Why bytes do not say anything.
+/// Why bytes cannot be decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CodecError {
-    /// Where, in bytes from the start.
+    /// Offset in bytes from the start.
     pub at: usize,
     /// What was found there.
     pub what: &'static str,
@@ -32,5 +32,5 @@ impl fmt::Display for CodecError {
 
 impl std::error::Error for CodecError {}
 
-/// Says which limit has an id, for grants that name one.
+/// Finds a limit by id, for grants that name one.
 pub type LimitOf<'l> = &'l dyn Fn(&str) -> Option<Arc<Limit>>;

@@ -8,7 +8,6 @@
 mod counting_store;
 mod durability;
 mod examples;
-mod file;
 mod key_flood;
 mod layer;
 mod limit_stats;
@@ -26,4 +25,3 @@ mod remote_store;
 mod stage;
 mod stream;
 mod stress;
-mod text;

@@ -1,12 +1,12 @@
-//! `tidegate cpu run`: what can be typed.
+//! Arguments of `tidegate cpu run`.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueEnum;
-use tidegate::file::CpuSpec;
-use tidegate::text::parse_duration;
+use tidegate_config::text::parse_duration;
+use tidegate_cpu::settings::CpuSpec;
 
 use super::GovernorArgs;
 
@@ -17,42 +17,42 @@ use super::GovernorArgs;
   tidegate cpu run --target cgroup:/sys/fs/cgroup/batch --avg-limit 20 --window 12h
   tidegate cpu run --target pid:4711 --enforce signal
 
-A command is measured and limited by itself, or, with --target host, gets what the others leave of the machine's average. Exit code: that
-of the command; else 0 when it is told to stop. Whatever was changed is put back, also after kill -9.")]
+A command is measured and limited alone. With --target host it gets what other processes leave of the machine's average.
+Exit code: the command's; without a command, 0 after SIGTERM or SIGINT. All changes are undone at the end, also after kill -9.")]
 pub(crate) struct CpuRunArgs {
-    /// What is measured and limited: host, cgroup:PATH or pid:N [default: the command, or the host if there is none]
+    /// What to measure and limit: host, cgroup:PATH or pid:N [default: the command, or the host if there is none]
     #[arg(long, value_name = "TARGET", value_parser = parse_target)]
     pub(crate) target: Option<CpuTarget>,
-    /// How it is limited [default: by a cgroup where that is allowed, else by signals where that is possible, else not]
+    /// How to limit [default: by cgroup where permitted, else by signals where possible, else not at all]
     #[arg(long, value_enum)]
     pub(crate) enforce: Option<EnforceMethod>,
-    /// With --target host: the cgroups that are limited, together [default: all that hold nobody who is needed to log in]
+    /// With --target host: cgroups to limit together [default: all except those needed for logging in]
     #[arg(long = "limit-cgroup", value_name = "PATH")]
     pub(crate) limit_cgroups: Vec<PathBuf>,
-    /// How much unused quota of a cgroup may be used later, in percent of a period's quota
+    /// Unused cgroup quota that may be used later, in percent of a period's quota
     #[arg(long, value_name = "PERCENT", default_value_t = 100, value_parser = clap::value_parser!(u8).range(0..=100))]
     pub(crate) burst: u8,
-    /// The directory in which samples are kept
+    /// Directory of the samples
     #[arg(long, value_name = "DIR", default_value = "./tidegate-cpu")]
     pub(crate) state: PathBuf,
     #[command(flatten)]
     pub(crate) governor: GovernorArgs,
-    /// How often the counter is read [default: 5s]
+    /// Sampling interval [default: 5s]
     #[arg(long, value_name = "DURATION", value_parser = parse_sample_interval, allow_hyphen_values = true)]
     pub(crate) interval: Option<Duration>,
-    /// How often the limit may rise [default: 15s]
+    /// Shortest time between two increases of the limit [default: 15s]
     #[arg(long, value_name = "DURATION", value_parser = parse_adjust_interval, allow_hyphen_values = true)]
     pub(crate) adjust: Option<Duration>,
-    /// Write metrics in the text format of Prometheus at every sample; the file is replaced as a whole
+    /// Write metrics in the Prometheus text format at every sample; the file is replaced atomically
     #[arg(long, value_name = "FILE")]
     pub(crate) prometheus: Option<PathBuf>,
-    /// Tell every sample on standard error, as JSON
+    /// Print every sample as JSON on standard error
     #[arg(long, conflicts_with = "quiet")]
     pub(crate) json: bool,
-    /// Tell nothing but errors
+    /// Print only warnings and errors
     #[arg(long, short)]
     pub(crate) quiet: bool,
-    /// The command that is run under the governor
+    /// Command to run under the governor
     #[arg(last = true, value_name = "COMMAND")]
     pub(crate) command: Vec<OsString>,
 }
@@ -68,25 +68,25 @@ pub(crate) enum CpuTarget {
     Pid(u32),
 }
 
-/// How something is limited.
+/// How a target is limited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum EnforceMethod {
-    /// By the kernel's quota for a cgroup
+    /// With the kernel's cgroup quota
     Cgroup,
-    /// By stopping and continuing processes
+    /// With SIGSTOP and SIGCONT
     Signal,
-    /// Not at all: the limit is told, and nothing else
+    /// Not at all: only report the limit
     None,
 }
 
 impl CpuRunArgs {
-    /// What was typed, as a file would say it.
+    /// The flags as settings.
     pub(crate) fn spec(&self) -> CpuSpec {
         CpuSpec { sample_every: self.interval, adjust_every: self.adjust, ..self.governor.spec() }
     }
 }
 
-/// As the file has them.
+/// Same range as in the settings file.
 fn parse_sample_interval(text: &str) -> Result<Duration, String> {
     parse_seconds(text, 300)
 }

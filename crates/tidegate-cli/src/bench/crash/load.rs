@@ -1,4 +1,4 @@
-//! Those who ask while the server is killed: some over RESP, in batches, some over HTTP, one question at a time.
+//! Load during a crash test: RESP connections with batches and HTTP connections with single requests.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::task::{JoinSet, LocalSet};
 
-use super::super::connection::{BenchConnection, Endpoint};
+use super::super::connection::{BenchConnection, BenchEndpoint};
 use super::super::random::SplitMix64;
 use super::super::stopwatch::now;
 use super::super::target::BenchTarget;
@@ -17,20 +17,24 @@ use super::sales_ledger::{CrashRequest, ReleaseAttempt, SalesLedger};
 use super::server_process::ServerAddresses;
 use crate::Failure;
 
-/// Connections of each kind.
+/// Connections per protocol.
 const CONNECTIONS: u64 = 4;
-/// How many questions go together over RESP.
+/// Requests per RESP batch.
 const BATCH: usize = 16;
-/// One round of so many gives a lease back.
+/// One batch in this many is followed by a release.
 const ROUNDS_PER_RELEASE: u32 = 2;
 
-/// A door of the server that is killed.
-pub(super) fn endpoint(scheme: &str, address: SocketAddr, timeout: Duration) -> Result<Endpoint, Failure> {
+/// An endpoint of the server.
+pub(super) fn endpoint(
+    scheme: &str,
+    address: SocketAddr,
+    timeout: Duration,
+) -> Result<BenchEndpoint, Failure> {
     let target = BenchTarget::parse(&format!("{scheme}://{address}")).map_err(Failure::Failed)?;
-    Ok(Endpoint::at(&target, vec![address], None, timeout))
+    Ok(BenchEndpoint::at(&target, vec![address], None, timeout))
 }
 
-/// Asks at all doors until everybody has noticed that the server is gone.
+/// Runs load on both protocols until every connection has noticed the kill.
 pub(super) async fn run_load(
     ledger: &Rc<RefCell<SalesLedger>>,
     addresses: &ServerAddresses,
@@ -42,10 +46,10 @@ pub(super) async fn run_load(
     let mut clients = JoinSet::new();
     for number in 0..CONNECTIONS {
         for (scheme, address, batch) in [("redis", addresses.resp, BATCH), ("http", addresses.http, 1)] {
-            let place = endpoint(scheme, address, timeout)?;
-            // Which door it is matters more than who: each has a sequence of its own.
+            let endpoint = endpoint(scheme, address, timeout)?;
+            // Connections with equal numbers differ by protocol, so each has its own sequence.
             let random = SplitMix64::from(number << 8 | batch as u64);
-            clients.spawn_local_on(run(Rc::clone(ledger), place, batch, random), &all);
+            clients.spawn_local_on(run(Rc::clone(ledger), endpoint, batch, random), &all);
         }
     }
     all.run_until(async {
@@ -56,9 +60,14 @@ pub(super) async fn run_load(
     .await
 }
 
-/// One connection, until it breaks or there is nothing left to ask.
-async fn run(ledger: Rc<RefCell<SalesLedger>>, place: Endpoint, batch: usize, mut random: SplitMix64) {
-    let mut connection = match BenchConnection::open(&place).await {
+/// Sends batches until the connection breaks or the share of this run is used up.
+async fn run(
+    ledger: Rc<RefCell<SalesLedger>>,
+    endpoint: BenchEndpoint,
+    batch: usize,
+    mut random: SplitMix64,
+) {
+    let mut connection = match BenchConnection::open(&endpoint).await {
         Ok(connection) => connection,
         Err(why) => return ledger.borrow_mut().record_disconnect(&why),
     };
@@ -77,7 +86,7 @@ async fn run(ledger: Rc<RefCell<SalesLedger>>, place: Endpoint, batch: usize, mu
     }
 }
 
-/// What to ask next: first what was lost before.
+/// The next batch: lost requests first.
 fn next(ledger: &RefCell<SalesLedger>, batch: usize, random: &mut SplitMix64) -> Vec<CrashRequest> {
     let mut ledger = ledger.borrow_mut();
     let mut requests = Vec::with_capacity(batch);
@@ -90,7 +99,7 @@ fn next(ledger: &RefCell<SalesLedger>, batch: usize, random: &mut SplitMix64) ->
     requests
 }
 
-/// Asks some questions at once and writes down what comes of each.
+/// Sends a batch and records the outcome of each request.
 pub(super) async fn send_requests(
     ledger: &RefCell<SalesLedger>,
     connection: &mut BenchConnection,
@@ -119,7 +128,7 @@ pub(super) async fn send_requests(
     result
 }
 
-/// Gives a lease back, if there is one.
+/// Releases a random lease, if there is one.
 async fn release(
     ledger: &RefCell<SalesLedger>,
     connection: &mut BenchConnection,
@@ -141,7 +150,7 @@ async fn release(
             Ok(())
         }
         Err(why) => {
-            // It may have come back or not.
+            // The release may or may not have happened.
             ledger.unanswered_releases.push(held);
             Err(why)
         }

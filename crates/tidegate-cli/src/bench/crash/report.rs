@@ -1,4 +1,4 @@
-//! What came of the crashes: a table for people, an object for programs, and a verdict.
+//! The report of a crash test, as text and as JSON, and its verdict.
 
 use std::time::Duration;
 
@@ -12,17 +12,17 @@ use super::sales_ledger::LimitAccount;
 use crate::Failure;
 use crate::remote::table;
 
-/// How many reasons are shown.
+/// Number of reasons in the text.
 const SHOWN_REASONS: usize = 5;
 
-/// Everything that was found out.
+/// All results of a crash test.
 #[derive(Debug)]
 pub(super) struct CrashReport {
     store: String,
     seed: u64,
     kills: u32,
     laws: Vec<LimitOutcome>,
-    /// In order.
+    /// In ascending order.
     recoveries: Vec<Duration>,
     leases: LeaseOutcome,
     retries: RetryOutcome,
@@ -31,7 +31,7 @@ pub(super) struct CrashReport {
     reasons: FailureReasons,
 }
 
-/// What became of one limit.
+/// Results of one limit.
 #[derive(Debug, Clone, Serialize)]
 struct LimitOutcome {
     law: String,
@@ -82,7 +82,7 @@ impl LimitOutcome {
 }
 
 impl CrashReport {
-    /// What a run has found out.
+    /// Computes the results.
     pub(super) fn of(run: &CrashRun, seed: u64) -> CrashReport {
         let ledger = run.ledger.borrow();
         let mut recoveries = run.recoveries.clone();
@@ -101,7 +101,7 @@ impl CrashReport {
         }
     }
 
-    /// Everything that is wrong, in plain words.
+    /// All errors as text lines.
     fn wrong(&self) -> Vec<String> {
         let mut wrong = Vec::new();
         for LimitOutcome { law, over_admissions, lost, promised, .. } in &self.laws {
@@ -111,7 +111,7 @@ impl CrashReport {
             }
             if lost > promised {
                 let (lost, promised) = (grouped(*lost), grouped(*promised));
-                wrong.push(format!("{law}: {lost} lost, and at most {promised} were to be."));
+                wrong.push(format!("{law}: {lost} lost, at most {promised} allowed."));
             }
         }
         if self.leases.lost > 0 {
@@ -119,8 +119,7 @@ impl CrashReport {
             wrong.push(format!("{lost} forgotten by the server."));
         }
         if self.retries.charged_twice > 0 {
-            let twice =
-                counted(self.retries.charged_twice, "repeated question was", "repeated questions were");
+            let twice = counted(self.retries.charged_twice, "repeated request was", "repeated requests were");
             wrong.push(format!("{twice} charged again."));
         }
         if self.forgotten_limits > 0 {
@@ -135,31 +134,30 @@ impl CrashReport {
         wrong
     }
 
-    /// For people.
+    /// The report as text.
     pub(super) fn text(&self) -> String {
-        let heads = ["LAW", " LIMIT", " SOLD", " ABOVE", " LOST", " PROMISED", " UNANSWERED"];
+        let heads = ["LIMIT", " CAPACITY", " SOLD", " ABOVE", " LOST", " ALLOWED LOSS", " UNANSWERED"];
         let rows: Vec<_> = self.laws.iter().map(LimitOutcome::row).collect();
         let kills = counted(u64::from(self.kills), "kill", "kills");
         let [min, median, max] = self.recovery().map(grouped);
         let LeaseOutcome { outlived, lost } = self.leases;
         let survived = grouped(outlived.saturating_sub(lost));
         let leases = counted(outlived, "lease", "leases");
-        let repeated = counted(self.retries.repeated, "question was", "questions were");
+        let repeated = counted(self.retries.repeated, "request was", "requests were");
         let twice = grouped(self.retries.charged_twice);
         let mut wrong = self.wrong();
         if wrong.is_empty() {
-            wrong
-                .push("Nothing was sold above its limit, and no more was lost than was promised.".to_owned());
+            wrong.push("No limit was exceeded, and no loss was above its bound.".to_owned());
         }
         format!(
-            "{}\n{kills}; ready again after {min} ms at best, {median} ms in the middle, {max} ms at worst.\n\
+            "{}\n{kills}; recovery took {min} ms (minimum), {median} ms (median), {max} ms (maximum).\n\
              {survived} of {leases} survived; {repeated} repeated with their ids, {twice} charged again.\n{}\n",
             table::lines(heads, &rows),
             wrong.join("\n"),
         )
     }
 
-    /// For programs.
+    /// The report as JSON.
     pub(super) fn json(&self) -> String {
         let [min, median, max] = self.recovery();
         json(&CrashReportJson {
@@ -180,18 +178,18 @@ impl CrashReport {
         })
     }
 
-    /// The verdict as an end of the command.
+    /// An error unless the verdict is clean.
     pub(super) fn result(&self) -> Result<(), Failure> {
         match self.wrong().len() {
             0 => Ok(()),
             _ => Err(Failure::Failed(format!(
-                "the verdict is not clean; --seed {} draws the same moments again",
+                "the verdict is not clean; --seed {} repeats the same kill times",
                 self.seed
             ))),
         }
     }
 
-    /// The shortest, the one in the middle and the longest, in whole milliseconds, rounded up.
+    /// Shortest, median and longest recovery in milliseconds, rounded up.
     fn recovery(&self) -> [u64; 3] {
         let all = &self.recoveries;
         [all.first(), all.get(all.len() / 2), all.last()].map(|time| {
@@ -233,7 +231,7 @@ struct CrashVerdictJson<'a> {
 mod tests {
     use super::*;
 
-    /// A run in which all was well.
+    /// A report without errors.
     fn well() -> CrashReport {
         let total = LimitOutcome {
             law: "total".to_owned(),
@@ -259,27 +257,27 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_went_well_says_so() {
+    fn clean_run_has_a_clean_verdict() {
         let expected = "\
-LAW      LIMIT    SOLD  ABOVE  LOST  PROMISED  UNANSWERED
-total  100,000  99,300      0   700       790          10
+LIMIT  CAPACITY    SOLD  ABOVE  LOST  ALLOWED LOSS  UNANSWERED
+total   100,000  99,300      0   700           790          10
 
-2 kills; ready again after 1 ms at best, 3 ms in the middle, 10 ms at worst.
-40 of 40 leases survived; 64 questions were repeated with their ids, 0 charged again.
-Nothing was sold above its limit, and no more was lost than was promised.
+2 kills; recovery took 1 ms (minimum), 3 ms (median), 10 ms (maximum).
+40 of 40 leases survived; 64 requests were repeated with their ids, 0 charged again.
+No limit was exceeded, and no loss was above its bound.
 ";
         assert_eq!(well().text(), expected);
         assert!(well().result().is_ok());
     }
 
     #[test]
-    fn everything_that_can_be_wrong_is_found() {
+    fn every_kind_of_error_is_reported() {
         type Spoil = fn(&mut CrashReport);
         let spoil: [(&str, Spoil); 6] = [
             ("total: 1 SOLD ABOVE THE LIMIT.", |report| report.laws[0].over_admissions = 1),
-            ("total: 791 lost, and at most 790 were to be.", |report| report.laws[0].lost = 791),
+            ("total: 791 lost, at most 790 allowed.", |report| report.laws[0].lost = 791),
             ("1 lease was forgotten by the server.", |report| report.leases.lost = 1),
-            ("3 repeated questions were charged again.", |report| report.retries.charged_twice = 3),
+            ("3 repeated requests were charged again.", |report| report.retries.charged_twice = 3),
             ("1 limit was gone after a crash.", |report| report.forgotten_limits = 1),
             ("  1 x NOLIMIT", |report| {
                 report.failures = 1;
@@ -290,13 +288,13 @@ Nothing was sold above its limit, and no more was lost than was promised.
             let mut report = well();
             spoil(&mut report);
             assert!(report.text().lines().any(|each| each == line), "{line} in {}", report.text());
-            assert!(!report.text().contains("Nothing was sold"), "{line}");
+            assert!(!report.text().contains("No limit was exceeded"), "{line}");
             assert!(report.result().is_err() && report.json().contains("\"clean\":false"), "{line}");
         }
     }
 
     #[test]
-    fn the_object_is_for_programs() {
+    fn json_has_the_documented_fields() {
         assert_eq!(
             well().json(),
             "{\"store\":\"disk:x\",\"seed\":7,\"kills\":2,\"laws\":[{\"law\":\"total\",\"limit\":100000,\"sold\":99300,\

@@ -1,4 +1,4 @@
-//! What was sold, over all lives: what the tool knows, and never what the server says.
+//! The client's own record of what was sold, over all runs of the server.
 
 use std::time::{Duration, Instant};
 
@@ -6,83 +6,83 @@ use super::super::random::SplitMix64;
 use super::super::tally::FailureReasons;
 use super::tested_limit::TestedLimit;
 
-/// How many questions that were told are asked again in the next life.
+/// Maximum number of granted requests that the next run repeats.
 const MAX_REPLAYS: usize = 32;
-/// One question of so many has an id.
+/// One request in this many has an id.
 const REQUESTS_PER_ID: u32 = 4;
 
-/// A question that can be asked again.
+/// A request that can be repeated.
 #[derive(Debug, Clone)]
 pub(super) struct CrashRequest {
     pub(super) limit: TestedLimit,
     pub(super) number: u32,
     pub(super) key: String,
-    /// Empty if it has none.
+    /// Empty without an id.
     pub(super) id: String,
 }
 
-/// A lease that was granted, and in which life.
+/// A granted lease and the run that granted it.
 #[derive(Debug, Clone)]
 pub(super) struct HeldLease {
     pub(super) lease: Box<str>,
     life: u32,
 }
 
-/// How often a lease was sent back.
+/// Whether a release is sent for the first time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReleaseAttempt {
-    /// The server must know it.
+    /// First attempt: the server must know the lease.
     First,
-    /// It may have come back before.
+    /// Repeated attempt: the lease may be released already.
     Again,
 }
 
-/// What is known of one limit.
+/// Sales of one limit.
 #[derive(Debug)]
 pub(super) struct LimitAccount {
     pub(super) limit: TestedLimit,
-    /// How often it was made: once, or it was forgotten.
+    /// Creations: more than one means that the server lost the limit.
     pub(super) made: u64,
-    /// Replies that came as granted.
+    /// Grants that arrived.
     pub(super) sold: u64,
     pub(super) by_key: Vec<u64>,
-    /// Questions without an answer, that may have been granted all the same.
+    /// Requests without a reply, which may have been granted.
     pub(super) unanswered: u64,
-    /// Leases that were granted and not sent back.
+    /// Granted leases that were not released.
     pub(super) held: Vec<HeldLease>,
-    /// The most leases that were held at once.
+    /// Most leases held at once.
     pub(super) most_held: u64,
-    /// What may still be asked in this life, so that something is left for the next.
+    /// What this run may still request, so that capacity is left for later runs.
     share: u64,
-    /// From before the first question, from after the first answer; to before the last question, to after the last answer.
-    began: Option<Instant>,
+    /// Time of the first request and its reply, and of the last request and its reply.
+    first_request: Option<Instant>,
     first_reply: Option<Instant>,
     last_sent: Option<Instant>,
     last_reply: Option<Instant>,
 }
 
 impl LimitAccount {
-    /// What was sold, and for leases, at once.
+    /// Units sold; for leases, the most held at once.
     pub(super) fn most_sold(&self) -> u64 {
         if self.limit == TestedLimit::Concurrency { self.most_held } else { self.sold }
     }
 
-    /// What was sold above the limit.
+    /// Units sold above the limit.
     pub(super) fn over_admissions(&self) -> u64 {
-        let most = self.limit.max_grants(between(self.began, self.last_reply));
+        let most = self.limit.max_grants(between(self.first_request, self.last_reply));
         match u64::from(self.limit.keys()) {
             1 => self.most_sold().saturating_sub(most),
             keys => self.by_key.iter().map(|sold| sold.saturating_sub(most / keys)).sum(),
         }
     }
 
-    /// What was not sold though there was nobody else who had it, once everything was asked for.
+    /// Units that could not be sold at the end although no client has them.
     pub(super) fn lost(&self) -> u64 {
         let left = if self.limit == TestedLimit::Concurrency { self.held.len() as u64 } else { self.sold };
         self.limit.min_grants(between(self.first_reply, self.last_sent)).saturating_sub(left)
     }
 
-    /// What may be lost with so many kills.
+    /// Upper bound of the loss for this many kills.
     pub(super) fn allowed_loss(&self, kills: u32) -> u64 {
         self.limit.loss_per_crash() * u64::from(kills) + self.unanswered
     }
@@ -92,25 +92,25 @@ fn between(from: Option<Instant>, to: Option<Instant>) -> Duration {
     from.zip(to).map(|(from, to)| to.saturating_duration_since(from)).unwrap_or_default()
 }
 
-/// What is known of all limits.
+/// Sales of all limits.
 #[derive(Debug)]
 pub(super) struct SalesLedger {
     pub(super) accounts: Vec<LimitAccount>,
-    /// Questions with an id that were under way when the server was killed: they are asked again.
+    /// Requests with an id that had no reply: they are repeated.
     pub(super) retries: Vec<CrashRequest>,
-    /// Leases whose release was sent and not answered: they are sent back again, and have come back or will.
+    /// Leases whose release had no reply: the release is repeated.
     pub(super) unanswered_releases: Vec<HeldLease>,
-    /// Questions with an id that were granted in this life: asked again in the next, they cost nothing.
+    /// Granted requests with an id: the next run repeats them, without charge.
     pub(super) granted: Vec<CrashRequest>,
     pub(super) replayed: u64,
     pub(super) charged_twice: u64,
-    /// Leases that were named to the server in a later life than they were granted in.
+    /// Leases that were used in a later run than the one that granted them.
     pub(super) leases_outlived: u64,
-    /// Leases that it should have known, and did not.
+    /// Leases that the server should know and does not.
     pub(super) leases_lost: u64,
     pub(super) failures: u64,
     pub(super) reasons: FailureReasons,
-    /// From here on a broken connection is nobody's failure.
+    /// Records whether the server knew a lease.
     pub(super) is_killed: bool,
     life: u32,
     shares: u32,
@@ -118,7 +118,7 @@ pub(super) struct SalesLedger {
 }
 
 impl SalesLedger {
-    /// Nothing has been sold yet, and there will be so many kills.
+    /// A ledger without sales, for this many kills.
     pub(super) fn open(limits: &[TestedLimit], kills: u32) -> SalesLedger {
         let account = |limit: &TestedLimit| LimitAccount {
             limit: *limit,
@@ -129,7 +129,7 @@ impl SalesLedger {
             held: Vec::new(),
             most_held: 0,
             share: 0,
-            began: None,
+            first_request: None,
             first_reply: None,
             last_sent: None,
             last_reply: None,
@@ -152,18 +152,18 @@ impl SalesLedger {
         }
     }
 
-    /// The laws, in their order.
+    /// All limits in order.
     pub(super) fn limits(&self) -> Vec<TestedLimit> {
         self.accounts.iter().map(|account| account.limit).collect()
     }
 
-    /// The account of a law that is sold.
+    /// The account of a limit.
     pub(super) fn account(&mut self, limit: TestedLimit) -> &mut LimitAccount {
         let found = self.accounts.iter().position(|account| account.limit == limit);
         &mut self.accounts[found.expect("only laws that are sold are asked about")]
     }
 
-    /// Another life: everybody has a share again.
+    /// Begins a run: every limit has a new share.
     pub(super) fn begin_life(&mut self) {
         self.is_killed = false;
         self.life += 1;
@@ -172,34 +172,34 @@ impl SalesLedger {
         }
     }
 
-    /// What to ask next; `None` if this life has had its share of everything.
+    /// The next request, or `None` if the share of this run is used up.
     pub(super) fn request(&mut self, random: &mut SplitMix64) -> Option<CrashRequest> {
         let open: Vec<_> = (0..self.accounts.len()).filter(|at| self.accounts[*at].share > 0).collect();
         let drawn = random.below(u32::try_from(open.len()).unwrap_or(u32::MAX));
         let account = &mut self.accounts[*open.get(drawn as usize)?];
         let limit = account.limit;
-        // Leases come back, so there is always another.
+        // Leases are released, so they do not use up a share.
         if limit != TestedLimit::Concurrency {
             account.share -= 1;
         }
         let number = random.below(limit.keys());
-        // A lease that was granted and not answered would be nobody's for the rest of the run.
+        // A lease request has an id: a granted lease whose reply was lost could not be released otherwise.
         let wants_id = limit == TestedLimit::Concurrency || random.below(REQUESTS_PER_ID) == 0;
         self.next_id += u64::from(wants_id);
         let id = if wants_id { format!("crash-{}", self.next_id) } else { String::new() };
         Some(CrashRequest { limit, number, key: key(number), id })
     }
 
-    /// Some questions are about to be sent.
+    /// Records requests before they are sent.
     pub(super) fn record_sent<'a>(&mut self, requests: impl Iterator<Item = &'a CrashRequest>, now: Instant) {
         for request in requests {
             let account = self.account(request.limit);
-            account.began.get_or_insert(now);
+            account.first_request.get_or_insert(now);
             account.last_sent = Some(now);
         }
     }
 
-    /// An answer has come.
+    /// Records a reply.
     pub(super) fn record_reply(
         &mut self,
         request: CrashRequest,
@@ -223,7 +223,7 @@ impl SalesLedger {
         }
     }
 
-    /// No answer will come. With an id it is asked again; without one it may have been granted.
+    /// Records a request without a reply. With an id it is repeated, without one it may have been granted.
     pub(super) fn record_lost(&mut self, request: CrashRequest) {
         if request.id.is_empty() {
             self.account(request.limit).unanswered += 1;
@@ -232,13 +232,13 @@ impl SalesLedger {
         }
     }
 
-    /// Something went wrong that no kill explains.
+    /// Records an error that no kill explains.
     pub(super) fn record_failure(&mut self, why: &str) {
         self.failures += 1;
         self.reasons.add(why, 1);
     }
 
-    /// A connection broke.
+    /// Records a broken connection. After a kill it is expected.
     pub(super) fn record_disconnect(&mut self, why: &str) {
         if !self.is_killed {
             self.record_failure(why);
@@ -251,7 +251,7 @@ impl SalesLedger {
         self.leases_lost += u64::from(!was_known);
     }
 
-    /// A lease to give back, for the first time or again; from here on it counts as given back.
+    /// Picks a lease to release. From here on it counts as released.
     pub(super) fn lease_to_release(
         &mut self,
         random: &mut SplitMix64,
@@ -265,7 +265,7 @@ impl SalesLedger {
     }
 }
 
-/// What a key is called.
+/// The name of a key.
 pub(super) fn key(number: u32) -> String {
     format!("key-{number}")
 }
@@ -288,10 +288,10 @@ mod tests {
     }
 
     #[test]
-    fn one_above_the_limit_is_found_for_every_law() {
+    fn grant_above_the_limit_is_found_for_every_limit() {
         let mut ledger = SalesLedger::open(&TestedLimit::ALL, 1);
         for limit in TestedLimit::ALL {
-            // A bucket may have let in one more, and the time that this takes.
+            // A bucket may have gained one unit and what flows in during the test.
             let slack = if limit == TestedLimit::Bucket { 100 } else { 0 };
             sell(&mut ledger, limit, 0, limit.capacity() / u64::from(limit.keys()));
             assert_eq!(ledger.account(limit).over_admissions(), 0, "{limit}");
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_at_the_end_was_lost() {
+    fn missing_units_at_the_end_are_lost() {
         let mut ledger = SalesLedger::open(&[TestedLimit::Total], 2);
         sell(&mut ledger, TestedLimit::Total, 0, TestedLimit::Total.capacity() - 800);
         ledger.record_lost(request(TestedLimit::Total, 0));
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_is_sent_back_is_free() {
+    fn released_lease_is_free() {
         let mut ledger = SalesLedger::open(&[TestedLimit::Concurrency], 1);
         let limit = TestedLimit::Concurrency.capacity();
         sell(&mut ledger, TestedLimit::Concurrency, 0, limit);
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_release_without_an_answer_is_sent_again() {
+    fn release_without_reply_is_repeated() {
         let mut ledger = SalesLedger::open(&[TestedLimit::Concurrency], 1);
         sell(&mut ledger, TestedLimit::Concurrency, 0, 2);
         let (held, _) = ledger.lease_to_release(&mut SplitMix64::from(1)).expect("there are two");
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_lease_of_an_earlier_life_has_outlived_it() {
+    fn lease_of_earlier_run_counts_as_outlived() {
         let mut ledger = SalesLedger::open(&[TestedLimit::Concurrency], 1);
         ledger.begin_life();
         sell(&mut ledger, TestedLimit::Concurrency, 0, 1);
@@ -353,10 +353,10 @@ mod tests {
     }
 
     #[test]
-    fn a_life_has_a_share_and_no_more() {
+    fn run_requests_no_more_than_its_share() {
         let mut ledger = SalesLedger::open(&[TestedLimit::Total, TestedLimit::Key], 8);
         let mut random = SplitMix64::from(7);
-        assert!(ledger.request(&mut random).is_none(), "no life has begun");
+        assert!(ledger.request(&mut random).is_none(), "no run has begun");
         ledger.begin_life();
         let mut asked = 0;
         while ledger.request(&mut random).is_some() {
@@ -366,14 +366,14 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_question_with_an_id_is_asked_again() {
+    fn lost_request_with_id_is_repeated() {
         let mut ledger = SalesLedger::open(&[TestedLimit::Total], 1);
         ledger.record_lost(CrashRequest { id: "r".to_owned(), ..request(TestedLimit::Total, 0) });
         assert_eq!((ledger.retries.len(), ledger.account(TestedLimit::Total).unanswered), (1, 0));
     }
 
     #[test]
-    fn a_connection_may_break_once_the_server_is_killed() {
+    fn broken_connection_after_kill_is_no_failure() {
         let mut ledger = SalesLedger::open(&[TestedLimit::Total], 1);
         ledger.is_killed = true;
         ledger.record_disconnect("reset");

@@ -1,4 +1,4 @@
-//! The last life, in which nobody is killed: what was lost is asked again, leases are asked for, and everything is sold.
+//! The last run of a crash test, without a kill: repeats lost requests, renews leases, and sells what is left.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -11,12 +11,12 @@ use super::server_process::ServerAddresses;
 use super::tested_limit::TestedLimit;
 use crate::Failure;
 
-/// How many questions go together.
+/// Requests per batch.
 const BATCH: usize = 64;
-/// How long a lease lasts from here on, in milliseconds: as long as it did.
+/// Lease duration in milliseconds, the same as in the limit.
 const TTL_MS: &str = "86400000";
 
-/// Sells what is left of everything.
+/// Sells everything that is left.
 pub(super) async fn sell_out(
     ledger: &RefCell<SalesLedger>,
     addresses: &ServerAddresses,
@@ -24,8 +24,7 @@ pub(super) async fn sell_out(
 ) -> Result<(), Failure> {
     ledger.borrow_mut().begin_life();
     let endpoint = endpoint("redis", addresses.resp, timeout)?;
-    let disconnected =
-        |why: String| Failure::Failed(format!("the server went away though nobody killed it: {why}"));
+    let disconnected = |why: String| Failure::Failed(format!("the server ended without a kill: {why}"));
     let mut connection = BenchConnection::open(&endpoint).await.map_err(disconnected)?;
     let retries = std::mem::take(&mut ledger.borrow_mut().retries);
     for some in retries.chunks(BATCH) {
@@ -33,7 +32,7 @@ pub(super) async fn sell_out(
     }
     let unanswered_releases = std::mem::take(&mut ledger.borrow_mut().unanswered_releases);
     for held in unanswered_releases {
-        // Whether it had come back before is nobody's business.
+        // The lease may or may not be released already.
         let released = connection.call(&["TG.RELEASE", &held.lease], |_| ()).await.map_err(disconnected)?;
         released.unwrap_or_else(|why| ledger.borrow_mut().record_failure(&why));
     }
@@ -47,7 +46,7 @@ pub(super) async fn sell_out(
     Ok(())
 }
 
-/// Asks for every lease that should be there.
+/// Renews every lease that should exist.
 async fn renew_leases(ledger: &RefCell<SalesLedger>, connection: &mut BenchConnection) -> Result<(), String> {
     let held: Vec<_> = ledger.borrow().accounts.iter().flat_map(|account| account.held.clone()).collect();
     for held in held {
@@ -63,7 +62,7 @@ async fn renew_leases(ledger: &RefCell<SalesLedger>, connection: &mut BenchConne
     Ok(())
 }
 
-/// Asks for a key until it is refused.
+/// Requests a key until the limit refuses.
 async fn sell(
     ledger: &RefCell<SalesLedger>,
     connection: &mut BenchConnection,
@@ -80,9 +79,9 @@ async fn sell(
         if after.failures > before.failures || after.sold - before.sold < BATCH as u64 {
             return Ok(());
         }
-        // One life alone cannot sell more than there is, or it is found out anyhow.
+        // Stops a limit that never refuses. A single run cannot sell more than the capacity.
         if asked > 2 * limit.capacity() + BATCH as u64 {
-            ledger.borrow_mut().record_failure("a limit that refuses nobody");
+            ledger.borrow_mut().record_failure("a limit never refuses");
             return Ok(());
         }
     }

@@ -1,4 +1,4 @@
-//! The server that is killed: this very program, as another process.
+//! The server under test: this program as a child process.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
@@ -12,12 +12,12 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::super::stopwatch::now;
 use crate::Failure;
 
-/// How long a start may take, with everything that has to be read again.
+/// Timeout of a start, recovery included.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
-/// How many of its last lines are told if it does not start.
+/// Number of output lines in the message of a failed start.
 const SHOWN_LINES: usize = 8;
 
-/// Where a server is.
+/// The addresses of a running server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct ServerAddresses {
     pub(super) http: SocketAddr,
@@ -25,7 +25,7 @@ pub(super) struct ServerAddresses {
 }
 
 impl ServerAddresses {
-    /// Reads the line that says so.
+    /// Parses the ready line.
     fn of(line: &str) -> Option<ServerAddresses> {
         let mut words = line.strip_prefix("tidegate ready ")?.split(' ');
         let http = words.next()?.strip_prefix("http=")?.parse().ok()?;
@@ -34,19 +34,19 @@ impl ServerAddresses {
     }
 }
 
-/// A server of our own. It does not outlive this value.
+/// A server process. It is killed on drop.
 #[derive(Debug)]
 pub(super) struct ServerProcess {
     process: std::process::Child,
 }
 
 impl ServerProcess {
-    /// Starts it and waits until it is ready; how long that took.
+    /// Starts a server and waits until it is ready. Returns the time that this took.
     pub(super) fn start(store: &str) -> Result<(ServerProcess, ServerAddresses, Duration), Failure> {
-        let began = now();
+        let started_at = now();
         let (server, started) = ServerProcess::spawn(store)?;
         match started.recv_timeout(START_TIMEOUT) {
-            Ok(Ok(addresses)) => Ok((server, addresses, now().duration_since(began))),
+            Ok(Ok(addresses)) => Ok((server, addresses, now().duration_since(started_at))),
             Ok(Err(output)) => Err(Failure::Failed(format!("the server did not start:\n{output}"))),
             Err(_) => {
                 let seconds = START_TIMEOUT.as_secs();
@@ -55,7 +55,7 @@ impl ServerProcess {
         }
     }
 
-    /// Starts it and kills it after this time, or when it is ready.
+    /// Starts a server and kills it after this time, or when it is ready.
     pub(super) fn start_and_kill(store: &str, within: Duration) -> Result<(), Failure> {
         let (mut server, started) = ServerProcess::spawn(store)?;
         match started.recv_timeout(within) {
@@ -77,7 +77,7 @@ impl ServerProcess {
         let output = process.stderr.take();
         let server = ServerProcess { process };
         let (tell, started) = mpsc::channel();
-        // It ends with the server: then there is nothing more to be read.
+        // The thread ends with the server's output.
         std::thread::Builder::new()
             .name("bench-log".to_owned())
             .spawn(move || read_output(output, &tell))
@@ -85,13 +85,13 @@ impl ServerProcess {
         Ok((server, started))
     }
 
-    /// Ends it as a power failure would, and waits until it has.
+    /// Kills the server with SIGKILL and waits for its end.
     pub(super) fn kill(&mut self) -> Result<(), Failure> {
         let killed = self.process.kill().and_then(|()| self.process.wait());
         killed.map(|_| ()).map_err(|error| Failure::Failed(format!("cannot kill the server: {error}")))
     }
 
-    /// Ends it as people do.
+    /// Stops the server with SIGTERM and waits for its end.
     pub(super) fn end(mut self) -> Result<(), Failure> {
         let failed = |error: std::io::Error| Failure::Failed(format!("cannot end the server: {error}"));
         kill_process(Pid::from_child(&self.process), Signal::TERM).map_err(|error| failed(error.into()))?;
@@ -106,19 +106,19 @@ impl ServerProcess {
 
 impl Drop for ServerProcess {
     fn drop(&mut self) {
-        // It may have ended before, and then there is nothing to do.
+        // The server may have ended before.
         let _killed = self.kill();
     }
 }
 
-/// Where it is, or the last that it said.
+/// The addresses, or the last lines of output if the server ended.
 type StartResult = Result<ServerAddresses, String>;
 
 fn read_output(output: Option<ChildStderr>, tell: &Sender<StartResult>) {
     let mut last = VecDeque::new();
     for line in output.into_iter().flat_map(|output| BufReader::new(output).lines()).map_while(Result::ok) {
         if let Some(addresses) = ServerAddresses::of(&line) {
-            // Whoever killed it in the meantime does not wait for it.
+            // The receiver is gone if the server was killed during its start.
             let _told = tell.send(Ok(addresses));
         }
         last.push_back(line);
@@ -135,9 +135,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_says_where_it_is() {
+    fn ready_line_has_the_addresses() {
         let addresses = ServerAddresses::of("tidegate ready http=127.0.0.1:1 resp=[::1]:2 store=disk")
-            .expect("it says so");
+            .expect("a ready line");
         assert_eq!(
             (addresses.http.to_string(), addresses.resp.to_string()),
             ("127.0.0.1:1".into(), "[::1]:2".into())

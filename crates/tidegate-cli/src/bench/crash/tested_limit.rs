@@ -1,4 +1,4 @@
-//! What is sold: a limit for each law, and how much of it may be sold at most.
+//! The limits of a crash test: one per algorithm, and the most that may be sold of each.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,50 +6,50 @@ use std::time::Duration;
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
-/// How much the limits that are counted by their windows have.
+/// Capacity of the limits with calendar or interval windows.
 const WINDOW_CAPACITY: u64 = 100_000;
-/// How much an exact sliding window has, which remembers every single one.
+/// Capacity of the exact sliding window, which stores every grant.
 const SLIDING_CAPACITY: u64 = 20_000;
-/// How much each key has of the limit that counts them alone, and how many keys there are.
+/// Capacity per key and number of keys of the per-key total.
 const PER_KEY: u64 = 100;
 const KEYS: u32 = 200;
-/// The same of the limit that has so much for each key that not all of it is written down.
+/// The same for the per-key day, whose capacity is large enough for reserved slices.
 const KEY_DAY_CAPACITY: u64 = 1000;
 const KEY_DAY_KEYS: u32 = 20;
-/// How much a bucket has at first, and what flows into it in a minute.
+/// Burst of the bucket and its refill per minute.
 const BURST: u64 = 20_000;
 const PER_MINUTE: u64 = 60;
-/// How many leases there are at once.
+/// Number of concurrent leases.
 const LEASES: u64 = 100;
-/// How long windows are, and for how long a calendar day is certain to go on around noon.
+/// Window length, and the time that a calendar day lasts at least from noon on.
 const HOUR: Duration = Duration::from_secs(3600);
 const NOON_TO_MIDNIGHT: Duration = Duration::from_secs(11 * 3600);
-/// A server may lose this part of a limit with each crash.
+/// A crash may lose this fraction of a limit.
 const SLICES_PER_LIMIT: u64 = 256;
 
-/// A law whose limit is sold.
+/// A limit of the crash test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum TestedLimit {
-    /// So many, ever
+    /// Total for all keys
     Total,
-    /// So many for each key
+    /// Total per key
     Key,
-    /// Many in a day for each key
+    /// Calendar day per key
     KeyDay,
-    /// So many in a day
+    /// Calendar day for all keys
     Day,
-    /// So many in an hour that begins with the first
+    /// Interval of an hour, anchored at the first hit
     Interval,
-    /// So many in any hour
+    /// Exact sliding window of an hour
     Sliding,
-    /// A bucket that fills slowly
+    /// Bucket with a slow refill
     Bucket,
-    /// So many at once
+    /// Concurrent leases
     Concurrency,
 }
 
 impl TestedLimit {
-    /// All of them.
+    /// All tested limits.
     pub(crate) const ALL: [TestedLimit; 8] = [
         TestedLimit::Total,
         TestedLimit::Key,
@@ -61,7 +61,7 @@ impl TestedLimit {
         TestedLimit::Concurrency,
     ];
 
-    /// The id of its limit.
+    /// The id of the limit.
     pub(super) const fn id(self) -> &'static str {
         match self {
             TestedLimit::Total => "crash/total",
@@ -75,7 +75,7 @@ impl TestedLimit {
         }
     }
 
-    /// What is made on the server; days are those of this zone.
+    /// The limit's definition. Calendar days are those of this time zone.
     pub(super) fn definition(self, zone: &str) -> Value {
         let item = match self {
             TestedLimit::Total => json!({"policy": "total", "limit": WINDOW_CAPACITY}),
@@ -92,7 +92,7 @@ impl TestedLimit {
         json!({"id": self.id(), "time_zone": zone, "items": [item]})
     }
 
-    /// How much there is, when nothing has been sold; of all keys together.
+    /// Total capacity, all keys together.
     pub(super) const fn capacity(self) -> u64 {
         match self {
             TestedLimit::Total | TestedLimit::Day | TestedLimit::Interval => WINDOW_CAPACITY,
@@ -104,7 +104,7 @@ impl TestedLimit {
         }
     }
 
-    /// How many keys ask.
+    /// Number of keys.
     pub(super) const fn keys(self) -> u32 {
         match self {
             TestedLimit::Key => KEYS,
@@ -113,19 +113,19 @@ impl TestedLimit {
         }
     }
 
-    /// The most that may be sold in this time; for leases, at once.
+    /// The most units that may be sold in this time; for leases, held at once.
     pub(super) fn max_grants(self, elapsed: Duration) -> u64 {
         let windows = |window: Duration| 1 + elapsed.as_secs() / window.as_secs();
         match self {
             TestedLimit::Total | TestedLimit::Key | TestedLimit::Concurrency => self.capacity(),
             TestedLimit::Day | TestedLimit::KeyDay => self.capacity() * windows(NOON_TO_MIDNIGHT),
             TestedLimit::Interval | TestedLimit::Sliding => self.capacity() * windows(HOUR),
-            // What is about to be whole may be, by the server's clock.
+            // One unit more, because the server's clock may be slightly ahead.
             TestedLimit::Bucket => BURST + inflow(elapsed) + 1,
         }
     }
 
-    /// The least that there was to sell in this time, if all of it was asked for.
+    /// The units that can be sold in this time, if all are requested.
     pub(super) fn min_grants(self, elapsed: Duration) -> u64 {
         match self {
             TestedLimit::Bucket => BURST + inflow(elapsed),
@@ -133,7 +133,7 @@ impl TestedLimit {
         }
     }
 
-    /// What a crash may cost: a slice where counts are reserved ahead, nothing where every grant is written down by itself.
+    /// The loss allowed per crash: one slice where counts are reserved ahead, nothing where every grant is logged.
     pub(super) const fn loss_per_crash(self) -> u64 {
         match self {
             TestedLimit::Total | TestedLimit::Day | TestedLimit::Interval | TestedLimit::Bucket => {
@@ -144,7 +144,7 @@ impl TestedLimit {
         }
     }
 
-    /// Whether the server's count is how often it was charged.
+    /// Whether the server's count equals the number of charges.
     pub(super) const fn is_counted(self) -> bool {
         matches!(self, TestedLimit::Total | TestedLimit::Day | TestedLimit::Interval | TestedLimit::Sliding)
     }
@@ -161,12 +161,12 @@ fn inflow(elapsed: Duration) -> u64 {
     u64::try_from(elapsed.as_millis() * u128::from(PER_MINUTE) / 60_000).unwrap_or(u64::MAX)
 }
 
-/// A zone in which it is about noon, so that its day does not end while it is being sold.
+/// A time zone where it is about noon, so that the calendar day does not end during the test.
 pub(super) fn zone_at_noon_now() -> String {
     zone_at_noon(jiff::Timestamp::now().as_second().div_euclid(3600).rem_euclid(24))
 }
 
-/// The zone in which it is between twelve and one when it is this hour in UTC. Its name says the offset with the other sign.
+/// The time zone where it is 12 to 13 o'clock at this UTC hour. POSIX-style names have the opposite sign.
 fn zone_at_noon(hour: i64) -> String {
     match 12 - hour {
         0 => "Etc/GMT".to_owned(),
@@ -181,25 +181,26 @@ mod tests {
     use jiff::{Timestamp, tz::TimeZone};
 
     #[test]
-    fn a_day_does_not_end_soon() {
+    fn chosen_zone_has_noon() {
         for hour in 0..24 {
-            let zone = TimeZone::get(&zone_at_noon(hour)).expect("it is in the database");
+            let zone = TimeZone::get(&zone_at_noon(hour)).expect("a zone of the database");
             let at = Timestamp::from_second(hour * 3600 + 59).expect("a time");
             assert_eq!(at.to_zoned(zone).hour(), 12, "{hour}");
         }
     }
 
     #[test]
-    fn limits_are_what_the_server_reads() {
+    fn definitions_are_valid_limits() {
         for limit in TestedLimit::ALL {
             let text = json!({"limits": [limit.definition("UTC")]}).to_string();
-            let settings = tidegate::file::read("limits", text.as_bytes()).expect("it makes sense").settings;
+            let settings =
+                tidegate_server::settings::read("limits", text.as_bytes()).expect("valid limits").settings;
             assert_eq!(settings.limits.len(), 1, "{limit}");
         }
     }
 
     #[test]
-    fn time_sells_more_only_where_it_flows() {
+    fn grants_grow_with_time_only_for_buckets_and_windows() {
         let minute = Duration::from_secs(60);
         assert_eq!(
             (TestedLimit::Bucket.min_grants(minute), TestedLimit::Bucket.max_grants(minute)),
@@ -218,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn small_limits_lose_nothing() {
+    fn small_limits_allow_no_loss() {
         assert_eq!(
             (TestedLimit::Total.loss_per_crash(), TestedLimit::KeyDay.loss_per_crash()),
             (390, 20 * 3)

@@ -1,4 +1,4 @@
-//! HTTP/1.1, as far as `POST /v1/acquire` needs it: connections that stay open, one question after another.
+//! HTTP/1.1 for `POST /v1/acquire`: persistent connections, one request at a time.
 
 use std::io::Write;
 
@@ -6,34 +6,34 @@ use memchr::memmem;
 
 use super::{BenchTarget, WireAsk, WireDecision, WireReply, quoted};
 
-/// The most header fields of an answer that are read.
+/// Maximum number of header fields in a reply.
 const MOST_FIELDS: usize = 64;
-/// The longest head of an answer.
+/// Maximum length of a reply's head.
 const LONGEST_HEAD: usize = 64 << 10;
-/// The longest body of an answer to one question.
+/// Maximum length of a reply's body.
 const LONGEST_BODY: usize = 1 << 20;
 
-/// What is the same at the beginning of every question.
+/// The constant part of every request.
 #[derive(Debug, Clone)]
-pub(in crate::bench) struct RequestHead(String);
+pub(in crate::bench) struct BenchRequestHead(String);
 
-impl RequestHead {
-    /// For this server, and whoever has this token.
-    pub(super) fn new(target: &BenchTarget, token: Option<&str>) -> RequestHead {
+impl BenchRequestHead {
+    /// The head for this server and token.
+    pub(super) fn new(target: &BenchTarget, token: Option<&str>) -> BenchRequestHead {
         let BenchTarget { host, port, path, .. } = target;
         let host = if host.contains(':') { format!("[{host}]") } else { host.clone() };
         let token = token.map(|token| format!("Authorization: Bearer {token}\r\n")).unwrap_or_default();
-        RequestHead(format!(
+        BenchRequestHead(format!(
             "POST {path}/v1/acquire HTTP/1.1\r\nHost: {host}:{port}\r\nUser-Agent: tidegate-bench\r\n{token}\
              Content-Type: application/json\r\nContent-Length: "
         ))
     }
 }
 
-/// Adds a question to what will be sent. Limits, keys and ids are of the tool's own making: nothing in them needs escaping.
+/// Encodes a request. The tool chooses limits, keys and ids; none of them needs escaping.
 pub(super) fn encode_ask(
     out: &mut Vec<u8>,
-    RequestHead(head): &RequestHead,
+    BenchRequestHead(head): &BenchRequestHead,
     WireAsk { limit, key, request_id }: WireAsk<'_>,
 ) {
     const FIXED: usize = r#"{"limit_id":"","limit_key":""}"#.len();
@@ -48,7 +48,7 @@ pub(super) fn encode_ask(
     out.push(b'}');
 }
 
-/// The first answer in these bytes and how many of them it is; `None` if it is not whole yet.
+/// Parses the first reply: its length and content, or `None` if it is incomplete.
 pub(super) fn parse_reply(bytes: &[u8]) -> Result<Option<(usize, WireReply)>, String> {
     let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
     let mut head = httparse::Response::new(&mut fields);
@@ -60,7 +60,7 @@ pub(super) fn parse_reply(bytes: &[u8]) -> Result<Option<(usize, WireReply)>, St
     let length = head.headers.iter().find(|field| field.name.eq_ignore_ascii_case("content-length"));
     let length = length.and_then(|field| std::str::from_utf8(field.value).ok()?.trim().parse::<usize>().ok());
     let Some(length) = length.filter(|length| *length <= LONGEST_BODY) else {
-        return Err("an answer without a length that can be read".to_owned());
+        return Err("a reply without a valid Content-Length".to_owned());
     };
     let Some(body) = bytes.get(begin..begin + length) else { return Ok(None) };
     let status = head.code.unwrap_or_default();
@@ -69,15 +69,15 @@ pub(super) fn parse_reply(bytes: &[u8]) -> Result<Option<(usize, WireReply)>, St
     Ok(Some((begin + length, reply)))
 }
 
-/// A decision begins with whether it is allowed; whoever answers otherwise is no Tidegate.
+/// Parses a decision. Tidegate writes `allowed` first; any other body is an error.
 fn decision(body: &[u8]) -> WireReply {
     let allowed = match body {
         _ if body.starts_with(br#"{"allowed":true"#) => true,
         _ if body.starts_with(br#"{"allowed":false"#) => false,
-        _ => return Err(format!("an answer that is no decision: {}", quoted(body))),
+        _ => return Err(format!("a reply that is not a decision: {}", quoted(body))),
     };
     if memmem::find(body, br#""degraded":true"#).is_some() {
-        return Err("degraded: the store could not tell".to_owned());
+        return Err("degraded: the store did not answer".to_owned());
     }
     let lease = body.strip_prefix(br#"{"allowed":true,"lease":{"id":""#);
     let lease = lease.and_then(|rest| rest.split(|byte| *byte == b'"').next());
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn questions_say_how_long_they_are() {
+    fn request_has_its_content_length() {
         let target = BenchTarget::parse("http://[::1]:80/tide").expect("a target");
         for (request_id, body) in [
             (None, r#"{"limit_id":"a","limit_key":"k"}"#),
@@ -106,7 +106,7 @@ mod tests {
             let mut out = Vec::new();
             encode_ask(
                 &mut out,
-                &RequestHead::new(&target, Some("tg_1")),
+                &BenchRequestHead::new(&target, Some("tg_1")),
                 WireAsk { limit: "a", key: "k", request_id },
             );
             let text = String::from_utf8(out).expect("text");
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_come_in_any_pieces() {
+    fn reply_is_parsed_from_any_fragments() {
         let grant = answered(200, r#"{"allowed":true,"lease":{"id":"l1","fence":1},"degraded":false}"#);
         let refusal = answered(200, r#"{"allowed":false,"lease":null,"degraded":false}"#);
         let both = [&grant[..], &refusal].concat();
@@ -131,10 +131,10 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_no_decision_is_a_failure() {
+    fn reply_without_decision_is_an_error() {
         for (answer, why) in [
             (answered(503, r#"{"code":"store_unavailable"}"#), "status 503: "),
-            (answered(200, "<html>"), "no decision"),
+            (answered(200, "<html>"), "not a decision"),
             (answered(200, r#"{"allowed":true,"lease":null,"degraded":true}"#), "degraded"),
         ] {
             let (length, reply) = parse_reply(&answer).expect("HTTP").expect("whole");

@@ -1,4 +1,4 @@
-//! RESP, as far as `TG.ACQUIRE`, `TG.RELEASE`, `TG.RENEW` and `AUTH` need it.
+//! RESP for `TG.ACQUIRE`, `TG.RELEASE`, `TG.RENEW` and `AUTH`.
 
 use std::io::Write;
 
@@ -6,12 +6,12 @@ use memchr::memchr;
 
 use super::{WireAsk, WireDecision, WireReply, quoted};
 
-/// The longest text: longer than any lease.
+/// Maximum length of a text: longer than any lease id.
 const LONGEST_TEXT: i64 = 64 << 10;
-/// What a decision has: whether it is allowed comes first, the lease last.
+/// Number of elements of a decision. The first is `allowed`, the last the lease id.
 const FIELDS: usize = 7;
 
-/// Adds a question to what will be sent.
+/// Encodes a request.
 pub(super) fn encode_ask(out: &mut Vec<u8>, WireAsk { limit, key, request_id }: WireAsk<'_>) {
     match request_id {
         Some(id) => encode_command(out, &["TG.ACQUIRE", limit, key, "1", "REQ", id]),
@@ -19,7 +19,7 @@ pub(super) fn encode_ask(out: &mut Vec<u8>, WireAsk { limit, key, request_id }: 
     }
 }
 
-/// Adds any command.
+/// Encodes a command.
 pub(in crate::bench) fn encode_command(out: &mut Vec<u8>, words: &[&str]) {
     // Writing to memory does not fail.
     let _written = write!(out, "*{}\r\n", words.len());
@@ -28,7 +28,7 @@ pub(in crate::bench) fn encode_command(out: &mut Vec<u8>, words: &[&str]) {
     }
 }
 
-/// A value, as far as it is looked at.
+/// A RESP value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::bench) enum WireValue<'a> {
     Number(i64),
@@ -38,13 +38,15 @@ pub(in crate::bench) enum WireValue<'a> {
     List(Vec<WireValue<'a>>),
 }
 
-/// The first decision in these bytes and how many of them it is.
+/// Parses the first reply.
 pub(super) fn parse_reply(bytes: &[u8]) -> Result<Option<(usize, WireReply)>, String> {
     let Some((value, length)) = parse_value(bytes)? else { return Ok(None) };
     let reply = match &value {
         WireValue::Error(why) => Err(quoted(why)),
-        WireValue::List(fields) => decision(fields).ok_or_else(|| "an answer that is no decision".to_owned()),
-        _ => Err("an answer that is no decision".to_owned()),
+        WireValue::List(fields) => {
+            decision(fields).ok_or_else(|| "a reply that is not a decision".to_owned())
+        }
+        _ => Err("a reply that is not a decision".to_owned()),
     };
     Ok(Some((length, reply)))
 }
@@ -55,7 +57,7 @@ fn decision(fields: &[WireValue<'_>]) -> Option<WireDecision> {
     (fields.len() == FIELDS).then(|| WireDecision { allowed: *allowed == 1, lease: lease.map(Into::into) })
 }
 
-/// The first value in these bytes and how many of them it is; `None` if it is not whole yet.
+/// Parses the first value: its content and length, or `None` if it is incomplete.
 pub(in crate::bench) fn parse_value(bytes: &[u8]) -> Result<Option<(WireValue<'_>, usize)>, String> {
     let Some(end) = memchr(b'\n', bytes) else { return Ok(None) };
     let nonsense = || format!("not RESP: {}", quoted(bytes));
@@ -81,7 +83,7 @@ pub(in crate::bench) fn parse_value(bytes: &[u8]) -> Result<Option<(WireValue<'_
                 usize::try_from(number()?).ok().filter(|count| *count <= FIELDS).ok_or_else(nonsense)?;
             let (mut values, mut at) = (Vec::with_capacity(count), begin);
             for _ in 0..count {
-                // A list inside of a list is nothing that is asked for.
+                // No expected reply has nested lists.
                 if bytes.get(at) == Some(&b'*') {
                     return Err(nonsense());
                 }
@@ -103,7 +105,7 @@ mod tests {
     const REFUSAL: &[u8] = b"*7\r\n:0\r\n:2\r\n:0\r\n:9\r\n:5\r\n$7\r\nkey/day\r\n$0\r\n\r\n";
 
     #[test]
-    fn questions_are_framed() {
+    fn request_is_encoded_as_a_command() {
         let mut out = Vec::new();
         encode_ask(&mut out, WireAsk { limit: "a", key: "k1", request_id: None });
         assert_eq!(out, b"*3\r\n$10\r\nTG.ACQUIRE\r\n$1\r\na\r\n$2\r\nk1\r\n");
@@ -113,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn decisions_come_in_any_pieces() {
+    fn decision_is_parsed_from_any_fragments() {
         let both = [GRANT, REFUSAL].concat();
         for length in 0..GRANT.len() {
             assert_eq!(parse_reply(&both[..length]), Ok(None), "{length}");
@@ -125,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_replies_and_nonsense_is_not() {
+    fn error_reply_is_parsed_and_malformed_bytes_are_refused() {
         let (length, reply) = parse_reply(b"-NOLIMIT unknown limit 'x'\r\n").expect("RESP").expect("whole");
         assert_eq!((length, reply), (28, Err("NOLIMIT unknown limit \\'x\\'".to_owned())));
         for odd in [&b":1\r\n"[..], b"+OK\r\n", b"*1\r\n:1\r\n", b"$-1\r\n"] {

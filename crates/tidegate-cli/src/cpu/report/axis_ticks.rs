@@ -1,4 +1,4 @@
-//! Ticks: round times on the clocks of a zone, few enough to be told apart.
+//! Axis ticks at round local times.
 
 use tidegate::model::{Span, Timestamp};
 use tidegate_core::Zone;
@@ -6,13 +6,13 @@ use tidegate_core::Zone;
 use crate::cpu::format::wall;
 use crate::instant::InstantWriter;
 
-/// The most ticks of an axis.
+/// Maximum number of ticks.
 const MAX_TICKS: u64 = 9;
 
 const HOUR: u64 = 3600;
 const DAY: u64 = 24 * HOUR;
 
-/// How far ticks may be apart, in seconds.
+/// Possible distances between ticks, in seconds.
 const STEPS: [u64; 15] = [
     10,
     60,
@@ -31,13 +31,13 @@ const STEPS: [u64; 15] = [
     60 * DAY,
 ];
 
-/// The ticks from one instant to another, and what stands below each.
+/// The ticks of a time range, with labels.
 pub(super) fn ticks(zone: &Zone, from: Timestamp, to: Timestamp) -> Vec<(Timestamp, String)> {
     let length = seconds(to.since(from).ticks());
     let step = STEPS.into_iter().find(|step| length / step < MAX_TICKS).unwrap_or(STEPS[STEPS.len() - 1]);
     let first = seconds(wall(zone, from).0.ticks()).div_ceil(step);
     let mut ticks: Vec<(Timestamp, String)> = Vec::new();
-    // Clocks that are put forward or back have one more or one less than there is time for.
+    // Daylight saving changes may add or remove a tick.
     for number in first..first + 2 * MAX_TICKS {
         let clock_seconds = number * step;
         let at = instant_of(zone, clock_seconds).filter(|at| (from..=to).contains(at));
@@ -49,7 +49,7 @@ pub(super) fn ticks(zone: &Zone, from: Timestamp, to: Timestamp) -> Vec<(Timesta
     ticks
 }
 
-/// When clocks show so many seconds since 1970; they skip some times when they are put forward.
+/// The instant at which local clocks show this second; `None` in a daylight saving gap.
 fn instant_of(zone: &Zone, clock_seconds: u64) -> Option<Timestamp> {
     let instant = |second: u64| Timestamp::from_ticks(second.saturating_mul(1_000_000_000));
     let behind =
@@ -58,7 +58,7 @@ fn instant_of(zone: &Zone, clock_seconds: u64) -> Option<Timestamp> {
     [near, behind(near)].into_iter().find(|at| wall(zone, *at).0 == instant(clock_seconds))
 }
 
-/// A time of day, or the date where one begins.
+/// The label: a time of day, or the date at midnight.
 fn label(clock_seconds: u64, step: u64) -> String {
     let mut out = Vec::new();
     InstantWriter::default().write(
@@ -66,12 +66,12 @@ fn label(clock_seconds: u64, step: u64) -> String {
         &mut out,
     );
     let text = String::from_utf8_lossy(&out);
-    let place = match () {
+    let range = match () {
         () if clock_seconds.is_multiple_of(DAY) => 5..10,
         () if step < 60 => 11..19,
         () => 11..16,
     };
-    text.get(place).unwrap_or_default().to_owned()
+    text.get(range).unwrap_or_default().to_owned()
 }
 
 fn seconds(ticks: u64) -> u64 {
@@ -92,7 +92,7 @@ mod tests {
     const SUNDAY: u64 = 1_774_742_400;
 
     #[test]
-    fn ticks_are_round_where_people_live() {
+    fn ticks_are_at_round_local_times() {
         assert_eq!(
             labels("UTC", SUNDAY, SUNDAY + DAY),
             ["03-29", "03:00", "06:00", "09:00", "12:00", "15:00", "18:00", "21:00", "03-30"]
@@ -107,7 +107,7 @@ mod tests {
 
     /// In Berlin clocks go from 02:00 to 03:00 that night.
     #[test]
-    fn an_hour_that_is_not_there_has_no_tick() {
+    fn skipped_hour_has_no_tick() {
         assert_eq!(
             labels("Europe/Berlin", SUNDAY - HOUR, SUNDAY + 4 * HOUR),
             ["03-29", "01:00", "03:00", "04:00", "05:00", "06:00"]

@@ -1,14 +1,14 @@
-//! The picture: what was used, under which limit.
+//! The chart: usage, limits and window ends over time.
 //!
 //! ```text
 //!   100 ┤            ┆ window       ░░░
-//!       │  ──── limit┆──────┐       ░░░ nobody looked
+//!       │  ──── limit┆──────┐       ░░░ not observed
 //!    30 ┤┄┄┄┄┄┄┄┄┄┄┄┄┆┄┄┄┄┄┄└──┄┄┄┄┄░░░┄ average
 //!       │ ▁▂▃▂▁ used ┆▂▃▅▃▂▁        ░░░
 //!     0 ┼────────────┆──────────────────
 //! ```
 //!
-//! The same samples are the same picture: there is no date of drawing in it.
+//! Equal samples give an equal file: it has no creation date.
 
 use tidegate::budget::Rate;
 use tidegate::model::Timestamp;
@@ -20,20 +20,20 @@ use super::columns::{ChartColumn, ChartColumns};
 use crate::cpu::format::{instant, short_rate};
 use crate::svg::SvgCanvas;
 
-/// How many columns there are: one for each point of the ground's width.
+/// One column per unit of the plot's width.
 pub(super) const COLUMNS: u32 = RIGHT - LEFT;
 
-/// The whole picture.
+/// Size of the chart.
 const WIDTH: u32 = 960;
 const HEIGHT: u32 = 420;
-/// The ground of the curves.
+/// Plot area.
 const LEFT: u32 = 60;
 const RIGHT: u32 = 930;
 const TOP: u32 = 96;
 const BOTTOM: u32 = 366;
-/// Lines above zero.
+/// Grid lines above zero.
 const LINES: u32 = 5;
-/// More ends of windows than these would be a wall.
+/// More window ends than this are not drawn: they would cover the plot.
 const MOST_ENDS: usize = 60;
 
 const STYLE: &str = "\
@@ -48,7 +48,7 @@ text{font:12px system-ui,-apple-system,'Segoe UI',Roboto,sans-serif;fill:#57606a
 .limit-ink{fill:#f0883e}.average{stroke:#f85149}.average-ink{fill:#f85149}.window{stroke:#a371f7}.window-ink{fill:#a371f7}\
 .dark{fill:#656c76}.dark-ink{fill:#9198a1}}";
 
-/// The picture as an SVG file.
+/// Draws the chart as an SVG file.
 pub(super) fn draw(columns: &ChartColumns, settings: &Settings) -> String {
     let zone = settings.tiling.zone();
     let title = format!("CPU from {} to {}", instant(zone, columns.from()), instant(zone, columns.to()));
@@ -60,19 +60,19 @@ pub(super) fn draw(columns: &ChartColumns, settings: &Settings) -> String {
     draw_unobserved(&mut out, columns);
     window_ends(&mut out, columns, settings);
     draw_usage(&mut out, columns);
-    // Who keeps to a limit uses what it allows: the limit is drawn last and thinner, so that both are seen.
+    // Usage often equals the limit. The limit is drawn last and thinner, so that both are visible.
     let y = y_of(settings.terms.average);
     out.line("average", [LEFT, y, RIGHT, y]);
     limit(&mut out, columns);
     out.close()
 }
 
-/// All of it in a line.
+/// The summary line.
 fn subtitle(columns: &ChartColumns, settings: &Settings) -> String {
     let average = short_rate(settings.terms.average);
     match columns.whole().mean() {
         Some(mean) => format!("{} used on average, {average} allowed over a window", short_rate(mean)),
-        None => format!("nobody looked; {average} allowed over a window"),
+        None => format!("not observed; {average} allowed over a window"),
     }
 }
 
@@ -83,7 +83,7 @@ fn draw_legend(out: &mut SvgCanvas) {
         (230, "limit-ink", "━ limit"),
         (310, "average-ink", "╍ average over a window"),
         (490, "window-ink", "┆ a window ends"),
-        (620, "dark-ink", "■ nobody looked"),
+        (620, "dark-ink", "■ not observed"),
     ] {
         out.text(LEFT + x, y, &format!("head {class}"), "start", text);
     }
@@ -103,14 +103,14 @@ fn draw_grid(out: &mut SvgCanvas, columns: &ChartColumns, zone: &Zone) {
     out.text(LEFT.midpoint(RIGHT), BOTTOM + 42, "", "middle", zone.name());
 }
 
-/// Where nobody looked.
+/// Shades unobserved time.
 fn draw_unobserved(out: &mut SvgCanvas, columns: &ChartColumns) {
     for (x, run) in runs(columns, ChartColumn::is_mostly_unobserved) {
         out.bar("dark", [x, TOP, width(&run), BOTTOM - TOP]);
     }
 }
 
-/// Where a window ends and the next one begins.
+/// Draws window ends.
 fn window_ends(out: &mut SvgCanvas, columns: &ChartColumns, settings: &Settings) {
     let mut ends = Vec::new();
     let mut end = settings.tiling.window(columns.from()).end;
@@ -124,7 +124,7 @@ fn window_ends(out: &mut SvgCanvas, columns: &ChartColumns, settings: &Settings)
     }
 }
 
-/// The mean, and around it the lowest and the highest.
+/// Draws the mean and the band from minimum to maximum.
 fn draw_usage(out: &mut SvgCanvas, columns: &ChartColumns) {
     for (x, run) in runs(columns, |column| column.mean().is_some()) {
         let ranges = || run.iter().filter_map(|column| column.range()).zip(x..);
@@ -132,7 +132,7 @@ fn draw_usage(out: &mut SvgCanvas, columns: &ChartColumns) {
         let below = ranges().collect::<Vec<_>>().into_iter().rev().map(|((least, _), x)| point(x, least));
         out.path("band", &format!("M{}Z", above.chain(below).collect::<Vec<_>>().join("L")));
         let means = run.iter().filter_map(|column| column.mean()).zip(x..);
-        // A stretch of one point is a line all the same.
+        // A single point is drawn as a short line.
         let mut points: Vec<_> = means.map(|(mean, x)| point(x, mean)).collect();
         points.extend(
             run.first()
@@ -144,7 +144,7 @@ fn draw_usage(out: &mut SvgCanvas, columns: &ChartColumns) {
     }
 }
 
-/// The limit, in steps.
+/// Draws the limit as steps.
 fn limit(out: &mut SvgCanvas, columns: &ChartColumns) {
     for (x, run) in runs(columns, |column| column.limit().is_some()) {
         let mut path = Vec::new();
@@ -163,7 +163,7 @@ fn limit(out: &mut SvgCanvas, columns: &ChartColumns) {
     }
 }
 
-/// Columns beside each other of which something is so, and where they begin.
+/// Runs of adjacent columns that meet a condition, with their x positions.
 fn runs(columns: &ChartColumns, condition: impl Fn(&ChartColumn) -> bool) -> Vec<(u32, Vec<&ChartColumn>)> {
     let mut runs: Vec<(u32, Vec<&ChartColumn>)> = Vec::new();
     let mut is_open = false;
@@ -186,12 +186,12 @@ fn point(x: u32, rate: Rate) -> String {
     format!("{x},{}", y_of(rate))
 }
 
-/// Where an instant is between the left and the right edge.
+/// X coordinate of an instant.
 fn x_of(columns: &ChartColumns, at: Timestamp) -> u32 {
     LEFT + u32::try_from(columns.index(at)).unwrap_or(COLUMNS).min(COLUMNS)
 }
 
-/// How high a rate is; what is above everything is at the top.
+/// Y coordinate of a rate, capped at the top.
 fn y_of(rate: Rate) -> u32 {
     let whole = u128::from(Rate::from_units(100).billionths());
     let risen = u128::from(rate.billionths()) * u128::from(BOTTOM - TOP) / whole;
@@ -202,17 +202,17 @@ fn y_of(rate: Rate) -> u32 {
 mod tests {
     use super::super::columns::tests::samples;
     use super::*;
-    use tidegate::file::CpuSpec;
+    use tidegate_cpu::settings::CpuSpec;
 
     fn drawn(rows: &[(u64, Option<u32>)]) -> String {
         let samples = samples(rows);
-        let settings = Settings::of(CpuSpec::default()).expect("the usual ones");
+        let settings = Settings::of(CpuSpec::default()).expect("default settings");
         let (from, to) = (samples[0].at.wall, samples[samples.len() - 1].at.wall);
         draw(&ChartColumns::of(&samples, from, to, COLUMNS), &settings)
     }
 
     #[test]
-    fn everything_is_in_it_and_stays_on_its_ground() {
+    fn chart_has_all_parts_inside_the_plot_area() {
         let rows: Vec<_> = (0..5000_u64)
             .map(|number| {
                 (
@@ -244,20 +244,20 @@ mod tests {
     }
 
     #[test]
-    fn little_is_a_picture_too() {
+    fn chart_of_few_samples_is_drawn() {
         for rows in [&[(0, None)][..], &[(0, None), (5, None)], &[(0, None), (5, Some(100))]] {
             let picture = drawn(rows);
             assert!(picture.starts_with("<svg ") && picture.ends_with("</svg>\n"), "{rows:?}");
         }
     }
 
-    /// Windows of a minute over a day would be a wall of lines.
+    /// Windows of a minute over a day would cover the plot.
     #[test]
-    fn ends_of_windows_are_drawn_if_they_can_be_told_apart() {
+    fn window_ends_are_drawn_unless_too_many() {
         let samples = samples(&[(0, None), (86_400, Some(5))]);
         let of = |minutes: u64| {
             let window = Some(std::time::Duration::from_secs(60 * minutes));
-            let settings = Settings::of(CpuSpec { window, ..CpuSpec::default() }).expect("it makes sense");
+            let settings = Settings::of(CpuSpec { window, ..CpuSpec::default() }).expect("valid settings");
             let columns = ChartColumns::of(&samples, samples[0].at.wall, samples[1].at.wall, COLUMNS);
             draw(&columns, &settings).matches("class=\"window\"").count()
         };

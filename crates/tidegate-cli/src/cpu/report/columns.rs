@@ -1,11 +1,11 @@
-//! Columns: samples put together, as many as a picture is wide.
+//! Chart columns: samples aggregated to the width of the chart.
 //!
 //! ```text
-//!   samples   ├──┼─┼──┼───┼ nobody looked ┼──┼─┤
-//!   columns   │    │    │    │    │    │    │    │     each with its mean, its lowest and its highest
+//!   samples   ├──┼─┼──┼───┼  unobserved   ┼──┼─┤
+//!   columns   │    │    │    │    │    │    │    │     each with mean, minimum and maximum
 //! ```
 //!
-//! What is used between two samples is used evenly. All of it is one pass over the samples, however many there are.
+//! Usage between two samples is spread evenly. Aggregation is one pass over the samples.
 
 use std::time::Duration;
 
@@ -15,34 +15,34 @@ use tidegate_cpu::journal::Sample;
 
 use crate::cpu::format::at_most_all;
 
-/// What happened in a column.
+/// Aggregated usage of one column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct ChartColumn {
     used: Quota,
     observed: Duration,
     unobserved: Duration,
     range: Option<(Rate, Rate)>,
-    /// What was allowed at its end, if somebody looked.
+    /// The limit at the end of the column, if observed.
     limit: Option<Rate>,
 }
 
 impl ChartColumn {
-    /// What was used on average, where somebody looked.
+    /// The mean load of the observed time.
     pub(super) fn mean(&self) -> Option<Rate> {
         (!self.observed.is_zero()).then(|| self.used.rate_over(self.observed))
     }
 
-    /// The lowest and the highest of it.
+    /// Minimum and maximum load.
     pub(super) fn range(&self) -> Option<(Rate, Rate)> {
         self.range
     }
 
-    /// How long nobody looked.
+    /// The unobserved time.
     pub(super) fn unobserved(&self) -> Duration {
         self.unobserved
     }
 
-    /// Whether nobody looked for most of it.
+    /// Whether more than half of the column is unobserved.
     pub(super) fn is_mostly_unobserved(&self) -> bool {
         self.unobserved > self.observed
     }
@@ -64,19 +64,19 @@ impl ChartColumn {
     }
 }
 
-/// The time from one instant to another, in columns of the same length.
+/// A time range in columns of equal length.
 #[derive(Debug)]
 pub(super) struct ChartColumns {
     from: Timestamp,
     to: Timestamp,
     columns: Vec<ChartColumn>,
-    /// Everything in one.
+    /// All columns in one.
     whole: ChartColumn,
     samples: u64,
 }
 
 impl ChartColumns {
-    /// Puts samples together.
+    /// Aggregates samples.
     pub(super) fn of(samples: &[Sample], from: Timestamp, to: Timestamp, count: u32) -> ChartColumns {
         let columns = vec![ChartColumn::default(); usize::try_from(count.max(1)).unwrap_or(1)];
         let mut all = ChartColumns { from, to, columns, whole: ChartColumn::default(), samples: 0 };
@@ -90,7 +90,7 @@ impl ChartColumns {
     fn add(&mut self, before: &Sample, after: &Sample) {
         let rate = after.observed.then(|| {
             let steady = u64::try_from(after.at.monotonic.saturating_sub(before.at.monotonic)).unwrap_or(0);
-            // Older versions have written down more than a machine can do.
+            // Samples of older versions may exceed the machine's capacity.
             at_most_all(after.total.minus(before.total).rate_over(Duration::from_nanos(steady)))
         });
         let (start, end) = (before.at.wall.max(self.from), after.at.wall.min(self.to));
@@ -111,16 +111,16 @@ impl ChartColumns {
         }
     }
 
-    /// The column of an instant.
+    /// The index of the column of an instant.
     pub(super) fn index(&self, at: Timestamp) -> usize {
         let length = u128::from(self.to.since(self.from).ticks().max(1));
-        let place = u128::from(at.since(self.from).ticks()) * self.columns.len() as u128 / length;
-        let index = usize::try_from(place).unwrap_or(usize::MAX).min(self.columns.len());
-        // A column begins at a whole nanosecond, which may be a little before the exact place.
+        let position = u128::from(at.since(self.from).ticks()) * self.columns.len() as u128 / length;
+        let index = usize::try_from(position).unwrap_or(usize::MAX).min(self.columns.len());
+        // Columns begin at whole nanoseconds, up to one before the exact position.
         if self.begin(index + 1) <= at { index + 1 } else { index }
     }
 
-    /// Where a column begins.
+    /// The start of a column.
     fn begin(&self, index: usize) -> Timestamp {
         let length = u128::from(self.to.since(self.from).ticks());
         let offset = length * index as u128 / self.columns.len() as u128;
@@ -143,7 +143,7 @@ impl ChartColumns {
         &self.whole
     }
 
-    /// How many samples are in it.
+    /// Number of samples in the range.
     pub(super) fn samples(&self) -> u64 {
         self.samples
     }
@@ -156,7 +156,8 @@ pub(super) mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    /// Samples at these seconds; what was used before each in percent, or nothing if nobody looked. The limit is 40.
+    /// Samples at these seconds, with the load in percent since the previous one, or `None` if unobserved. The limit
+    /// is 40.
     pub(in super::super) fn samples(rows: &[(u64, Option<u32>)]) -> Vec<Sample> {
         let mut total = Quota::ZERO;
         let mut last = 0;
@@ -186,7 +187,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn columns_have_the_mean_and_the_range_of_their_samples() {
+    fn column_has_mean_and_range_of_its_samples() {
         let samples = samples(&[(0, None), (5, Some(10)), (10, Some(30)), (30, Some(50)), (40, None)]);
         let columns = ChartColumns::of(&samples, at(0), at(40), 4);
         let means: Vec<_> = columns.iter().map(ChartColumn::mean).collect();
@@ -203,7 +204,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn nothing_is_above_all_of_the_machine() {
+    fn load_is_capped_at_the_machine() {
         let samples = samples(&[(0, None), (5, Some(36_000)), (10, Some(50))]);
         let columns = ChartColumns::of(&samples, at(0), at(10), 2);
         let units = Rate::from_units;
@@ -211,9 +212,9 @@ pub(super) mod tests {
         assert_eq!(columns.whole().mean(), Some(units(75)));
     }
 
-    /// What is used is used, however it is cut.
+    /// Usage is conserved, whatever the column length.
     #[test]
-    fn nothing_is_lost_between_columns() {
+    fn usage_is_conserved_across_columns() {
         let rows: Vec<_> = (0..500_u64)
             .map(|number| (number * 7, Some(u32::try_from(number % 100).expect("small"))))
             .collect();

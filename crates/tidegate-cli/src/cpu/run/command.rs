@@ -1,4 +1,4 @@
-//! The command: started by the watchdog so that it waits, and goes on when the limit is in force.
+//! The governed command: started paused by the watchdog, resumed once the limit is in force.
 
 use std::ffi::OsStr;
 use std::io::{self, IsTerminal};
@@ -16,18 +16,18 @@ use tidegate_cpu::guardian::Ward;
 use super::RunEvent;
 use crate::{Failure, print_message};
 
-/// What a shell says of a program that was ended by a signal.
+/// Exit code base for signals, as in shells.
 pub(super) const ENDED_BY_SIGNAL: i32 = 128;
 
-/// A command that was started.
+/// A started command.
 pub(super) struct GovernedCommand {
     pid: u32,
     keeper: u32,
-    /// Until it goes on.
+    /// Taken when the command resumes.
     ward: Option<Ward>,
 }
 
-/// The program that is meant, as a shell would find it.
+/// Finds the program as a shell does.
 #[expect(clippy::disallowed_methods, reason = "programs are found on the PATH")]
 pub(super) fn find(program: &OsStr) -> Result<PathBuf, Failure> {
     let written = Path::new(program);
@@ -48,7 +48,7 @@ fn is_program(path: &Path) -> bool {
 }
 
 impl GovernedCommand {
-    /// One that waits.
+    /// A paused command.
     pub(super) fn new(ward: Ward) -> GovernedCommand {
         GovernedCommand { pid: ward.pid(), keeper: ward.keeper(), ward: Some(ward) }
     }
@@ -57,36 +57,36 @@ impl GovernedCommand {
         self.pid
     }
 
-    /// Its parent, which has the orphans too.
+    /// The process id of the parent, which adopts orphans.
     pub(super) fn keeper(&self) -> u32 {
         self.keeper
     }
 
-    /// Lets it run; its end is told.
+    /// Resumes the command and reports its end as an event.
     pub(super) fn resume(&mut self, events: Sender<RunEvent>) -> Result<(), Failure> {
-        let failed = |error: io::Error| Failure::Failed(format!("the command cannot be continued: {error}"));
+        let failed = |error: io::Error| Failure::Failed(format!("cannot resume the command: {error}"));
         let Some(ward) = self.ward.take() else { return Ok(()) };
         self.send(Signal::CONT);
         let wait = move || {
-            let _nobody_waits = events.send(RunEvent::Ended(end(ward)));
+            let _closed = events.send(RunEvent::Ended(end(ward)));
         };
         thread::Builder::new().name("command".to_owned()).spawn(wait).map_err(failed)?;
         Ok(())
     }
 
-    /// Somebody says stop. A terminal tells the command by itself.
+    /// Forwards a stop signal. A terminal sends SIGINT to the command itself.
     pub(super) fn forward_signal(&self, signal: i32) {
         if signal == SIGINT && io::stdin().is_terminal() {
             return;
         }
         if let Some(signal) = Signal::from_named_raw(signal) {
             self.send(signal);
-            // Who is stopped hears nothing.
+            // A stopped process handles no signals.
             self.send(Signal::CONT);
         }
     }
 
-    /// It will not be governed, and so it is not run.
+    /// Kills a command that was never resumed.
     pub(super) fn kill_waiting(&mut self) {
         if let Some(ward) = self.ward.take() {
             self.send(Signal::KILL);
@@ -96,7 +96,7 @@ impl GovernedCommand {
 
     fn send(&self, signal: Signal) {
         if let Some(pid) = number(self.pid) {
-            // It may have ended just now.
+            // The process may have ended.
             let _gone = kill_process(pid, signal);
         }
     }
@@ -106,7 +106,7 @@ fn number(pid: u32) -> Option<Pid> {
     i32::try_from(pid).ok().and_then(Pid::from_raw)
 }
 
-/// The code it ended with.
+/// The exit code of the command.
 fn end(ward: Ward) -> u8 {
     match ward.wait() {
         Ok(status) => code(status),

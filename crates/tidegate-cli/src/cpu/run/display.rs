@@ -1,4 +1,4 @@
-//! What people see meanwhile: one line that is written anew on a terminal, a line now and then elsewhere, or an object a sample.
+//! Progress output: one updated line on a terminal, a line per minute elsewhere, or one JSON object per sample.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
@@ -14,10 +14,10 @@ use crate::cpu::status::{StatusJson, status_json};
 use crate::print_message;
 use crate::store::as_line;
 
-/// Where nobody looks at a terminal, a line is written once in so many nanoseconds of the governor's time.
+/// Interval of lines that are not on a terminal, in nanoseconds of the governor's clock.
 const LINE_EVERY: i64 = 60_000_000_000;
 
-/// How it is told.
+/// The output mode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum DisplayMode {
     Line,
@@ -26,7 +26,7 @@ enum DisplayMode {
     Silent,
 }
 
-/// Tells how it goes.
+/// Prints progress.
 pub(super) struct StatusDisplay {
     mode: DisplayMode,
     what: String,
@@ -74,12 +74,12 @@ impl StatusDisplay {
         }
     }
 
-    /// What was governed has ended, as everything does.
+    /// The target has ended.
     pub(super) fn gone(&self) {
         if !matches!(self.mode, DisplayMode::Silent | DisplayMode::Json) {
             let clear = if self.mode == DisplayMode::Line { "\r\x1b[K" } else { "" };
             let what = self.what.split(',').next().unwrap_or(&self.what);
-            print_message(&format!("{clear}{what} has ended; there is nothing left to govern"));
+            print_message(&format!("{clear}{what} has ended; nothing left to govern"));
         }
     }
 
@@ -99,13 +99,13 @@ impl StatusDisplay {
     }
 }
 
-/// How many columns a terminal has; as many as anybody wants if it does not say.
+/// The width of the terminal; unlimited if unknown.
 fn width_of(out: &io::StderrLock<'_>) -> usize {
     let columns = rustix::termios::tcgetwinsize(out).map_or(0, |size| usize::from(size.ws_col));
     if columns == 0 { usize::MAX } else { columns }
 }
 
-/// A line that is written anew must not be wrapped: as much as fits, with the last column left free.
+/// Truncates a line to the width of the terminal, because a wrapped line cannot be overwritten.
 fn truncate(line: &str, columns: usize) -> String {
     if line.chars().count() < columns {
         return line.to_owned();
@@ -115,7 +115,7 @@ fn truncate(line: &str, columns: usize) -> String {
     fitting
 }
 
-/// Used, remaining, the limit and why, and the time that is left.
+/// The status line: usage, quota, limit, and time left.
 fn status_line(status: &Status, look: &Look) -> String {
     let outlook = &status.outlook;
     let used = format::part(outlook.used, outlook.total).unwrap_or(0);
@@ -131,7 +131,7 @@ fn status_line(status: &Status, look: &Look) -> String {
     )
 }
 
-/// A sample as an object: how it stands, and what was measured since the one before.
+/// A sample as JSON: the status and the load since the previous sample.
 #[derive(Serialize)]
 struct SampleJson {
     measured: Option<JsonNumber>,
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_fits_its_terminal() {
+    fn line_is_cut_to_the_terminal_width() {
         assert_eq!(truncate("now 5 % · used", 80), "now 5 % · used");
         assert_eq!(truncate("now 5 % · used", 15), "now 5 % · used");
         assert_eq!(truncate("now 5 % · used", 14), "now 5 % · us…");

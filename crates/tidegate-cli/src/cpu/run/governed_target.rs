@@ -1,4 +1,4 @@
-//! The subject: what is measured, what is limited, and by what means.
+//! The governed target: how it is measured and how it is limited.
 
 use std::path::Path;
 use std::time::Duration;
@@ -14,35 +14,35 @@ use super::command::GovernedCommand;
 use crate::args::{CpuRunArgs, CpuTarget, EnforceMethod};
 use crate::{Failure, print_message};
 
-/// What is governed.
+/// A target with its meter and enforcer.
 pub(super) struct GovernedTarget {
-    /// In words.
+    /// Description for messages.
     pub(super) description: String,
     pub(super) meter: Box<dyn Meter>,
-    /// What is limited, if that is not all that is measured.
+    /// The limited part, if less is limited than measured.
     pub(super) part: Option<Box<dyn Meter>>,
     pub(super) enforcer: Box<dyn Enforcer>,
 }
 
-/// Something that was found, or why not.
+/// A result of the enforcer.
 type EnforceResult<T> = Result<T, EnforceError>;
 
-/// Something that is measured and limited, and how.
+/// Meter, enforcer, and a description of the method.
 type MeterAndEnforcer = (Box<dyn Meter>, Box<dyn Enforcer>, &'static str);
 
-/// Where and under whose eyes something is limited.
+/// The common parameters of all enforcers.
 struct TargetContext<'a> {
     roots: &'a Roots,
     guardian: &'a Guardian,
     burst: Burst,
-    /// What is in force at first.
+    /// The first limit.
     first: Rate,
-    /// What the average is kept over.
+    /// The window of the average.
     window: Duration,
 }
 
 impl GovernedTarget {
-    /// Finds what was named. Whatever is wrong with it is told before anything is limited.
+    /// Finds the target. All errors are reported before anything is limited.
     pub(super) fn find(
         args: &CpuRunArgs,
         settings: &Settings,
@@ -98,7 +98,7 @@ impl GovernedTarget {
 }
 
 impl TargetContext<'_> {
-    /// A command that waits: in a cgroup of its own, which counts everything it ever starts.
+    /// A paused command. In a cgroup of its own all its descendants are counted.
     fn command(
         &self,
         enforce: Option<EnforceMethod>,
@@ -121,13 +121,13 @@ impl TargetContext<'_> {
 
     fn enclosed(&self, pid: u32) -> EnforceResult<(Box<dyn Meter>, Box<dyn Enforcer>)> {
         let mut enclosure = Enclosure::around(self.roots, pid, self.burst, self.guardian)?;
-        // It is made when the first limit is in force.
+        // The cgroup is created with the first limit.
         enclosure.apply(self.first)?;
         let meter = CgroupMeter::new(self.roots, enclosure.path())?;
         Ok((Box::new(meter), Box::new(enclosure)))
     }
 
-    /// Processes that run already.
+    /// A running process and its descendants.
     fn processes(
         &self,
         enforce: Option<EnforceMethod>,
@@ -193,7 +193,7 @@ impl TargetContext<'_> {
             None => match machine() {
                 Ok(machine) if machine.is_powerless() => {
                     print_message(
-                        "only monitoring: everything here runs beside what people need to log in, and that is not limited; name a cgroup with --limit-cgroup, or give a command",
+                        "only monitoring: every cgroup here also holds processes needed for logging in, which are not limited; name a cgroup with --limit-cgroup, or give a command",
                     );
                     (Box::new(machine), "only monitored")
                 }
@@ -205,7 +205,7 @@ impl TargetContext<'_> {
         Ok(GovernedTarget { description: format!("the machine, {method}"), meter, part: None, enforcer })
     }
 
-    /// Nobody may limit it: what is used is told, and what should be.
+    /// Falls back to monitoring if permissions are missing.
     fn monitor(error: &EnforceError) -> Result<(Box<dyn Enforcer>, &'static str), Failure> {
         if !error.is_for_want_of_rights()
             && !matches!(error, EnforceError::Cgroup(CgroupError::NoController { .. }))
@@ -217,7 +217,7 @@ impl TargetContext<'_> {
     }
 }
 
-/// What was named cannot be governed: the one who named it can help.
+/// Bad input if the user can correct it, otherwise a failure.
 fn failure_of(error: &EnforceError) -> Failure {
     match error {
         EnforceError::Failed { .. } | EnforceError::Guardian(_) | EnforceError::NotRestored { .. } => {

@@ -1,4 +1,4 @@
-//! What a simulation is told as: a table for people, an object for programs.
+//! The report of a simulation, as text and as JSON.
 
 use serde::Serialize;
 use tidegate::budget::Quota;
@@ -12,7 +12,7 @@ use crate::cpu::format::{self, JsonNumber};
 use crate::remote::table;
 use crate::store::as_line;
 
-/// What came of a simulation.
+/// Results of a simulation.
 #[derive(Debug)]
 pub(super) struct SimulationReport {
     zone: Zone,
@@ -51,7 +51,7 @@ impl SimulationReport {
         }
     }
 
-    /// For programs.
+    /// The report as JSON.
     pub(super) fn json(&self) -> String {
         let window = |window: &Window| WindowJson {
             start: format::instant(&self.zone, window.tile.start),
@@ -75,7 +75,7 @@ impl SimulationReport {
         })
     }
 
-    /// For people.
+    /// The report as text.
     pub(super) fn text(&self) -> String {
         let percent = |billionths: Option<i128>| {
             billionths.map_or("-".to_owned(), |billionths| format!("{} %", format::short(billionths)))
@@ -103,7 +103,7 @@ impl SimulationReport {
     }
 }
 
-/// The wire form of a simulation.
+/// The JSON form of a simulation.
 #[derive(Serialize)]
 struct SimulationJson {
     from: String,
@@ -117,7 +117,7 @@ struct SimulationJson {
     windows: Vec<WindowJson>,
 }
 
-/// The wire form of a window.
+/// The JSON form of a window.
 #[derive(Serialize)]
 struct WindowJson {
     start: String,

@@ -1,7 +1,7 @@
-//! Every look of the governor, as CSV.
+//! The samples of a simulation as CSV.
 //!
-//! A line is about the time since the line above: what would have been used in it, what was, and under which limit. The last two columns are what
-//! the window and the trail allow from then on.
+//! Each row covers the time since the previous row: demand, usage and limit. The last two columns are the limits of
+//! the window and of the trailing guard from then on.
 
 use std::path::Path;
 
@@ -16,16 +16,16 @@ use crate::instant::{InstantWriter, fraction};
 
 const HEADER: &[u8] = b"time,demand,used,limit,safe,trailing\n";
 
-/// Billionths in a unit.
+/// Billionths per unit.
 const BILLION: u64 = 1_000_000_000;
 
-/// The file, as far as it is written.
+/// The CSV file.
 #[derive(Debug)]
 pub(super) struct SamplesCsv {
     file: AtomicFile,
     instants: InstantWriter,
     line: Vec<u8>,
-    /// What went wrong, if something did; then nothing more is written.
+    /// The first write error; nothing is written after it.
     failed: Option<Failure>,
 }
 

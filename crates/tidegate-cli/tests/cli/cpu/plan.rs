@@ -10,9 +10,10 @@ fn plan(more: &[&str]) -> Run {
     run(&[&["cpu", "plan"][..], more].concat(), "")
 }
 
-/// D12: time, average, used, remaining, left, safe, target, legacy safe, and D13: samples.
+/// Plans with known results: elapsed, average, used, remaining, time left, safe limit, target, older safe limit,
+/// samples.
 #[test]
-fn document_003_plans() {
+fn plans_have_the_expected_numbers() {
     for (elapsed, average, expected) in [
         ("0s", "0", "0 43200 1440 14400 28 30 27 0"),
         ("60m", "36.5", "2190 41010 1380 13800 27.745652173 29.717391304 26.745652173 720"),
@@ -21,14 +22,14 @@ fn document_003_plans() {
         ("1380m", "0", "0 43200 60 600 90 100 90 16560"),
     ] {
         let more = ["--elapsed", elapsed, "--average", average, "--json"];
-        let told = plan(&[&DOCUMENT[..], &more].concat()).done();
-        assert_eq!(told, plan(&more).done(), "the defaults are the document's");
+        let output = plan(&[&DOCUMENT[..], &more].concat()).done();
+        assert_eq!(output, plan(&more).done(), "the defaults are the document's");
         let numbers: Vec<&str> = expected.split(' ').collect();
         let [used, remaining, left, floor, safe, target, legacy, samples] = numbers[..] else {
             panic!("eight")
         };
         assert_eq!(
-            told,
+            output,
             format!(
                 "{{\"total_quota\":43200,\"used_quota\":{used},\"remaining_quota\":{remaining},\"remaining_minutes\":{left},\
                  \"future_min_quota\":{floor},\"target_cpu\":{target},\"safe_limit\":{safe},\"status\":\"ok\",\
@@ -39,7 +40,7 @@ fn document_003_plans() {
 }
 
 #[test]
-fn people_get_a_table() {
+fn text_output_is_a_table() {
     assert_eq!(
         plan(&["--elapsed", "60m", "--average", "36.5"]).done(),
         "\
@@ -55,18 +56,18 @@ status       ok
     );
 }
 
-/// D09, D10: what is left may not suffice, and may just suffice.
+/// The remaining quota may be insufficient, or just sufficient.
 #[test]
-fn what_is_left_may_not_suffice() {
+fn insufficient_quota_is_reported() {
     for (average, status, remaining) in [
         ("50", "ok", "7200"),
         ("50.001", "insufficient", "7199.28"),
         ("60", "exhausted", "0"),
         ("90", "exhausted", "-21600"),
     ] {
-        let told = json(&plan(&["--elapsed", "12h", "--average", average, "--json"]).done());
-        assert_eq!((&told["status"], &told["safe_limit"]), (&status.into(), &10.into()), "{average}");
-        assert_eq!(told["remaining_quota"].to_string(), remaining);
+        let output = json(&plan(&["--elapsed", "12h", "--average", average, "--json"]).done());
+        assert_eq!((&output["status"], &output["safe_limit"]), (&status.into(), &10.into()), "{average}");
+        assert_eq!(output["remaining_quota"].to_string(), remaining);
     }
     let over = json(&plan(&["--elapsed", "24h", "--average", "31", "--json"]).done());
     assert_eq!(
@@ -76,31 +77,31 @@ fn what_is_left_may_not_suffice() {
     );
 }
 
-/// D14.
+/// A small number of samples is ignored.
 #[test]
-fn few_samples_say_nothing() {
+fn few_samples_are_ignored() {
     let with = |samples: &str| {
-        let told = plan(&["--elapsed", "60m", "--average", "90", "--samples", samples, "--json"]).done();
-        let told = json(&told);
-        ["used_quota", "remaining_quota", "target_cpu"].map(|field| told[field].clone())
+        let output = plan(&["--elapsed", "60m", "--average", "90", "--samples", samples, "--json"]).done();
+        let output = json(&output);
+        ["used_quota", "remaining_quota", "target_cpu"].map(|field| output[field].clone())
     };
     assert_eq!(with("9"), [0, 43_200, 30].map(Value::from));
     assert_eq!(with("10")[0], Value::from(5400));
-    let told = plan(&["--elapsed", "60m", "--average", "90", "--samples", "0"]).done();
-    assert!(told.contains("used         0 %·min, because there are too few samples to tell\n"), "{told}");
+    let output = plan(&["--elapsed", "60m", "--average", "90", "--samples", "0"]).done();
+    assert!(output.contains("used         0 %·min, because there are too few samples\n"), "{output}");
 }
 
 #[test]
-fn other_windows_and_intervals_have_other_numbers() {
-    let told =
+fn window_and_interval_change_the_plan() {
+    let output =
         plan(&["--window", "168h", "--elapsed", "1h", "--average", "30", "--interval", "1s", "--json"])
             .done();
-    let told = json(&told);
-    assert_eq!((&told["total_quota"], &told["expected_samples"]), (&302_400.into(), &3600.into()));
+    let output = json(&output);
+    assert_eq!((&output["total_quota"], &output["expected_samples"]), (&302_400.into(), &3600.into()));
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_by_its_flag() {
+fn invalid_flag_is_refused_by_name() {
     for (args, flag, why) in [
         ("--min-load 95 --avg-limit 99", "--min-load", "must be at most --max-load, which is 90; found 95"),
         ("--min-load 30.5", "--min-load", "must be at most --avg-limit, which is 30; found 30.5"),
@@ -133,8 +134,8 @@ fn what_makes_no_sense_is_refused_by_its_flag() {
         ("--interval 301s", "--interval", "at most 300s"),
     ] {
         let args: Vec<&str> = args.split(' ').collect();
-        let told = plan(&args).failed(2);
-        assert!(told.contains(flag) && told.contains(why), "{args:?}: {told}");
-        assert!(!told.contains("_percent"), "nobody has typed the names of a file: {told}");
+        let output = plan(&args).failed(2);
+        assert!(output.contains(flag) && output.contains(why), "{args:?}: {output}");
+        assert!(!output.contains("_percent"), "nobody has typed the names of a file: {output}");
     }
 }

@@ -1,15 +1,15 @@
 use std::fs;
 
-use super::journals::govern;
+use super::journal::govern;
 use super::json;
 use crate::{Files, run};
 
 #[test]
-fn a_report_is_a_picture() {
+fn report_writes_a_chart() {
     let files = Files::new();
     let (state, svg) =
         (files.path("state").display().to_string(), files.path("cpu.svg").display().to_string());
-    // Three days, of which nobody saw an hour.
+    // Three days with one unobserved hour.
     let config = "metrics_interval_seconds: 60\nadjust_interval_seconds: 60\n";
     drop(govern(&files.path("state"), config, 4320, |number| {
         (!(4000..4060).contains(&number)).then_some(number % 60)
@@ -28,9 +28,9 @@ fn a_report_is_a_picture() {
     }
     assert!(picture.contains(">12:00<"), "the time of day is below it");
 
-    let told = json(&report(&["--hours", "8784", "--json"]));
-    assert_eq!((&told["from"], &told["samples"]), (&"2025-10-22T00:00:00Z".into(), &4321.into()));
-    assert_eq!(told["unobserved_minutes"], 60);
+    let output = json(&report(&["--hours", "8784", "--json"]));
+    assert_eq!((&output["from"], &output["samples"]), (&"2025-10-22T00:00:00Z".into(), &4321.into()));
+    assert_eq!(output["unobserved_minutes"], 60);
     let whole = fs::read_to_string(&svg).expect("it is there");
     assert_eq!(whole.matches("class=\"window\"").count(), 3);
     assert!(whole.len() < 64 * 1024, "however many samples there are");
@@ -38,19 +38,19 @@ fn a_report_is_a_picture() {
 }
 
 #[test]
-fn a_picture_that_cannot_be_written_is_the_callers_mistake() {
+fn unwritable_chart_is_bad_input() {
     let files = Files::new();
     let state = files.path("state").display().to_string();
     drop(govern(&files.path("state"), "", 4, |_| Some(5)));
     let svg = files.path("nowhere/cpu.svg").display().to_string();
-    let told = run(&["cpu", "report", "--state", &state, "--svg", &svg], "").failed(2);
-    assert!(told.starts_with("--svg: cannot write"), "{told}");
+    let output = run(&["cpu", "report", "--state", &state, "--svg", &svg], "").failed(2);
+    assert!(output.starts_with("--svg: cannot write"), "{output}");
 }
 
 #[test]
-fn a_report_needs_a_place_and_some_hours() {
+fn report_without_file_or_hours_is_refused() {
     for args in [&["cpu", "report"][..], &["cpu", "report", "--svg", "x", "--hours", "0"]] {
-        let told = run(args, "").failed(2);
-        assert!(told.contains("--svg") || told.contains("--hours"), "{told}");
+        let output = run(args, "").failed(2);
+        assert!(output.contains("--svg") || output.contains("--hours"), "{output}");
     }
 }

@@ -9,13 +9,13 @@ fn simulate(trace: &str, more: &[&str]) -> Run {
     run(&[&["cpu", "simulate", "--trace", "-"][..], more].concat(), trace)
 }
 
-/// Idle until 16:00, and then as much as is allowed.
+/// A trace that is idle until 16:00 and then demands everything.
 fn evening(more: &[&str]) -> Value {
     let trace = example("cpu/evening.csv");
     json(&run(&[&["cpu", "simulate", "--json", "--trace", &trace][..], more].concat(), "").done())
 }
 
-/// Thousandths of a percent.
+/// A number in thousandths of a percent.
 fn thousandths(number: &Value) -> u64 {
     let (whole, part) = number.to_string().split_once('.').map_or_else(
         || (number.to_string(), "000".to_owned()),
@@ -24,16 +24,16 @@ fn thousandths(number: &Value) -> u64 {
     format!("{whole}{part}").parse().expect("a number")
 }
 
-/// D-F1: each day keeps its average and the 24 hours in between do not, unless they are guarded.
+/// Each calendar day keeps its average. The 24 hours across midnight do not, unless trailing windows are guarded.
 #[test]
-fn a_late_day_and_an_early_one_are_too_much_together() {
+fn guard_limits_windows_across_midnight() {
     for (guard, worst) in [("off", 48_100..=48_300), ("on", 0..=30_000)] {
         let files = Files::new();
         let config = files.write("cpu.yaml", "increase_deadband_points: 0");
-        let told = evening(&["--guard", guard, "--reserve", "0", "--config", &config]);
-        let found = thousandths(&told["worst_trailing"]);
+        let message = evening(&["--guard", guard, "--reserve", "0", "--config", &config]);
+        let found = thousandths(&message["worst_trailing"]);
         assert!(worst.contains(&found), "{guard}: {found}");
-        let windows = told["windows"].as_array().expect("two days");
+        let windows = message["windows"].as_array().expect("two days");
         assert_eq!(windows.len(), 2);
         for window in windows {
             assert!(thousandths(&window["average"]) <= 30_000 && window["whole"] == true, "{window}");
@@ -45,7 +45,7 @@ fn a_late_day_and_an_early_one_are_too_much_together() {
 }
 
 #[test]
-fn people_get_a_table() {
+fn text_output_is_a_table() {
     let trace = "time,cpu\n1970-01-01T00:00:00Z,20\n1970-01-01T12:00:00Z,0\n1970-01-02T06:00:00Z,0\n";
     assert_eq!(
         simulate(trace, &["--zone", "Asia/Shanghai", "--start-hour", "8", "--guard", "off"]).done(),
@@ -64,21 +64,21 @@ changes of the limit         15
 }
 
 #[test]
-fn a_trace_that_asks_nothing_is_served_nothing() {
-    let told = json(&simulate("0,0\n3600,0\n", &["--json", "--unobserved", "zero"]).done());
+fn idle_trace_uses_nothing() {
+    let message = json(&simulate("0,0\n3600,0\n", &["--json", "--unobserved", "zero"]).done());
     assert_eq!(
-        (&told["utilisation"], &told["demand_served"], &told["worst_trailing"], &told["looks"]),
+        (&message["utilisation"], &message["demand_served"], &message["worst_trailing"], &message["looks"]),
         (&Value::Null, &Value::Null, &0.into(), &720.into())
     );
     assert_eq!(
-        (&told["from"], &told["to"]),
+        (&message["from"], &message["to"]),
         (&"1970-01-01T00:00:00Z".into(), &"1970-01-01T01:00:00Z".into())
     );
 }
 
-/// Both forms, both kinds of times, and a file: all the same day.
+/// CSV and JSON, seconds and RFC 3339, standard input and file: equal results.
 #[test]
-fn traces_have_several_forms() {
+fn equal_traces_in_all_formats_have_equal_results() {
     let columns = simulate("0,12.5\n3600.5,90\n7200,0\n", &["--json"]).done();
     let objects = "{\"time\":0,\"cpu\":12.5}\n\n{\"cpu\":90,\"time\":3600.5}\n{\"time\":7200,\"cpu\":0}\n";
     assert_eq!(simulate(objects, &["--json"]).done(), columns);
@@ -91,27 +91,27 @@ fn traces_have_several_forms() {
 }
 
 #[test]
-fn flags_go_before_the_file() {
+fn flags_override_the_file() {
     let files = Files::new();
     let config = files.write("cpu.yaml", "avg_load_limit_percent: 20\nmax_load_percent: 50\n");
-    let told = |more: &[&str]| {
+    let message = |more: &[&str]| {
         json(&simulate("0,100\n86400,0\n", &[&["--json", "--config", &config][..], more].concat()).done())
     };
-    // A file that makes sense only with them is no error.
+    // A file that is valid only with the flags is accepted.
     let low = files.write("low.yaml", "avg_load_limit_percent: 5\n");
     let with =
         |more: &[&str]| simulate("0,100\n3600,0\n", &[&["--json", "--config", &low][..], more].concat());
     assert_eq!(json(&with(&["--min-load", "2"]).done())["avg_limit"], 5);
     let alone = with(&[]).failed(2);
     assert!(alone.contains("low.yaml") && alone.contains("alone exceed the average"), "{alone}");
-    let (file, flags) = (told(&[]), told(&["--avg-limit", "40"]));
+    let (file, flags) = (message(&[]), message(&["--avg-limit", "40"]));
     assert_eq!((&file["avg_limit"], &flags["avg_limit"]), (&20.into(), &40.into()));
     assert!(thousandths(&file["windows"][0]["average"]) <= 20_000);
     assert!((35_000..=40_000).contains(&thousandths(&flags["windows"][0]["average"])), "{flags}");
 }
 
 #[test]
-fn every_look_can_be_written_down() {
+fn samples_are_written_as_csv() {
     let files = Files::new();
     let path = files.path("looks.csv").display().to_string();
     simulate("0,5\n12,100\n25,0\n", &["--samples", &path]).done();
@@ -129,7 +129,7 @@ fn every_look_can_be_written_down() {
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_with_its_line_and_nothing_is_written() {
+fn invalid_row_is_refused_with_its_line() {
     let files = Files::new();
     let looks = files.path("looks.csv").display().to_string();
     for (trace, why) in [
@@ -147,17 +147,17 @@ fn what_makes_no_sense_is_refused_with_its_line_and_nothing_is_written() {
         ("{\"time\":0,\"cpu\":5,\"core\":1}\n", "stdin:1: 'core': is not a field of a row"),
         ("{\"time\":0}\n", "stdin:1: cpu: is missing"),
     ] {
-        let told = simulate(trace, &["--samples", &looks]).failed(2);
-        assert!(told.starts_with(why), "{trace}: {told}");
+        let message = simulate(trace, &["--samples", &looks]).failed(2);
+        assert!(message.starts_with(why), "{trace}: {message}");
     }
     assert_eq!(fs::read_dir(files.path("")).expect("a folder").count(), 0, "as if it had never been");
     let nowhere = files.path("nowhere.csv").display().to_string();
     assert!(run(&["cpu", "simulate", "--trace", &nowhere], "").failed(2).contains("cannot read"));
 }
 
-/// What is read is not written over, by whatever path; what cannot be written is told before anything is reckoned.
+/// Output never overwrites input, by whatever path. Unwritable output is reported before the simulation.
 #[test]
-fn samples_go_where_they_may() {
+fn samples_never_overwrite_the_input() {
     let files = Files::new();
     let trace = files.write("trace.csv", "0,5\n10,5\n");
     let config = files.write("cpu.yaml", "max_load_percent: 50\n");
@@ -166,17 +166,17 @@ fn samples_go_where_they_may() {
     let link = link.display().to_string();
     for (samples, option) in [(&trace, "--trace"), (&link, "--trace"), (&config, "--config")] {
         let args = ["cpu", "simulate", "--trace", &trace, "--config", &config, "--samples", samples];
-        let told = run(&args, "").failed(2);
-        assert!(told.contains(&format!("is what {option} reads")), "{told}");
+        let message = run(&args, "").failed(2);
+        assert!(message.contains(&format!("is the input of {option}")), "{message}");
     }
     assert_eq!(fs::read_to_string(&trace).expect("it is there"), "0,5\n10,5\n");
     let nowhere = files.path("nowhere/looks.csv").display().to_string();
-    let told = run(&["cpu", "simulate", "--trace", &trace, "--samples", &nowhere], "").failed(2);
-    assert!(told.starts_with("--samples: cannot write"), "{told}");
+    let message = run(&["cpu", "simulate", "--trace", &trace, "--samples", &nowhere], "").failed(2);
+    assert!(message.starts_with("--samples: cannot write"), "{message}");
 }
 
 #[test]
-fn settings_that_make_no_sense_are_refused() {
+fn invalid_settings_are_refused() {
     let files = Files::new();
     let config = files.write("cpu.yaml", "min_load_percent: 20\nreserve_percent: 0\n");
     let slow = files.write("slow.yaml", "adjust_interval_seconds: 30\n");
@@ -202,7 +202,7 @@ fn settings_that_make_no_sense_are_refused() {
         ),
         (&["--config", "-"], "cannot both be read from standard input"),
     ] {
-        let told = simulate("0,0\n5,0\n", args).failed(2);
-        assert!(told.contains(why), "{args:?}: {told}");
+        let message = simulate("0,0\n5,0\n", args).failed(2);
+        assert!(message.contains(why), "{args:?}: {message}");
     }
 }

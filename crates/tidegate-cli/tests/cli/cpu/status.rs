@@ -1,16 +1,16 @@
 use std::fs;
 
-use super::journals::{MIDNIGHT, govern};
+use super::journal::{MIDNIGHT, govern};
 use super::json;
 use crate::{Files, run};
 
-/// Two hours at 20 %, of which nobody saw ten minutes.
+/// Two hours at 20 %, of which ten minutes are unobserved.
 fn two_hours(number: u32) -> Option<u32> {
     (!(600..720).contains(&number)).then_some(20)
 }
 
 #[test]
-fn a_status_is_reckoned_from_the_samples() {
+fn status_is_computed_from_the_samples() {
     let files = Files::new();
     let config =
         files.write("cpu.yaml", "time_zone: Asia/Shanghai\nwindow_start_hour: 8\nreserve_percent: 0\n");
@@ -18,15 +18,15 @@ fn a_status_is_reckoned_from_the_samples() {
     let text = fs::read_to_string(&config).expect("it was written");
     let journal = govern(&files.path("state"), &text, 1440, two_hours);
     let status = || run(&["cpu", "status", "--state", &state, "--config", &config, "--json"], "").done();
-    let told = json(&status());
-    assert_eq!(told["running"], true);
+    let output = json(&status());
+    assert_eq!(output["running"], true);
     drop(journal);
     assert_eq!(json(&status())["running"], false);
     for (field, value) in [
         ("at", "\"2025-10-22T10:00:00+08:00\""),
         ("status", "\"ok\""),
         ("risk", "\"low\""),
-        // 110 minutes at 20 %, and 10 that count as 30 %.
+        // 110 minutes at 20 %, and 10 minutes counted as 30 %.
         ("used", "2500"),
         ("remaining", "40700"),
         ("total_quota", "43200"),
@@ -45,35 +45,35 @@ fn a_status_is_reckoned_from_the_samples() {
         ("unobserved_minutes", "10"),
         ("is_starting", "false"),
     ] {
-        assert_eq!(told[field].to_string(), value, "{field}");
+        assert_eq!(output[field].to_string(), value, "{field}");
     }
 }
 
 #[test]
-fn people_get_a_table() {
+fn text_output_is_a_table() {
     let files = Files::new();
     let state = files.path("state").display().to_string();
     drop(govern(&files.path("state"), "", 1440, |_| Some(90)));
-    let told = run(&["cpu", "status", "--state", &state], "").done();
+    let output = run(&["cpu", "status", "--state", &state], "").done();
     let line = |name: &str| {
-        told.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name} in {told}"))
+        output.lines().find(|line| line.starts_with(name)).unwrap_or_else(|| panic!("{name} in {output}"))
     };
-    assert_eq!(line("governing"), "governing        no; this is how it stood at 2025-10-22T02:00:00Z");
+    assert_eq!(line("governing"), "governing        no; state at 2025-10-22T02:00:00Z");
     assert_eq!(line("window"), "window           2025-10-22T00:00:00Z to 2025-10-23T00:00:00Z");
     assert_eq!(line("samples"), "samples          1,440, 0 above the limit");
-    assert!(line("used").ends_with("of 42768 %·min, risk low"), "{told}");
+    assert!(line("used").ends_with("of 42768 %·min, risk low"), "{output}");
 }
 
-/// Metrics for a collector, put in place in one piece.
+/// Metrics are written atomically.
 #[test]
-fn collectors_get_a_file() {
+fn prometheus_file_is_written() {
     let files = Files::new();
     let state = files.path("state").display().to_string();
     let metrics = files.write("tidegate.prom", "old");
     drop(govern(&files.path("state"), "unobserved: zero\n", 720, |_| Some(10)));
-    let told = run(&["cpu", "status", "--state", &state, "--prometheus", &metrics, "--json"], "").done();
+    let output = run(&["cpu", "status", "--state", &state, "--prometheus", &metrics, "--json"], "").done();
     let text = fs::read_to_string(&metrics).expect("it is there");
-    assert_eq!(json(&told)["used"].to_string(), "600");
+    assert_eq!(json(&output)["used"].to_string(), "600");
     for line in [
         "# TYPE tidegate_cpu_used_percent_minutes gauge",
         "tidegate_cpu_used_percent_minutes 600",
@@ -102,7 +102,7 @@ fn collectors_get_a_file() {
 }
 
 #[test]
-fn without_samples_there_is_nothing_to_say() {
+fn status_without_samples_fails() {
     let files = Files::new();
     let svg = files.path("cpu.svg").display().to_string();
     let nowhere = files.path("nowhere").display().to_string();
@@ -110,14 +110,14 @@ fn without_samples_there_is_nothing_to_say() {
     let empty = files.path("empty").display().to_string();
     for state in [&nowhere, &empty] {
         for command in [&["cpu", "status"][..], &["cpu", "report", "--svg", &svg]] {
-            let told = run(&[command, &["--state", state]].concat(), "").failed(1);
-            assert!(told.contains("no samples") && told.contains("tidegate cpu run"), "{told}");
+            let output = run(&[command, &["--state", state]].concat(), "").failed(1);
+            assert!(output.contains("no samples") && output.contains("tidegate cpu run"), "{output}");
         }
     }
     assert!(run(&["cpu", "status"], "").failed(1).contains("./tidegate-cpu"));
     fs::write(files.path("empty/00000000000000000001.samples"), "something else, and long enough")
         .expect("room");
-    let told = run(&["cpu", "status", "--state", &empty], "").failed(1);
-    assert!(told.contains("not a file of samples of this version"), "{told}");
+    let output = run(&["cpu", "status", "--state", &empty], "").failed(1);
+    assert!(output.contains("not a file of samples of this version"), "{output}");
     assert!(!files.path("cpu.svg").exists());
 }

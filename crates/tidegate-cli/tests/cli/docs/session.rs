@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use super::document::{Directives, Example, ExampleKind};
 use super::root;
 use crate::fleet::postgres_store;
-use crate::remote::Serving;
+use crate::remote::TestServer;
 
 /// The addresses that documents show: the ones that `tidegate serve` listens on by default.
 const SHOWN_HTTP: &str = "127.0.0.1:7700";
@@ -18,7 +18,7 @@ const SHOWN_RESP: &str = "127.0.0.1:7701";
 pub(super) struct Session {
     /// The arguments of the server that runs unless the document starts one.
     args: Vec<String>,
-    server: Option<Serving>,
+    server: Option<TestServer>,
     /// The directory of the server, and of temporary files.
     scratch: TempDir,
     /// The working directory of commands.
@@ -57,7 +57,7 @@ impl Session {
     fn run_in_shell(&mut self, command: &str) -> String {
         let server = self.server.get_or_insert_with(|| {
             let args: Vec<&str> = self.args.iter().map(String::as_str).collect();
-            Serving::at(self.scratch.path(), &args)
+            TestServer::at(self.scratch.path(), &args)
         });
         let (http, resp) = (server.http_address(), server.resp_address());
         let command = command.replace(SHOWN_HTTP, http).replace(SHOWN_RESP, resp);
@@ -84,6 +84,6 @@ impl Session {
         }
         self.server = None;
         self.data = self.directory.join("tidegate-data");
-        self.server.insert(Serving::at(&self.directory, &args)).said().to_owned()
+        self.server.insert(TestServer::at(&self.directory, &args)).startup_output().to_owned()
     }
 }

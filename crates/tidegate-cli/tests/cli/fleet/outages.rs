@@ -1,11 +1,11 @@
-//! A database that goes away under its servers, and comes back.
+//! A database that becomes unavailable and returns.
 
 use std::time::Duration;
 
 use tidegate_testkit::postgres_cluster::Cluster;
 
-use super::doors::Resp;
-use super::{Fleet, Wire};
+use super::protocols::RespConnection;
+use super::{Fleet, HttpConnection};
 
 const LIMITS: &str = "limits:
   - {id: strict, items: [{policy: total, limit: 100}], on_outage: deny}
@@ -13,20 +13,20 @@ const LIMITS: &str = "limits:
   - {id: workers, items: [{policy: concurrency, limit: 1, ttl: 10m}]}
 activity: {}";
 
-/// More than it takes to notice: a look every second, and an answer.
-const TRIES: usize = 2_000;
+/// More attempts than detection takes: a check every second, and a reply.
+const MAX_ATTEMPTS: usize = 2_000;
 
-/// How often somebody looks who has nothing else to ask, and how many times at most.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
-const LOOKS: usize = 200;
+/// Polling interval and maximum number of polls of an idle client.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+const MAX_POLLS: usize = 200;
 
-/// Asks until it is answered like this.
+/// Polls `/readyz` until it has this status.
 #[track_caller]
-fn until_ready_is(wire: &mut Wire, status: u16) {
-    let found = (0..TRIES).any(|_| {
+fn wait_for_readyz(wire: &mut HttpConnection, status: u16) {
+    let found = (0..MAX_ATTEMPTS).any(|_| {
         let is = wire.get("/readyz").status == status;
         if !is {
-            // A decision takes as long as the database lets it, and shows whether there is one.
+            // A decision waits for the database, and so paces the loop.
             wire.post("/v1/peek", r#"{"limit_id": "strict"}"#).is(200);
         }
         is
@@ -35,16 +35,16 @@ fn until_ready_is(wire: &mut Wire, status: u16) {
 }
 
 #[track_caller]
-fn acquire(wire: &mut Wire, id: &str) -> (bool, bool) {
-    let told = wire.post("/v1/acquire", &format!(r#"{{"limit_id": "{id}"}}"#)).is(200);
-    (told["allowed"] == true, told["degraded"] == true)
+fn acquire(wire: &mut HttpConnection, id: &str) -> (bool, bool) {
+    let output = wire.post("/v1/acquire", &format!(r#"{{"limit_id": "{id}"}}"#)).is(200);
+    (output["allowed"] == true, output["degraded"] == true)
 }
 
 #[test]
-fn servers_answer_by_rule_while_the_database_is_away_and_come_back_by_themselves() {
+fn servers_follow_on_outage_and_recover() {
     let cluster = Cluster::start(&[]);
     let fleet = Fleet::at(cluster.url(), 2, LIMITS);
-    let [mut first, mut second] = fleet.wires();
+    let [mut first, mut second] = fleet.connect_all();
     assert_eq!(
         (acquire(&mut first, "strict"), acquire(&mut second, "lenient")),
         ((true, false), (true, false))
@@ -55,7 +55,7 @@ fn servers_answer_by_rule_while_the_database_is_away_and_come_back_by_themselves
     for wire in [&mut first, &mut second] {
         assert_eq!(acquire(wire, "strict"), (false, true));
         assert_eq!(acquire(wire, "lenient"), (true, true));
-        until_ready_is(wire, 503);
+        wait_for_readyz(wire, 503);
         let ready = wire.get("/readyz");
         assert_eq!(ready.problem(), (503, "not_ready"));
         assert!(ready.body["detail"].as_str().is_some_and(|why| why.contains("PostgreSQL")), "{ready:?}");
@@ -71,57 +71,57 @@ fn servers_answer_by_rule_while_the_database_is_away_and_come_back_by_themselves
             wire.post("/v1/activity/ada", ""),
             wire.get("/v1/activity/ada"),
         ];
-        for told in others {
-            assert_eq!(told.problem(), (503, "store_unavailable"), "{told:?}");
+        for output in others {
+            assert_eq!(output.problem(), (503, "store_unavailable"), "{output:?}");
         }
     }
-    let mut resp = Resp::to(&fleet.servers[0]);
-    assert_eq!(resp.say(&[b"TG.ACQUIRE", b"lenient", b"ada"]), "[1 -1 -1 -1 -1  ]");
-    let told = resp.say(&[b"TG.ACQUIRE", b"strict", b"ada"]);
-    assert!(told.starts_with("UNAVAILABLE "), "{told}");
+    let mut resp = RespConnection::to(&fleet.servers[0]);
+    assert_eq!(resp.call(&[b"TG.ACQUIRE", b"lenient", b"ada"]), "[1 -1 -1 -1 -1  ]");
+    let output = resp.call(&[b"TG.ACQUIRE", b"strict", b"ada"]);
+    assert!(output.starts_with("UNAVAILABLE "), "{output}");
     cluster.run("start");
     for wire in [&mut first, &mut second] {
-        until_ready_is(wire, 200);
+        wait_for_readyz(wire, 200);
         assert_eq!(acquire(wire, "lenient"), (true, false));
     }
-    // What was answered by rule was not counted, and what was held is held.
+    // Decisions during the outage were not counted, and leases are kept.
     let peeked = first.post("/v1/peek", r#"{"limit_id": "lenient"}"#).is(200);
     assert_eq!(peeked["readings"][0]["used"], 3);
     assert_eq!(second.post("/v1/release", &lease).is(200)["released"], true);
     assert_eq!(second.post("/v1/activity/ada", "").status, 201);
 }
 
-/// Whoever balances load asks `/readyz`, and asks nothing else of a server that is idle.
+/// Load balancers poll `/readyz` of idle servers too.
 #[test]
-fn a_server_that_nobody_asks_notices_too() {
+fn idle_server_detects_outage() {
     let cluster = Cluster::start(&[]);
     let fleet = Fleet::at(cluster.url(), 1, "limits: []");
-    let mut wire = fleet.wire(0);
+    let mut wire = fleet.connect(0);
     assert_eq!(wire.get("/readyz").status, 200);
-    // Nobody ever sends, so that receiving is waiting.
+    // No message is ever sent; receiving only waits.
     let (_nobody, silence) = std::sync::mpsc::channel::<()>();
     for (order, status) in [("stop", 503), ("start", 200)] {
         cluster.run(order);
-        let noticed = (0..LOOKS).any(|_| {
-            let _in_vain = silence.recv_timeout(LOOK_EVERY);
+        let noticed = (0..MAX_POLLS).any(|_| {
+            let _in_vain = silence.recv_timeout(POLL_INTERVAL);
             wire.get("/readyz").status == status
         });
         assert!(noticed, "after {order}");
     }
 }
 
-/// A database that can be asked and changes nothing is no use to anybody, and whoever balances load has to know.
+/// A read-only database makes the server not ready.
 #[test]
-fn a_database_that_may_only_be_read_is_not_ready() {
+fn read_only_database_is_not_ready() {
     let cluster = Cluster::start(&[]);
     let fleet = Fleet::at(cluster.url(), 1, LIMITS);
-    let mut wire = fleet.wire(0);
+    let mut wire = fleet.connect(0);
     let (_nobody, silence) = std::sync::mpsc::channel::<()>();
     for (setting, status) in [("on", 503), ("off", 200)] {
         fleet.sql.rows(&format!("ALTER SYSTEM SET default_transaction_read_only = {setting}"));
         fleet.sql.rows("SELECT pg_reload_conf()");
-        let noticed = (0..LOOKS).any(|_| {
-            let _in_vain = silence.recv_timeout(LOOK_EVERY);
+        let noticed = (0..MAX_POLLS).any(|_| {
+            let _in_vain = silence.recv_timeout(POLL_INTERVAL);
             wire.get("/readyz").status == status
         });
         assert!(noticed, "{setting}");
@@ -131,14 +131,14 @@ fn a_database_that_may_only_be_read_is_not_ready() {
     }
 }
 
-/// What lapsed while nobody could look is told as such when somebody can.
+/// A task that expired during an outage is reported as expired.
 #[test]
-fn what_lapses_during_an_outage_has_expired() {
+fn task_that_expires_during_outage_is_reported() {
     let cluster = Cluster::start(&[]);
     let fleet = Fleet::at(cluster.url(), 1, "activity: {}");
-    let begun = fleet.wire(0).post("/v1/activity/ada", r#"{"ttl_ms": 4000}"#).is(201);
+    let begun = fleet.connect(0).post("/v1/activity/ada", r#"{"ttl_ms": 4000}"#).is(201);
     let id = begun["active_id"].as_str().expect("a name");
-    let mut events = fleet.wire(0).events(&format!("/v1/activity/ada/{id}/events"));
+    let mut events = fleet.connect(0).events(&format!("/v1/activity/ada/{id}/events"));
     assert_eq!(events.next().0, "active");
     cluster.run("stop");
     let (_nobody, silence) = std::sync::mpsc::channel::<()>();

@@ -20,7 +20,7 @@ const REQUESTS_EACH: usize = 15;
 const ABUSER: u8 = 66;
 const CONNECTIONS: usize = 3;
 
-#[expect(clippy::disallowed_methods, reason = "how long the gateway was really asked")]
+#[expect(clippy::disallowed_methods, reason = "measures the real duration of the load")]
 fn now() -> Instant {
     Instant::now()
 }

@@ -38,7 +38,7 @@ fn second_sigterm_stops_at_once() {
     client.send("GET /", "h").expect("it listens");
     gate.wait_for_request();
     gateway.signal("TERM");
-    gateway.err.wait_for("told to stop");
+    gateway.err.wait_for("stopping; active requests");
     // SIGHUP does not shorten the drain.
     gateway.signal("HUP");
     wait_until("the listener is closed", || TcpStream::connect(gateway.address).is_err());

@@ -114,7 +114,7 @@ fn check_reports_both_tls_files_and_equal_ports() {
     assert_eq!(output.matches("tls: ").count(), 1, "{output}");
     for listen in ["127.0.0.1:19848", "0.0.0.0:19848"] {
         let output = check(&format!("server: {{listen: '{listen}'}}\nmanagement: {{port: 19848}}"));
-        assert!(output.contains("management: 127.0.0.1:19848 is where the gateway listens"), "{output}");
+        assert!(output.contains("management: 127.0.0.1:19848 is also the gateway's own address"), "{output}");
     }
 }
 

@@ -1,19 +1,19 @@
-use super::Serving;
+use super::TestServer;
 
 const LIMITS: &str = "limits:
   - {id: workers, items: [{policy: concurrency, limit: 2, ttl: 10m}]}
   - {id: tokens, items: [{policy: total, limit: 1000, per: key}]}
 ";
 
-/// The id of the lease that a grant came with, as a script would find it.
+/// The lease id in a grant, as a script extracts it.
 fn lease(granted: &str) -> String {
     let line = granted.lines().find(|line| line.starts_with("lease ")).unwrap_or_else(|| panic!("{granted}"));
     line.split(' ').nth(1).expect("an id").to_owned()
 }
 
 #[test]
-fn a_lease_is_given_back_once() {
-    let serving = Serving::of(LIMITS);
+fn lease_is_released_once() {
+    let serving = TestServer::with_limits(LIMITS);
     let granted = serving.run(&["acquire", "workers", "ada"]).done();
     assert!(granted.lines().nth(1).expect("a lease").ends_with(", fence 1"), "{granted}");
     let lease = lease(&granted);
@@ -26,8 +26,8 @@ fn a_lease_is_given_back_once() {
 }
 
 #[test]
-fn a_lease_lasts_as_long_as_it_is_renewed() {
-    let serving = Serving::of(LIMITS);
+fn renewed_lease_stays_valid() {
+    let serving = TestServer::with_limits(LIMITS);
     let lease = lease(&serving.run(&["acquire", "workers", "--ttl", "1h"]).done());
     for args in [&["renew", &lease][..], &["renew", &lease, "--ttl", "2h"]] {
         let renewed = serving.run(args).done();
@@ -39,8 +39,8 @@ fn a_lease_lasts_as_long_as_it_is_renewed() {
 }
 
 #[test]
-fn an_estimate_is_settled_to_what_it_cost() {
-    let serving = Serving::of(LIMITS);
+fn hold_is_settled_to_actual_cost() {
+    let serving = TestServer::with_limits(LIMITS);
     let used = || {
         let shown = serving.run(&["limit", "get", "tokens", "--key", "ada", "--json"]).done();
         let shown: serde_json::Value = serde_json::from_str(&shown).expect("JSON");

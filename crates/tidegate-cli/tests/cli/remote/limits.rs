@@ -1,6 +1,6 @@
 use serde_json::Value;
 
-use super::Serving;
+use super::TestServer;
 use crate::{Files, example};
 
 const LOGIN: &str =
@@ -10,16 +10,16 @@ fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// The version that a limit has by now.
-fn version(serving: &Serving, id: &str) -> String {
+/// The current version of a limit.
+fn version(serving: &TestServer, id: &str) -> String {
     let limit = json(&serving.run(&["limit", "get", id, "--json"]).done());
     limit["version"].as_str().expect("a version").to_owned()
 }
 
 #[test]
-fn a_limit_is_added_shown_replaced_and_removed() {
-    let serving = Serving::start();
-    let added = serving.fed(&["limit", "add", "-"], LOGIN).done();
+fn limit_is_added_shown_replaced_and_deleted() {
+    let serving = TestServer::start();
+    let added = serving.run_with_input(&["limit", "add", "-"], LOGIN).done();
     assert_eq!(added, format!("added login, version {}\n", version(&serving, "login")));
 
     let listed = serving.run(&["limit", "list"]).done();
@@ -37,8 +37,8 @@ fn a_limit_is_added_shown_replaced_and_removed() {
 }
 
 #[test]
-fn a_whole_settings_file_is_added_limit_by_limit() {
-    let serving = Serving::start();
+fn settings_file_is_added_limit_by_limit() {
+    let serving = TestServer::start();
     let path = example("spring-sale/tidegate.yaml");
     let added = serving.run(&["limit", "add", &path]).done();
     let ids: Vec<_> = added.lines().map(|line| line.split([' ', ',']).nth(1).expect("an id")).collect();
@@ -65,23 +65,23 @@ fn a_whole_settings_file_is_added_limit_by_limit() {
 }
 
 #[test]
-fn what_is_wrong_in_a_file_has_its_place_and_nothing_is_sent() {
-    let serving = Serving::start();
+fn invalid_file_is_refused_before_sending() {
+    let serving = TestServer::start();
     let files = Files::new();
     let path = files.write("limit.yaml", "id: a\nitems: [{policy: dya, limit: 1.5}]\n");
-    let wrong = serving.run(&["limit", "add", &path]).failed(2);
+    let invalid = serving.run(&["limit", "add", &path]).failed(2);
     for part in [":2:18: items[0].policy", ":2:30: items[0].limit", "did you mean 'day'?", "2 errors in"] {
-        assert!(wrong.contains(part), "{part} in {wrong}");
+        assert!(invalid.contains(part), "{part} in {invalid}");
     }
     let missing = serving.run(&["limit", "add", "nowhere.yaml"]).failed(2);
     assert!(missing.starts_with("cannot read nowhere.yaml: ") && missing.contains("--item"), "{missing}");
-    assert_eq!(serving.fed(&["limit", "add", "-"], "").failed(2), "stdin has no limits in it\n");
+    assert_eq!(serving.run_with_input(&["limit", "add", "-"], "").failed(2), "stdin contains no limits\n");
     assert_eq!(serving.run(&["limit", "list", "--json"]).done(), "{\"limits\":[]}\n");
 }
 
 #[test]
-fn a_limit_that_the_server_does_not_know_is_bad_input() {
-    let serving = Serving::start();
+fn unknown_limit_is_bad_input() {
+    let serving = TestServer::start();
     let items = ["--item", "policy=day,limit=1"];
     for args in [
         &["limit", "get", "shop/a b"][..],
@@ -91,14 +91,14 @@ fn a_limit_that_the_server_does_not_know_is_bad_input() {
         &["acquire", "shop/a b"],
         &["peek", "shop/a b"],
     ] {
-        let told = serving.run(args).failed(2);
-        assert!(told.contains("shop/a") && told.contains("'tidegate limit list'"), "{args:?}: {told}");
+        let output = serving.run(args).failed(2);
+        assert!(output.contains("shop/a") && output.contains("'tidegate limit list'"), "{args:?}: {output}");
     }
 }
 
 #[test]
-fn a_replacement_may_ask_for_the_version_that_was_read() {
-    let serving = Serving::of(LOGIN);
+fn stale_version_is_refused() {
+    let serving = TestServer::with_limits(LOGIN);
     let first = version(&serving, "login");
     let set = |version: &str| {
         let args = ["limit", "set", "login", "--item", "policy=day,limit=7", "--if-version", version];
@@ -114,13 +114,13 @@ fn a_replacement_may_ask_for_the_version_that_was_read() {
     serving.run(&["limit", "delete", "login", "--if-version", &quoted]).done();
 
     let path = example("spring-sale/tidegate.yaml");
-    let told = serving.run(&["limit", "set", &path, "--if-version", "1-a"]).failed(2);
-    assert!(told.contains("for one limit, and there are 3"), "{told}");
+    let output = serving.run(&["limit", "set", &path, "--if-version", "1-a"]).failed(2);
+    assert!(output.contains("for one limit, and there are 3"), "{output}");
 }
 
 #[test]
-fn a_limit_is_shown_with_what_it_has_counted() {
-    let serving = Serving::of(LOGIN);
+fn limit_is_shown_with_usage() {
+    let serving = TestServer::with_limits(LOGIN);
     serving.run(&["acquire", "login", "ada"]).done();
     serving.run(&["acquire", "login", "bob"]).done();
 
@@ -142,8 +142,8 @@ fn a_limit_is_shown_with_what_it_has_counted() {
 }
 
 #[test]
-fn seasons_and_overrides_are_shown_too() {
-    let serving = Serving::start();
+fn schedule_and_overrides_are_shown() {
+    let serving = TestServer::start();
     serving.run(&["limit", "add", &example("spring-sale/tidegate.yaml")]).done();
     let shown = serving.run(&["limit", "get", "spring-sale"]).done();
     for line in [
@@ -159,22 +159,23 @@ fn seasons_and_overrides_are_shown_too() {
 }
 
 #[test]
-fn what_is_shown_as_json_can_be_put_back() {
-    let serving = Serving::start();
+fn json_output_is_valid_input() {
+    let serving = TestServer::start();
     serving.run(&["limit", "add", &example("spring-sale/tidegate.yaml")]).done();
     let listed = serving.run(&["limit", "list", "--json"]).done();
     let before = version(&serving, "spring-sale");
     let all = json(&listed);
     let again = serde_json::json!({"limits": all["limits"]}).to_string();
-    serving.fed(&["limit", "set", "-"], &again).done();
+    serving.run_with_input(&["limit", "set", "-"], &again).done();
     assert_eq!(serving.run(&["limit", "list", "--json"]).done(), listed);
     assert_eq!(version(&serving, "spring-sale"), before, "nothing has changed");
 }
 
 #[test]
-fn a_reset_is_for_one_key_or_for_all() {
-    let serving =
-        Serving::of("id: once\nitems: [{policy: total, limit: 1, per: key}, {policy: total, limit: 2}]");
+fn reset_applies_to_one_key_or_all() {
+    let serving = TestServer::with_limits(
+        "id: once\nitems: [{policy: total, limit: 1, per: key}, {policy: total, limit: 2}]",
+    );
     let refused = |key: &str| serving.run(&["peek", "once", key]).code == Some(3);
     serving.run(&["acquire", "once", "ada/1 &=%"]).done();
     serving.run(&["acquire", "once", "bob"]).done();
@@ -191,11 +192,11 @@ fn a_reset_is_for_one_key_or_for_all() {
 }
 
 #[test]
-fn a_list_has_as_many_pages_as_it_needs() {
-    let serving = Serving::start();
+fn list_reads_all_pages() {
+    let serving = TestServer::start();
     let one = |number: usize| format!("  - {{id: 'many/{number:04}', items: [{{policy: day, limit: 1}}]}}\n");
     let file: String = std::iter::once("limits:\n".to_owned()).chain((0..1200).map(one)).collect();
-    assert_eq!(serving.fed(&["limit", "add", "-"], &file).done().lines().count(), 1200);
+    assert_eq!(serving.run_with_input(&["limit", "add", "-"], &file).done().lines().count(), 1200);
     let listed = serving.run(&["limit", "list", "--prefix", "many/"]).done();
     let ids: Vec<_> = listed.lines().skip(1).map(|line| line.split(' ').next().expect("an id")).collect();
     let meant: Vec<_> = (0..1200).map(|number| format!("many/{number:04}")).collect();

@@ -1,10 +1,10 @@
 use serde_json::Value;
 
-use super::Serving;
+use super::TestServer;
 use crate::{Files, run};
 
 #[test]
-fn a_new_token_opens_the_door_it_was_made_for() {
+fn new_token_has_its_permissions() {
     let files = Files::new();
     let made = run(&["token", "new", "--name", "shop", "--role", "admin", "--prefix", "shop/"], "").done();
     let (secret, section) = {
@@ -15,18 +15,19 @@ fn a_new_token_opens_the_door_it_was_made_for() {
     };
     assert!(!section.contains(&secret), "the file must not know it");
     let config = files.write("tidegate.yaml", &section);
-    let serving = Serving::with(&["--config", &config]);
+    let serving = TestServer::with_args(&["--config", &config]);
 
     let stranger = serving.run(&["limit", "list"]).failed(1);
     assert!(stranger.contains("TIDEGATE_TOKEN") && stranger.contains("--token-file"), "{stranger}");
-    let unknown = serving.run_as("tg_guess", &["limit", "list"]).failed(1);
+    let unknown = serving.run_with_token("tg_guess", &["limit", "list"]).failed(1);
     assert!(unknown.contains("does not know the token") && !unknown.contains("tg_guess"), "{unknown}");
 
     let items = ["--item", "policy=day,limit=1"];
-    serving.run_as(&secret, &[&["limit", "add", "shop/a"], &items[..]].concat()).done();
-    let elsewhere = serving.run_as(&secret, &[&["limit", "add", "bank"], &items[..]].concat()).failed(1);
+    serving.run_with_token(&secret, &[&["limit", "add", "shop/a"], &items[..]].concat()).done();
+    let elsewhere =
+        serving.run_with_token(&secret, &[&["limit", "add", "bank"], &items[..]].concat()).failed(1);
     assert!(
-        elsewhere.contains("'shop/'") && elsewhere.contains("ask whoever runs the server"),
+        elsewhere.contains("'shop/'") && elsewhere.contains("ask the operator of the server"),
         "{elsewhere}"
     );
 
@@ -35,12 +36,15 @@ fn a_new_token_opens_the_door_it_was_made_for() {
     let file = files.write("empty", "\n");
     assert!(serving.run(&["peek", "shop/a", "--token-file", &file]).failed(2).contains("is empty"));
     assert!(
-        serving.run_as("two words", &["peek", "shop/a"]).failed(2).contains("TIDEGATE_TOKEN is no token")
+        serving
+            .run_with_token("two words", &["peek", "shop/a"])
+            .failed(2)
+            .contains("TIDEGATE_TOKEN is not a token")
     );
 }
 
 #[test]
-fn a_token_says_what_it_is_in_json() {
+fn new_token_is_printed_as_json() {
     let made: Value =
         serde_json::from_str(&run(&["token", "new", "--role", "read", "--json"], "").done()).expect("JSON");
     assert!(made["secret"].as_str().expect("a secret").starts_with("tg_"));

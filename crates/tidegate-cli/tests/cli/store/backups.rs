@@ -1,4 +1,4 @@
-//! `tidegate store backup`: a copy of a store that is in use, from which a server can start.
+//! `tidegate store backup`: a copy of a store in use, from which a server can start.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::thread::ScopedJoinHandle;
 
-use super::{blocks, change, contents, json, killed, used};
-use crate::remote::Serving;
+use super::{blocks, contents, damage, json, killed_store, used};
+use crate::remote::TestServer;
 use crate::{Files, Run, run};
 
 const LIMIT: u64 = 1_000_000;
@@ -16,7 +16,7 @@ fn backup(folder: &Path, to: &Path) -> Run {
     run(&["store", "backup", &folder.display().to_string(), &to.display().to_string()], "")
 }
 
-/// Asks over RESP, one after the other, and counts what was granted, until it is told to stop.
+/// Sends requests over RESP until stopped, and counts grants.
 fn ask(resp: &str, granted: &AtomicU64, stop: &AtomicBool) {
     let stream = TcpStream::connect(resp.trim_start_matches("redis://")).expect("it listens");
     let mut answers = BufReader::new(stream.try_clone().expect("a socket"));
@@ -27,15 +27,15 @@ fn ask(resp: &str, granted: &AtomicU64, stop: &AtomicBool) {
         assert_eq!(lines.next().as_deref(), Some("*7"));
         let allowed = lines.next();
         assert_eq!(allowed.as_deref(), Some(":1"));
-        // Four numbers more, and two texts with their lengths.
+        // Four more numbers, and two texts with their lengths.
         assert_eq!(lines.take(8).count(), 8);
         granted.fetch_add(1, SeqCst);
     }
 }
 
 #[test]
-fn a_store_under_load_is_copied_and_the_copy_sells_nothing_twice() {
-    let serving = Serving::start();
+fn backup_under_load_exceeds_no_limit() {
+    let serving = TestServer::start();
     let limit = format!("policy=total,limit={LIMIT}");
     serving.run(&["limit", "add", "sale", "--item", &limit]).done();
     let files = Files::new();
@@ -43,14 +43,14 @@ fn a_store_under_load_is_copied_and_the_copy_sells_nothing_twice() {
     let copies: Vec<(String, u64)> = std::thread::scope(|scope| {
         let askers: Vec<_> = (0..2).map(|_| scope.spawn(|| ask(serving.resp(), &granted, &stop))).collect();
         let copies = (0..4).map(|number| {
-            // An asker that failed is told of at the end.
+            // A failed client is reported at the end.
             let is_asking = || !askers.iter().any(ScopedJoinHandle::is_finished);
             while granted.load(SeqCst) < 200 * (number + 1) && is_asking() {
                 std::thread::yield_now();
             }
             let (before, name) = (granted.load(SeqCst), format!("copy-{number}"));
-            let told = backup(&serving.folder(), &files.path(&name)).done();
-            assert!(told.starts_with("copied 2 files with "), "{told}");
+            let output = backup(&serving.store_directory(), &files.path(&name)).done();
+            assert!(output.starts_with("copied 2 files with "), "{output}");
             (name, before)
         });
         let copies = copies.collect();
@@ -61,9 +61,9 @@ fn a_store_under_load_is_copied_and_the_copy_sells_nothing_twice() {
     for (name, before) in copies {
         let folder = files.path(&name).display().to_string();
         assert!(run(&["store", "verify", &folder], "").done().contains("limits    1\n"));
-        let copy = Serving::at(&files.path(""), &["--store", &format!("disk:{name}")]);
+        let copy = TestServer::at(&files.path(""), &["--store", &format!("disk:{name}")]);
         let counted = used(&copy, "sale");
-        // What was answered before the copy began is in it; and no more than was sold at the end, and a slice.
+        // The copy has at least the grants before it began, and at most the grants at the end plus a slice.
         assert!(before <= counted && counted <= sold + LIMIT / 256, "{before} {counted} {sold}");
         let rest = (LIMIT - counted).to_string();
         copy.run(&["acquire", "sale", "ada", "--count", &rest]).done();
@@ -73,51 +73,51 @@ fn a_store_under_load_is_copied_and_the_copy_sells_nothing_twice() {
 }
 
 #[test]
-fn a_copy_is_told_to_programs() {
+fn backup_prints_json() {
     let files = Files::new();
-    let folder = killed(&files.path(""));
+    let folder = killed_store(&files.path(""));
     let args = ["store", "backup", &folder.display().to_string(), &files.path("copy").display().to_string()];
-    let told = json(&run(&[&args[..], &["--json"]].concat(), "").done());
-    assert_eq!((&told["files"], &told["last_block"]), (&2.into(), &12.into()), "{told}");
-    let serving = Serving::at(&files.path(""), &["--store", "disk:copy"]);
+    let output = json(&run(&[&args[..], &["--json"]].concat(), "").done());
+    assert_eq!((&output["files"], &output["last_block"]), (&2.into(), &12.into()), "{output}");
+    let serving = TestServer::at(&files.path(""), &["--store", "disk:copy"]);
     assert_eq!(used(&serving, "sale"), 10);
 }
 
 #[test]
-fn a_directory_with_something_in_it_is_not_copied_into() {
+fn backup_into_nonempty_directory_is_refused() {
     let files = Files::new();
-    let folder = killed(&files.path(""));
+    let folder = killed_store(&files.path(""));
     std::fs::create_dir(files.path("full")).expect("a directory");
     files.write("full/thesis.txt", "once upon a time");
-    let told = backup(&folder, &files.path("full")).failed(2);
-    assert!(told.contains("is not empty; nothing was touched; choose an empty directory"), "{told}");
+    let output = backup(&folder, &files.path("full")).failed(2);
+    assert!(output.contains("is not empty; nothing was touched; choose an empty directory"), "{output}");
     assert!(backup(&folder, &folder).failed(2).contains("is not empty"));
     assert_eq!(contents(&files.path("full")).len(), 1);
-    let told = backup(&folder, &files.path("full/thesis.txt")).failed(2);
-    assert!(told.contains("is not a directory"), "{told}");
+    let output = backup(&folder, &files.path("full/thesis.txt")).failed(2);
+    assert!(output.contains("is not a directory"), "{output}");
 }
 
 #[test]
-fn a_store_is_not_copied_into_itself() {
+fn backup_into_the_store_is_refused() {
     let files = Files::new();
-    let folder = killed(&files.path(""));
+    let folder = killed_store(&files.path(""));
     std::os::unix::fs::symlink(&folder, files.path("also")).expect("a link");
     let before = contents(&folder);
     for inside in [folder.join("copy"), folder.join("some/copy"), files.path("also/copy")] {
-        let told = backup(&folder, &inside).failed(2);
-        assert!(told.contains("is inside of ") && told.contains("choose a directory elsewhere"), "{told}");
+        let output = backup(&folder, &inside).failed(2);
+        assert!(output.contains("is inside ") && output.contains("choose a directory elsewhere"), "{output}");
     }
     assert_eq!(contents(&folder), before, "nothing was touched");
     backup(&folder, &files.path("tidegate-data-copy")).done();
 }
 
 #[test]
-fn what_is_damaged_is_not_copied() {
+fn damaged_store_is_not_copied() {
     let files = Files::new();
-    let folder = killed(&files.path(""));
+    let folder = killed_store(&files.path(""));
     let (file, offset, _) = blocks(&folder).into_iter().nth(3).expect("there are more");
-    change(&folder.join(&file), |bytes| bytes[offset + 44] ^= 1);
-    let told = backup(&folder, &files.path("copy")).failed(1);
-    assert!(told.contains("the store cannot be copied: ") && told.contains(&file), "{told}");
+    damage(&folder.join(&file), |bytes| bytes[offset + 44] ^= 1);
+    let output = backup(&folder, &files.path("copy")).failed(1);
+    assert!(output.contains("the store cannot be copied: ") && output.contains(&file), "{output}");
     assert!(!files.path("copy/identity").exists(), "nobody can take it for a store");
 }

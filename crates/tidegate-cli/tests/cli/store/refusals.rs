@@ -1,13 +1,13 @@
-//! Directories that a server does not start from: the reason is said, what to do too, and nothing is touched.
+//! Directories that a server refuses to start from: reason, advice, and no change.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use super::{SALE, blocks, change, contents, killed, used};
-use crate::remote::Serving;
+use super::{SALE, blocks, contents, damage, killed_store, used};
+use crate::remote::TestServer;
 use crate::{Files, feed, tidegate};
 
-/// What a start from here is refused with, as bad input.
+/// The message of a refused start.
 #[track_caller]
 fn refused(folder: &Path) -> String {
     let nowhere = Files::new();
@@ -16,9 +16,9 @@ fn refused(folder: &Path) -> String {
     feed(tidegate(&args).current_dir(nowhere.path("")), "").failed(2)
 }
 
-/// The same, of a directory that is as it was afterwards.
+/// The same, after checking that the directory is unchanged.
 #[track_caller]
-fn refused_untouched(folder: &Path) -> String {
+fn refused_unchanged(folder: &Path) -> String {
     let before = contents(folder);
     let why = refused(folder);
     assert!(contents(folder) == before, "something was touched");
@@ -26,17 +26,17 @@ fn refused_untouched(folder: &Path) -> String {
 }
 
 #[test]
-fn one_process_has_a_directory() {
-    let serving = Serving::start();
-    serving.fed(&["limit", "add", "-"], SALE).done();
-    let why = refused(&serving.folder());
+fn directory_in_use_is_refused() {
+    let serving = TestServer::start();
+    serving.run_with_input(&["limit", "add", "-"], SALE).done();
+    let why = refused(&serving.store_directory());
     assert!(why.contains("is in use by another process; stop that one"), "{why}");
     serving.run(&["acquire", "sale"]).done();
     assert_eq!(used(&serving, "sale"), 1, "and it goes on");
 }
 
 #[test]
-fn a_file_is_no_directory() {
+fn file_instead_of_directory_is_refused() {
     let files = Files::new();
     files.write("data", "somebody's");
     for folder in ["data", "data/below"] {
@@ -47,10 +47,10 @@ fn a_file_is_no_directory() {
 }
 
 #[test]
-fn a_directory_of_something_else_is_left_alone() {
+fn foreign_directory_is_refused() {
     let files = Files::new();
     files.write("thesis.txt", "once upon a time");
-    let why = refused_untouched(&files.path(""));
+    let why = refused_unchanged(&files.path(""));
     assert!(
         why.contains("is not a store: it holds 'thesis.txt' and no identity; nothing was touched"),
         "{why}"
@@ -58,8 +58,8 @@ fn a_directory_of_something_else_is_left_alone() {
 }
 
 #[test]
-fn a_place_where_one_may_not_write_is_told() {
-    // Nobody can make a directory here, whoever they are.
+fn unwritable_directory_is_refused() {
+    // No user can create a directory here.
     let why = refused(Path::new("/sys/tidegate-data"));
     assert!(why.contains("/sys/tidegate-data"), "{why}");
     assert!(why.contains("no permission") || why.contains("read-only file system"), "{why}");
@@ -68,7 +68,7 @@ fn a_place_where_one_may_not_write_is_told() {
     let locked = files.path("locked");
     std::fs::create_dir(&locked).expect("a directory");
     std::fs::set_permissions(&locked, PermissionsExt::from_mode(0o500)).expect("it is ours");
-    // Those who may do everything may do this too; for them there is nothing to see.
+    // A privileged user may write here; the test does not apply.
     if std::fs::write(locked.join("probe"), "").is_err() {
         for folder in [locked.clone(), locked.join("below")] {
             let why = refused(&folder);
@@ -80,47 +80,47 @@ fn a_place_where_one_may_not_write_is_told() {
 }
 
 #[test]
-fn a_damaged_store_is_not_started_from() {
+fn damaged_store_is_refused() {
     let files = Files::new();
-    let folder = killed(&files.path(""));
+    let folder = killed_store(&files.path(""));
     let (file, offset, _) = blocks(&folder).into_iter().nth(3).expect("there are more");
-    change(&folder.join(&file), |bytes| bytes[offset + 44] ^= 1);
-    let why = refused_untouched(&folder);
+    damage(&folder.join(&file), |bytes| bytes[offset + 44] ^= 1);
+    let why = refused_unchanged(&folder);
     assert!(why.contains(&format!("{file} is damaged at byte ")), "{why}");
     assert!(why.contains("restore the directory from a backup; `tidegate store verify` shows"), "{why}");
 }
 
 #[test]
-fn a_store_with_a_file_missing_is_not_started_from() {
+fn store_with_missing_file_is_refused() {
     let files = Files::new();
-    let folder = killed(&files.path(""));
+    let folder = killed_store(&files.path(""));
     std::fs::rename(folder.join("log-0000000000000001"), files.path("elsewhere")).expect("it was there");
-    let why = refused_untouched(&folder);
+    let why = refused_unchanged(&folder);
     assert!(why.contains("log-0000000000000001 is missing from the log; restore the directory"), "{why}");
     std::fs::rename(files.path("elsewhere"), folder.join("log-0000000000000001")).expect("it was there");
-    let serving = Serving::at(&files.path(""), &[]);
+    let serving = TestServer::at(&files.path(""), &[]);
     assert_eq!(used(&serving, "sale"), 10, "restored");
 }
 
 #[test]
-fn a_later_version_wrote_it() {
+fn store_of_newer_version_is_refused() {
     let files = Files::new();
-    let folder = killed(&files.path(""));
+    let folder = killed_store(&files.path(""));
     for file in ["identity", "log-0000000000000001"] {
         let kept = std::fs::read(folder.join(file)).expect("a file of the store");
-        change(&folder.join(file), |bytes| {
+        damage(&folder.join(file), |bytes| {
             bytes[8..12].copy_from_slice(&2_u32.to_le_bytes());
             let sum = crc32c(&bytes[..12]).to_le_bytes();
             bytes[12..16].copy_from_slice(&sum);
         });
-        let why = refused_untouched(&folder);
+        let why = refused_unchanged(&folder);
         assert!(why.contains(&format!("{file} has format 2, and this version of Tidegate knows 1")), "{why}");
         assert!(why.contains("use the version that wrote it, or a later one"), "{why}");
         std::fs::write(folder.join(file), kept).expect("it is ours");
     }
 }
 
-/// The checksum of the beginning of every file, as `docs/reference/file-formats.md` has it.
+/// The checksum at the start of every file, as documented in `docs/reference/file-formats.md`.
 fn crc32c(bytes: &[u8]) -> u32 {
     const POLYNOMIAL: u32 = 0x82f6_3b78;
     let step = |sum: u32, _| if sum & 1 == 1 { sum >> 1 ^ POLYNOMIAL } else { sum >> 1 };

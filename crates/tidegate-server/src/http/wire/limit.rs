@@ -1,14 +1,15 @@
 //! Limits as JSON, with the fields and checks of a settings file.
 //!
-//! JSON is a subset of YAML: a body is first checked to be JSON and then read by [`tidegate::file::read_limit`], which reports all errors
+//! JSON is a subset of YAML: a body is first checked to be JSON and then read by [`tidegate_config::limits::read_limit`], which reports all errors
 //! at once.
 
 use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
-use tidegate::file::{Diagnostics, Severity, read_limit};
 use tidegate::model::{Capacity, ItemSpec, LimitSpec, OverrideSpec, Policy};
+use tidegate_config::limits::read_limit;
+use tidegate_config::{Diagnostics, Severity};
 
 use super::instant;
 use crate::http::problem::{FieldError, Problem, ProblemCode};
@@ -65,7 +66,7 @@ pub(super) fn checked(text: &str) -> Result<LimitSpec, Vec<FieldError>> {
 }
 
 fn errors(diagnostics: Diagnostics) -> Vec<FieldError> {
-    let error = |found: &tidegate::file::Diagnostic| found.severity == Severity::Error;
+    let error = |found: &tidegate_config::Diagnostic| found.severity == Severity::Error;
     let written = diagnostics.into_iter().filter(error);
     written
         .map(|found| FieldError {

@@ -47,7 +47,7 @@ fn count(stage: &Stage, id: &str, key: Option<&str>) -> u64 {
 
 /// Moves the clock to this instant.
 fn go(stage: &Stage, instant: &str) {
-    let since = tidegate::text::parse_instant(instant).expect("an instant");
+    let since = tidegate_config::text::parse_instant(instant).expect("an instant");
     stage.clock.set(Tick::NANOSECOND.instant(since).expect("before 2262"));
 }
 

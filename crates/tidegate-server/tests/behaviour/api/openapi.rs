@@ -125,7 +125,7 @@ fn everything_that_is_named_is_there_and_used() {
 
 #[test]
 fn what_a_limit_may_have_is_what_a_file_may_have() {
-    let file = tidegate::file::schema();
+    let file = tidegate_server::settings::schema();
     let documented = &DOCUMENT["components"]["schemas"];
     let fields = |value: &Value| {
         let mut names: Vec<_> = value["properties"].as_object().expect("fields").keys().cloned().collect();
@@ -151,7 +151,7 @@ fn what_a_limit_may_have_is_what_a_file_may_have() {
 /// What is put is read by the reader of files, so one description must be the other.
 #[test]
 fn a_limit_is_put_as_it_is_written_in_a_file() {
-    let file = tidegate::file::schema();
+    let file = tidegate_server::settings::schema();
     for (here, there) in [("LimitSpec", "limit"), ("ItemSpec", "item"), ("OverrideSpec", "override")] {
         let text = file["$defs"][there].to_string();
         let text = text.replace("#/$defs/item", "#/components/schemas/ItemSpec");

@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use tidegate::Limiter;
 use tidegate::catalog::{Catalog, ExpectedVersion};
 use tidegate::clock::ManualClock;
 use tidegate::model::LimitSpec;
 use tidegate::store::LimitStats;
 use tidegate::store::{LimitStore, Memory, MemoryStore, Store};
-use tidegate::{Limiter, file};
 use tidegate_server::resp::{FeedNext, FeedOutcome, RespService, RespSession, SessionCounts};
 use tidegate_testkit::test_scale::cases;
 
@@ -57,7 +57,7 @@ const IDS: [&str; 18] = [
 const KEYS: [&str; 6] = ["a", "b", "c", "d", "", "a-somewhat-longer-key-than-the-others"];
 
 fn specs(text: &str) -> Vec<LimitSpec> {
-    file::read("limits.yaml", text.as_bytes()).expect("they are sound").settings.limits
+    tidegate_config::limits::read_text("limits.yaml", text).expect("they are sound")
 }
 
 /// A store behind a door, and a client.

@@ -14,7 +14,6 @@ use std::time::Duration;
 use tidegate::catalog::{ApplyError, Edit, EditOutcome, Origin, PutError, Watcher};
 use tidegate::catalog::{Catalog, ExpectedVersion, RemovalMode};
 use tidegate::clock::ManualClock;
-use tidegate::file;
 use tidegate::model::{LeaseId, LeaseTerm, Limit, LimitSpec, Order, Tick, Timestamp};
 use tidegate::reply::{OrderError, Replies};
 use tidegate::store::{Actual, LimitStore, MapStore, Memory, MemoryStore, Settlement, Store, StoreReply};
@@ -76,7 +75,7 @@ impl Stage {
             Kind::Map => Arc::new(MapStore::new(Arc::clone(&clock), 7)),
             Kind::Memory => Arc::new(MemoryStore::new(Arc::clone(&clock), Memory::default())),
         };
-        for limit in file::read("limits.yaml", LIMITS.as_bytes()).expect("they are sound").settings.limits {
+        for limit in tidegate_config::limits::read_text("limits.yaml", LIMITS).expect("they are sound") {
             store.put(limit, ExpectedVersion::Absent).expect("there is none yet");
         }
         let store = Arc::new(Recording::new(store, manner));

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
+use tidegate::Limiter;
 use tidegate::catalog::ExpectedVersion;
 use tidegate::clock::ManualClock;
 use tidegate::store::{LimitStore, Memory, MemoryStore};
-use tidegate::{Limiter, file};
 use tidegate_server::http::HttpApi;
 use tidegate_server::metrics::ServerMetrics;
 use tidegate_server::resp::RespService;
@@ -103,7 +103,7 @@ impl Stage {
         tokens: TokenTable,
     ) -> Stage {
         count_panics();
-        for limit in file::read("limits.yaml", limits.as_bytes()).expect("they are sound").settings.limits {
+        for limit in tidegate_config::limits::read_text("limits.yaml", limits).expect("they are sound") {
             store.put(limit, ExpectedVersion::Absent).expect("there is none yet");
         }
         let limiter = Limiter::new(Arc::clone(&store));

@@ -1,25 +1,26 @@
-//! An excerpt: the part of a store that some orders are about, taken from where it is kept, decided on here, and given back changed.
+//! A working set: the part of a store that some orders need. It is loaded from elsewhere, decided on here, and written
+//! back.
 //!
 //! ```text
-//!   tables of a database ──rows, leases, request ids──▶ Excerpt ──decide──▶ answers
+//!   tables of a database ──rows, leases, request ids──▶ WorkingSet ──decide──▶ replies
 //!            ▲                                             │
-//!            └──────────────── what is different ──────────┘
+//!            └──────────────── changes ────────────────────┘
 //! ```
 //!
-//! Decided: a store that keeps its states on another machine does not decide by itself; it brings what an order needs, and the plain store
-//! does the rest. So it answers as the plain store does, to the last tick, and has no arithmetic of its own. Whoever makes an excerpt holds the
-//! locks of everything in it until what changed is written down.
+//! A store with its rows on another machine loads what an order needs and lets the map store decide. So it answers
+//! exactly as the map store does and has no arithmetic of its own. The caller holds the locks of everything in the
+//! working set until the changes are written.
 //!
-//! What is not in an excerpt is not there, with one exception: how many rows a bounded limit has beside those that were brought, and when
-//! one of them becomes fresh ([`Elsewhere`]).
+//! Everything outside of the working set counts as absent, with one exception: [`UnloadedRows`] gives the number of
+//! other rows of a bounded limit and when one of them becomes evictable.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate_core::{LeaseId, LeaseTerm, Limit, Order, Row, Tick, Timestamp};
 
-use super::map_limit::Tenant;
-use super::{Inner, check_key, check_ttl};
+use super::map_limit::MapLimit;
+use super::{MapState, check_key, check_ttl};
 use crate::reply::{OrderError, Replies};
 use crate::store::leases::Lease;
 use crate::store::requests::Remembered;
@@ -27,167 +28,167 @@ use crate::store::{Actual, Settlement, Usage};
 
 pub use super::key_table::Elsewhere;
 
-/// A part of a store, to be decided on.
+/// A part of a store.
 pub struct Excerpt {
-    inner: Inner,
+    state: MapState,
 }
 
-/// How a limit stands in the store that it was taken from.
+/// State of a limit in the store that it was loaded from.
 #[derive(Debug, Clone, Copy)]
 pub struct Standing {
-    /// Which incarnation of its id it is.
+    /// Generation of the limit.
     pub generation: u64,
-    /// The latest fence it gave.
+    /// The latest fence that it gave.
     pub fence: u64,
-    /// Until when it may come back, if it vanished from a file.
+    /// End of its retirement, if it vanished from a file.
     pub retired_until: Option<Timestamp>,
-    /// Its rows that are not here.
+    /// Its rows outside of the working set.
     pub elsewhere: Elsewhere,
 }
 
 impl Excerpt {
-    /// An empty one. Leases that are granted here are called by the secret and by numbers after this one, so the two together must be
-    /// nobody else's.
+    /// An empty working set. Lease ids are made from the secret and from numbers after `number`, so no other working
+    /// set may use the same pair.
     pub fn new(tick: Tick, secret: u64, number: u64) -> Excerpt {
-        Excerpt { inner: Inner { tick, secret, granted_leases: number, ..Inner::default() } }
+        Excerpt { state: MapState { tick, secret, granted_leases: number, ..MapState::default() } }
     }
 
-    /// Brings a limit. Its rows come after it.
+    /// Adds a limit. Its rows follow.
     pub fn limit(&mut self, limit: Arc<Limit>, standing: Standing) {
         let id: Box<str> = limit.id().into();
-        let mut tenant = Tenant::new(limit, standing.generation, standing.fence);
-        tenant.table.beside(standing.elsewhere);
+        let mut entry = MapLimit::new(limit, standing.generation, standing.fence);
+        entry.table.set_unloaded(standing.elsewhere);
         match standing.retired_until {
             None => {
-                self.inner.limits.insert(id, tenant);
+                self.state.limits.insert(id, entry);
             }
             Some(until) => {
-                self.inner.retired.insert(id, (until, tenant));
+                self.state.retired.insert(id, (until, entry));
             }
         }
     }
 
-    /// Brings a row of a limit that is here: a key's, or the one of all keys.
+    /// Adds a row of a limit: a key's row, or the `all` row.
     pub fn row(&mut self, limit_id: &str, key: Option<&[u8]>, row: Row) {
-        let now = self.inner.latest;
-        let Some(tenant) = self.inner.tenant_mut(limit_id) else { return };
+        let now = self.state.latest;
+        let Some(entry) = self.state.limit_mut(limit_id) else { return };
         match key {
-            None => tenant.all = row,
+            None => entry.all = row,
             Some(key) => {
-                let limit = Arc::clone(&tenant.limit);
-                tenant.table.bring(&limit, key, row, now);
+                let limit = Arc::clone(&entry.limit);
+                entry.table.insert_unchecked(&limit, key, row, now);
             }
         }
     }
 
-    /// Brings a lease.
+    /// Adds a lease.
     pub fn lease(&mut self, id: LeaseId, lease: Lease) {
-        self.inner.leases.insert(id, lease);
+        self.state.leases.insert(id, lease);
     }
 
-    /// Of the leases that are not here, the first to lapse does so at this instant.
+    /// Sets when the first lease outside of the working set lapses.
     pub fn next_lapse(&mut self, at: Option<Timestamp>) {
-        self.inner.next_lapse = at;
+        self.state.next_lapse = at;
     }
 
-    /// Brings a settlement that is remembered until then.
+    /// Adds a remembered settlement.
     pub fn settled(&mut self, id: LeaseId, until: Timestamp) {
-        self.inner.leases.remember_settled(id, until);
+        self.state.leases.remember_settled(id, until);
     }
 
-    /// Brings a grant that is remembered.
+    /// Adds a remembered grant.
     pub fn request(&mut self, id: &[u8], grant: Remembered) {
-        self.inner.requests.remember(id, grant);
+        self.state.requests.remember(id, grant);
     }
 
-    /// It is this instant, or later if a later one was seen. Leases that have lapsed go.
+    /// Advances time. Leases that have lapsed are dropped.
     pub fn advance(&mut self, now: Timestamp) {
-        self.inner.advance(now);
+        self.state.advance(now);
     }
 
-    /// The instant it is.
+    /// The current instant.
     pub fn now(&self) -> Timestamp {
-        self.inner.latest
+        self.state.latest
     }
 
-    /// Decides an order, behind those that are answered.
+    /// Decides an order and appends its reply.
     pub fn decide(&mut self, order: &Order<'_>, answers: &mut Replies) {
-        let answer = self.inner.decide(order, answers);
+        let answer = self.state.decide(order, answers);
         answers.push(answer);
     }
 
-    /// Gives a lease back.
+    /// Releases a lease.
     pub fn release(&mut self, id: LeaseId) -> bool {
-        self.inner.release(id).is_some()
+        self.state.release(id).is_some()
     }
 
-    /// Moves a lease's end.
+    /// Moves the expiry of a lease.
     pub fn renew(&mut self, id: LeaseId, ttl: Option<Duration>) -> Result<Option<Timestamp>, OrderError> {
-        check_ttl(ttl).map(|()| self.inner.renew(id, ttl))
+        check_ttl(ttl).map(|()| self.state.renew(id, ttl))
     }
 
-    /// Settles a held charge, and gives its lease back.
+    /// Settles a held charge and releases its lease.
     pub fn settle(&mut self, id: LeaseId, actual: Actual<'_>) -> Result<Settlement, OrderError> {
-        self.inner.settle(id, actual)
+        self.state.settle(id, actual)
     }
 
-    /// Zeroes what is counted for a key.
+    /// Zeroes the counts of a key.
     pub fn reset(&mut self, limit_id: &str, key: &[u8]) -> Result<(), OrderError> {
-        check_key(Some(key)).and_then(|()| self.inner.reset(limit_id, Some(key)))
+        check_key(Some(key)).and_then(|()| self.state.reset(limit_id, Some(key)))
     }
 
-    /// What is counted.
+    /// Current usage.
     pub fn usage(&mut self, limit_id: &str, key: Option<&[u8]>) -> Result<Usage, OrderError> {
-        check_key(key).and_then(|()| self.inner.usage(limit_id, key))
+        check_key(key).and_then(|()| self.state.usage(limit_id, key))
     }
 
-    /// Who holds something.
+    /// Live leases that hold units.
     pub fn holders(&mut self, limit_id: &str, key: Option<&[u8]>) -> Result<Vec<LeaseTerm>, OrderError> {
-        check_key(key).and_then(|()| self.inner.holders(limit_id, key))
+        check_key(key).and_then(|()| self.state.holders(limit_id, key))
     }
 
-    /// A row as it is by now; `None` if there is none, or if it was dropped because it is fresh.
+    /// The current row; `None` if there is none, or if it was dropped as evictable.
     pub fn row_of(&mut self, limit_id: &str, key: Option<&[u8]>) -> Option<&Row> {
-        self.inner.tenant_mut(limit_id)?.row(key).map(|row| &*row)
+        self.state.limit_mut(limit_id)?.row(key).map(|row| &*row)
     }
 
-    /// The latest fence that a limit gave.
+    /// The latest fence of a limit.
     pub fn fence_of(&mut self, limit_id: &str) -> Option<u64> {
-        self.inner.tenant_mut(limit_id).map(|tenant| tenant.fence)
+        self.state.limit_mut(limit_id).map(|entry| entry.fence)
     }
 
-    /// The leases that there are by now.
+    /// All current leases.
     pub fn leases(&self) -> impl Iterator<Item = (LeaseId, &Lease)> {
-        self.inner.leases.ids().filter_map(|id| Some((id, self.inner.leases.get(id)?)))
+        self.state.leases.ids().filter_map(|id| Some((id, self.state.leases.get(id)?)))
     }
 
-    /// A lease that was brought or granted and is still there.
+    /// A lease that was added or granted and still exists.
     pub fn lease_of(&self, id: LeaseId) -> Option<&Lease> {
-        self.inner.leases.get(id)
+        self.state.leases.get(id)
     }
 
-    /// The settlements that are remembered by now.
+    /// Remembered settlements.
     pub fn settlements(&self) -> impl Iterator<Item = (LeaseId, Timestamp)> {
-        self.inner.leases.settled()
+        self.state.leases.settled()
     }
 
-    /// The grants that are remembered by now.
+    /// Remembered grants.
     pub fn requests(&self) -> impl Iterator<Item = (&[u8], &Remembered)> {
-        self.inner.requests.iter()
+        self.state.requests.iter()
     }
 }
 
-impl Inner {
-    fn tenant_mut(&mut self, limit_id: &str) -> Option<&mut Tenant> {
+impl MapState {
+    fn limit_mut(&mut self, limit_id: &str) -> Option<&mut MapLimit> {
         match self.limits.get_mut(limit_id) {
-            Some(tenant) => Some(tenant),
-            None => self.retired.get_mut(limit_id).map(|(_, tenant)| tenant),
+            Some(entry) => Some(entry),
+            None => self.retired.get_mut(limit_id).map(|(_, entry)| entry),
         }
     }
 }
 
 impl std::fmt::Debug for Excerpt {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Excerpt").field("now", &self.inner.latest).finish_non_exhaustive()
+        f.debug_struct("Excerpt").field("now", &self.state.latest).finish_non_exhaustive()
     }
 }

@@ -1,37 +1,37 @@
-//! Giving back, renewing and settling what is held.
+//! Release, renewal and settlement of leases.
 
 use std::time::Duration;
 
 use tidegate_core::{LeaseId, LeaseTerm, Row, Timestamp};
 
-use super::Inner;
+use super::MapState;
 use crate::reply::OrderError;
 use crate::store::leases::{Holding, Lease, SETTLED_MEMORY};
 use crate::store::{Actual, Settlement};
 
-impl Inner {
-    /// Finds a holding's row, if the limit is still the one it was charged under.
+impl MapState {
+    /// Changes the row of a holding if its limit still has the same generation.
     pub(super) fn with_row<T>(&mut self, holding: &Holding, change: impl FnOnce(&mut Row) -> T) -> Option<T> {
         let id = &*holding.limit_id;
-        let tenant = match self.limits.get_mut(id) {
-            Some(tenant) if tenant.generation == holding.generation => tenant,
+        let entry = match self.limits.get_mut(id) {
+            Some(entry) if entry.generation == holding.generation => entry,
             _ => match self.retired.get_mut(id) {
-                Some((_, tenant)) if tenant.generation == holding.generation => tenant,
+                Some((_, entry)) if entry.generation == holding.generation => entry,
                 _ => return None,
             },
         };
-        tenant.table.may_have_room();
-        tenant.row(holding.key.as_deref()).map(change)
+        entry.table.forget_full_until();
+        entry.row(holding.key.as_deref()).map(change)
     }
 
-    /// Takes a lease out and gives back what it holds.
+    /// Removes a lease and returns its held units.
     pub(super) fn release(&mut self, id: LeaseId) -> Option<Lease> {
         let lease = self.leases.remove(id)?;
-        let tenure = LeaseTerm { lease: id, expires_at: lease.expires_at };
+        let lease_term = LeaseTerm { lease: id, expires_at: lease.expires_at };
         let now = self.latest;
         for holding in &lease.holdings {
             self.with_row(holding, |row| {
-                row.release(&tenure, now);
+                row.release(&lease_term, now);
                 if holding.pins {
                     row.remove_hold();
                 }
@@ -43,11 +43,11 @@ impl Inner {
     pub(super) fn renew(&mut self, id: LeaseId, ttl: Option<Duration>) -> Option<Timestamp> {
         let mut lease = self.leases.remove(id)?;
         let ttl = ttl.map_or(lease.ttl, |ttl| self.tick.span(ttl));
-        let tenure = LeaseTerm { lease: id, expires_at: lease.expires_at };
+        let lease_term = LeaseTerm { lease: id, expires_at: lease.expires_at };
         let now = self.latest;
         lease.expires_at = now.plus(ttl);
         for holding in &lease.holdings {
-            self.with_row(holding, |row| row.renew(&tenure, lease.expires_at, now));
+            self.with_row(holding, |row| row.renew(&lease_term, lease.expires_at, now));
         }
         let expires_at = lease.expires_at;
         self.leases.insert(id, lease);
@@ -64,9 +64,9 @@ impl Inner {
         let Some(lease) = self.release(id) else { return Ok(Settlement::Gone) };
         let now = self.latest;
         for (holding, load) in lease.holdings.iter().zip(loads) {
-            let Some(tenant) = self.limits.get_mut(&*holding.limit_id) else { continue };
-            if tenant.generation == holding.generation {
-                tenant.settle(holding, load, now);
+            let Some(entry) = self.limits.get_mut(&*holding.limit_id) else { continue };
+            if entry.generation == holding.generation {
+                entry.settle(holding, load, now);
             }
         }
         self.leases.remember_settled(id, now.plus(self.tick.span(SETTLED_MEMORY)));

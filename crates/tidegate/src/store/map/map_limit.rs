@@ -1,4 +1,4 @@
-//! A limit and its rows.
+//! A limit of the map store with its rows.
 
 use std::sync::Arc;
 
@@ -8,33 +8,33 @@ use tidegate_core::{
     RowScope, Timestamp,
 };
 
-use super::key_table::Table;
+use super::key_table::KeyTable;
 use crate::reply::{OrderReply, Outcome, Replies};
 use crate::store::leases::Holding;
-use crate::store::order_path::{Entrant, Room, Station, put_in_words, read};
+use crate::store::order_path::{AskedRow, RowLocation, RowRoom, read_items, refusal_of};
 
-/// A limit and its rows.
-pub(super) struct Tenant {
+/// A limit with its rows.
+pub(super) struct MapLimit {
     pub(super) limit: Arc<Limit>,
-    /// Which incarnation of its id it is.
+    /// Generation of the limit.
     pub(super) generation: u64,
-    /// The latest fence it gave.
+    /// The latest fence that it gave.
     pub(super) fence: u64,
     pub(super) all: Row,
-    pub(super) table: Table,
-    /// A blank row, for keys that have none yet.
-    spare: Row,
-    /// Whether the limit never holds anything and never only watches.
-    plain: bool,
-    /// Whether the limit's end was noticed and its state dropped.
+    pub(super) table: KeyTable,
+    /// A blank row for the next new key.
+    blank: Row,
+    /// Whether the limit enforces and has no `concurrency` item.
+    is_simple: bool,
+    /// Whether the limit has ended and its rows were dropped.
     ended: bool,
 }
 
-impl Tenant {
-    pub(super) fn new(limit: Arc<Limit>, generation: u64, fence: u64) -> Tenant {
-        let (all, spare) = (Row::blank(&limit, Per::All), Row::blank(&limit, Per::Key));
-        let plain = is_plain(&limit);
-        Tenant { limit, generation, fence, all, table: Table::default(), spare, plain, ended: false }
+impl MapLimit {
+    pub(super) fn new(limit: Arc<Limit>, generation: u64, fence: u64) -> MapLimit {
+        let (all, blank) = (Row::blank(&limit, Per::All), Row::blank(&limit, Per::Key));
+        let is_simple = has_simple_items(&limit);
+        MapLimit { limit, generation, fence, all, table: KeyTable::default(), blank, is_simple, ended: false }
     }
 
     pub(super) fn live_keys(&self, now: Timestamp) -> usize {
@@ -52,23 +52,23 @@ impl Tenant {
         }
     }
 
-    /// Drops the state of a limit that is over.
+    /// Drops the rows of a limit that has ended.
     pub(super) fn drop_if_ended(&mut self, now: Timestamp) {
         if !self.ended && self.limit.phase(now) == LimitPhase::After {
             self.all = Row::blank(&self.limit, Per::All);
-            self.table = Table::default();
+            self.table = KeyTable::default();
             self.ended = true;
         }
     }
 
-    /// Drops fresh rows if this many new keys might not fit beside those there are.
+    /// Drops evictable rows if this many new keys might not fit.
     pub(super) fn make_room(&mut self, more: u64, now: Timestamp) {
         if let Some(most) = self.limit.spec().max_keys {
             self.table.make_room(most, more, &self.limit, now);
         }
     }
 
-    /// Carries every row over to the next version, as of `at`.
+    /// Migrates every row to the next version, as of `at`.
     pub(super) fn adopt(&mut self, next: Arc<Limit>, at: Timestamp) {
         let former = std::mem::replace(&mut self.limit, next);
         let next = &self.limit;
@@ -77,97 +77,97 @@ impl Tenant {
             let (old, new) = (RowScope::from(former.overrides(key)), RowScope::from(next.overrides(key)));
             *row = row.migrate((&former, old), (next, new), at);
         }
-        self.table.may_have_room();
-        self.spare = Row::blank(next, Per::Key);
-        self.plain = is_plain(next);
+        self.table.forget_full_until();
+        self.blank = Row::blank(next, Per::Key);
+        self.is_simple = has_simple_items(next);
         self.ended = false;
     }
 
-    /// Decides an order of one ask where its rows lie, if that is all there is to it: no lease, no shadow, no new key
-    /// of a limit that bounds them. `None` if there is more to it.
-    pub(super) fn decide_alone(
+    /// Decides an order of one ask in place, if it needs no lease, no shadow mode, and no new row of a bounded limit.
+    /// Returns `None` otherwise.
+    pub(super) fn decide_single_ask(
         &mut self,
         ask: &Ask<'_>,
         intent: Intent,
         now: Timestamp,
         answers: &mut Replies,
     ) -> Option<OrderReply> {
-        if !self.plain || (ask.key.is_none() && self.limit.needs_key()) {
+        if !self.is_simple || (ask.key.is_none() && self.limit.needs_key()) {
             return None;
         }
         self.drop_if_ended(now);
-        let Tenant { limit, all, table, spare, .. } = self;
+        let MapLimit { limit, all, table, blank, .. } = self;
         let load = AskTotals::of(ask.count);
         let first = answers.mark();
         let all = DecisionRow { limit, scope: RowScope::All, row: all, totals: load };
         let decision = if let Some(key) = ask.key.filter(|_| limit.needs_key()) {
             let slot = table.find(key);
-            // A row that became fresh is a row too many where the bound was lowered.
+            // An evictable row counts as one too many if the bound was lowered.
             let bounds = |most: u64| slot.is_none() || table.occupied() > most;
             if limit.spec().max_keys.is_some_and(bounds) {
                 return None;
             }
-            let row = slot.map_or(&mut *spare, |slot| table.row(slot));
+            let row = slot.map_or(&mut *blank, |slot| table.row(slot));
             let mut lines =
                 [all, DecisionRow { limit, scope: RowScope::from(limit.overrides(key)), row, totals: load }];
             let decision = decide(&mut lines, intent, None, now, &mut |_| {});
-            read(&lines, |_| limit, now, answers);
-            if slot.is_none() && !spare.is_evictable(limit, RowScope::from(limit.overrides(key)), now) {
-                let row = std::mem::replace(spare, Row::blank(limit, Per::Key));
+            read_items(&lines, |_| limit, now, answers);
+            if slot.is_none() && !blank.is_evictable(limit, RowScope::from(limit.overrides(key)), now) {
+                let row = std::mem::replace(blank, Row::blank(limit, Per::Key));
                 table.insert(limit, key, row, now);
             }
             decision
         } else {
             let mut lines = [all];
             let decision = decide(&mut lines, intent, None, now, &mut |_| {});
-            read(&lines, |_| limit, now, answers);
+            read_items(&lines, |_| limit, now, answers);
             decision
         };
         let outcome = match decision {
             Decision::Granted => Outcome::Granted(None),
-            Decision::Denied(denial) => Outcome::Denied(put_in_words(denial, |_| limit)),
+            Decision::Denied(denial) => Outcome::Denied(refusal_of(denial, |_| limit)),
         };
         let readings = first..answers.mark();
         Some(OrderReply { outcome, at: now, degraded: false, shadowed: Vec::new(), readings })
     }
 
-    /// Takes out the rows that one ask is about, or adds its load to those that are out already.
-    pub(super) fn enter(
+    /// Takes out the rows of one ask, or adds its load to rows that are out.
+    pub(super) fn take_rows(
         &mut self,
         index: usize,
         ask: &Ask<'_>,
         order: &Order<'_>,
         now: Timestamp,
-        entrants: &mut Vec<Entrant>,
+        asked_rows: &mut Vec<AskedRow>,
     ) {
         let load = AskTotals::of(ask.count);
         let limit = Arc::clone(&self.limit);
-        let own = |entrant: &Entrant| Arc::ptr_eq(&entrant.limit, &limit);
-        let first = entrants.iter().position(own).unwrap_or(entrants.len());
-        if first == entrants.len() {
+        let own = |asked: &AskedRow| Arc::ptr_eq(&asked.limit, &limit);
+        let first = asked_rows.iter().position(own).unwrap_or(asked_rows.len());
+        if first == asked_rows.len() {
             self.drop_if_ended(now);
             let (limit, row) = (Arc::clone(&self.limit), std::mem::take(&mut self.all));
-            entrants.push(Entrant { limit, ask: index, station: Station::All, row, load });
+            asked_rows.push(AskedRow { limit, ask: index, location: RowLocation::All, row, load });
         } else {
-            entrants[first].load = entrants[first].load.plus(load);
+            asked_rows[first].load = asked_rows[first].load.plus(load);
         }
         let Some(key) = ask.key.filter(|_| self.limit.needs_key()) else { return };
 
-        let end = first + entrants[first..].iter().take_while(|entrant| own(entrant)).count();
-        let twin = |entrant: &&mut Entrant| order.asks[entrant.ask].key == ask.key;
-        if let Some(twin) = entrants[first + 1..end].iter_mut().find(twin) {
-            twin.load = twin.load.plus(load);
+        let end = first + asked_rows[first..].iter().take_while(|asked| own(asked)).count();
+        let same = |asked: &&mut AskedRow| order.asks[asked.ask].key == ask.key;
+        if let Some(same) = asked_rows[first + 1..end].iter_mut().find(same) {
+            same.load = same.load.plus(load);
             return;
         }
-        let (station, row) = if let Some(slot) = self.table.find(key) {
-            (Station::Key(slot), std::mem::take(self.table.row(slot)))
+        let (location, row) = if let Some(slot) = self.table.find(key) {
+            (RowLocation::Key(slot), std::mem::take(self.table.row(slot)))
         } else {
-            (Station::NewKey(Room::Enough), Row::blank(&limit, Per::Key))
+            (RowLocation::NewKey(RowRoom::Enough), Row::blank(&limit, Per::Key))
         };
-        entrants.insert(end, Entrant { limit: Arc::clone(&limit), ask: index, station, row, load });
+        asked_rows.insert(end, AskedRow { limit: Arc::clone(&limit), ask: index, location, row, load });
     }
 
-    /// Corrects what a holding was charged to what this load costs.
+    /// Corrects the charge of a holding to this cost.
     pub(super) fn settle(&mut self, holding: &Holding, load: AskTotals, now: Timestamp) {
         let limit = Arc::clone(&self.limit);
         let key = holding.key.as_deref();
@@ -175,7 +175,7 @@ impl Tenant {
         let mut new = Row::blank(&limit, seat.per());
         let (row, is_new) = match self.row(key) {
             Some(row) => (row, false),
-            // Its row went with the limit's end, but work that was done is charged to what began since.
+            // The row was dropped at the end of the limit. The extra cost is charged to the new period.
             None => (&mut new, true),
         };
         let mut line = DecisionRow { limit: &limit, scope: seat, row, totals: load };
@@ -190,7 +190,7 @@ impl Tenant {
     }
 }
 
-fn is_plain(limit: &Limit) -> bool {
+fn has_simple_items(limit: &Limit) -> bool {
     let held = |item: &Item| matches!(item.rule().law, Law::Concurrency(_));
     limit.mode() == Mode::Enforce && !limit.items().iter().any(held)
 }

@@ -1,4 +1,4 @@
-//! Deciding: rows are taken out, judged together, charged or not, and put back.
+//! Decision of an order: rows are taken out, judged together, charged or not, and put back.
 
 use std::sync::Arc;
 
@@ -6,48 +6,49 @@ use tidegate_core::decide::Decision;
 use tidegate_core::order::REQUEST_ID_RETENTION;
 use tidegate_core::{Ask, Hold, Intent, Limit, Order, Row, RowScope};
 
-use super::{Inner, LOOK_AHEAD};
+use super::{LOOK_AHEAD, MapState};
 use crate::reply::{GrantedLease, OrderError, OrderRefusal, OrderReply, Outcome, Replies};
 use crate::store::order_path::{
-    Conclusion, Entrant, Occasion, Room, Station, check_order, conclude, grant, put_in_words,
+    AskedRow, DecisionContext, OrderDecision, RowLocation, RowRoom, check_order, decide_rows, make_lease,
+    refusal_of,
 };
 use crate::store::requests::Remembered;
 
-impl Inner {
+impl MapState {
     pub(super) fn decide(
         &mut self,
         order: &Order<'_>,
         answers: &mut Replies,
     ) -> Result<OrderReply, OrderError> {
         check_order(order)?;
-        if let Some(repeated) = self.repeated(order, answers)? {
+        if let Some(repeated) = self.repeated_reply(order, answers)? {
             return Ok(repeated);
         }
         if let ([ask], Hold::No, None) = (order.asks, order.hold, order.request_id)
-            && let Some(tenant) = self.limits.get_mut(ask.limit_id)
-            && let Some(answer) = tenant.decide_alone(ask, order.intent, self.latest, answers)
+            && let Some(entry) = self.limits.get_mut(ask.limit_id)
+            && let Some(answer) = entry.decide_single_ask(ask, order.intent, self.latest, answers)
         {
             return Ok(answer);
         }
-        let mut entrants = self.enter(order)?;
+        let mut asked_rows = self.take_rows(order)?;
         let first = answers.mark();
         let (secret, number) = (self.secret, self.granted_leases + 1);
         let next_lapse = self.leases.next_lapse().into_iter().chain(self.next_lapse).min();
-        let occasion = Occasion { now: self.latest, tick: self.tick, secret, number, next_lapse };
-        let conclusion = conclude(order, &mut entrants, occasion, answers);
-        let outcome = match conclusion.decision {
+        let context = DecisionContext { now: self.latest, tick: self.tick, secret, number, next_lapse };
+        let decided = decide_rows(order, &mut asked_rows, context, answers);
+        let outcome = match decided.decision {
             Decision::Denied(denial) => {
-                let denied = put_in_words(denial, |line| &entrants[line].limit);
-                Outcome::Denied(OrderRefusal { lapses_at: conclusion.lapses_at, ..denied })
+                let denied = refusal_of(denial, |line| &asked_rows[line].limit);
+                Outcome::Denied(OrderRefusal { lapses_at: decided.lapses_at, ..denied })
             }
-            Decision::Granted => Outcome::Granted(self.grant(order, &mut entrants, &conclusion)),
+            Decision::Granted => Outcome::Granted(self.grant(order, &mut asked_rows, &decided)),
         };
-        self.leave(order, entrants);
+        self.put_rows_back(order, asked_rows);
         let answer = OrderReply {
             outcome,
             at: self.latest,
-            degraded: conclusion.degraded,
-            shadowed: conclusion.shadowed,
+            degraded: decided.degraded,
+            shadowed: decided.shadowed,
             readings: first..answers.mark(),
         };
         if let (Some(id), Intent::Acquire, true) = (order.request_id, order.intent, answer.is_granted()) {
@@ -60,11 +61,11 @@ impl Inner {
 
     /// See [`super::MapStore::look_ahead`].
     pub(super) fn look_ahead<'a>(&self, asks: impl IntoIterator<Item = Ask<'a>>) {
-        // Level by level, so that what is fetched for one row does not wait for what another row's points to.
+        // Touches level by level, so that one row's memory does not wait for another's.
         let mut rows: [Option<&Row>; LOOK_AHEAD] = [None; LOOK_AHEAD];
         for (row, ask) in rows.iter_mut().zip(asks) {
-            let tenant = self.limits.get(ask.limit_id);
-            *row = tenant.zip(ask.key).and_then(|(tenant, key)| tenant.table.get(key));
+            let entry = self.limits.get(ask.limit_id);
+            *row = entry.zip(ask.key).and_then(|(entry, key)| entry.table.get(key));
         }
         let look = |glance: fn(&Row) -> u64| {
             let all = rows.iter().flatten().map(|row| glance(row)).fold(0, |all, each| all ^ each);
@@ -74,8 +75,8 @@ impl Inner {
         look(Row::touch_entries);
     }
 
-    /// The answer that the same request was granted before.
-    fn repeated(
+    /// The reply to an earlier order with the same request id.
+    fn repeated_reply(
         &mut self,
         order: &Order<'_>,
         answers: &mut Replies,
@@ -88,93 +89,93 @@ impl Inner {
         Ok(Some(remembered.again(&self.leases, self.latest, answers)))
     }
 
-    /// Takes out the rows an order is about: one entrant per row, those of a limit side by side with its `all` row
-    /// first, repeated asks added up. Nothing is taken unless everything can be.
-    fn enter(&mut self, order: &Order<'_>) -> Result<Vec<Entrant>, OrderError> {
+    /// Takes out the rows of an order: one per row, those of a limit side by side with its `all` row first, repeated
+    /// asks added up. Takes nothing unless everything exists.
+    fn take_rows(&mut self, order: &Order<'_>) -> Result<Vec<AskedRow>, OrderError> {
         for ask in order.asks {
-            let tenant = self.limits.get_mut(ask.limit_id);
-            let tenant =
-                tenant.ok_or_else(|| OrderError::UnknownLimit { limit_id: ask.limit_id.to_owned() })?;
-            if ask.key.is_none() && tenant.limit.needs_key() {
+            let entry = self.limits.get_mut(ask.limit_id);
+            let entry =
+                entry.ok_or_else(|| OrderError::UnknownLimit { limit_id: ask.limit_id.to_owned() })?;
+            if ask.key.is_none() && entry.limit.needs_key() {
                 return Err(OrderError::KeyMissing { limit_id: ask.limit_id.to_owned() });
             }
-            // Before any slot is found or any row taken out of its own.
-            tenant.make_room(order.asks.len() as u64, self.latest);
+            // Before any slot is found or any row is taken out.
+            entry.make_room(order.asks.len() as u64, self.latest);
         }
-        let mut entrants: Vec<Entrant> = Vec::with_capacity(2 * order.asks.len());
+        let mut asked_rows: Vec<AskedRow> = Vec::with_capacity(2 * order.asks.len());
         for (index, ask) in order.asks.iter().enumerate() {
-            let tenant = self.limits.get_mut(ask.limit_id).expect("looked up above");
-            tenant.enter(index, ask, order, self.latest, &mut entrants);
+            let entry = self.limits.get_mut(ask.limit_id).expect("looked up above");
+            entry.take_rows(index, ask, order, self.latest, &mut asked_rows);
         }
-        self.find_room(order, &mut entrants);
-        Ok(entrants)
+        self.find_room(order, &mut asked_rows);
+        Ok(asked_rows)
     }
 
-    /// Sees whether there is room for the new keys, one after the other. Whoever only looks needs no row.
-    fn find_room(&self, order: &Order<'_>, entrants: &mut [Entrant]) {
+    /// Checks one after the other whether there is room for the new keys. An ask of zero needs no row.
+    fn find_room(&self, order: &Order<'_>, asked_rows: &mut [AskedRow]) {
         let mut before: Option<(Arc<Limit>, u64)> = None;
-        for index in 0..entrants.len() {
-            let (entrant, limit) = (&entrants[index], Arc::clone(&entrants[index].limit));
-            let Some(most) = entrant.limit.spec().max_keys else { continue };
-            let needs_row = entrant.load.count > 0 || order.hold == Hold::Yes;
-            if matches!(entrant.station, Station::NewKey(_)) && needs_row {
-                // Entrants of one limit stand side by side.
+        for index in 0..asked_rows.len() {
+            let (asked, limit) = (&asked_rows[index], Arc::clone(&asked_rows[index].limit));
+            let Some(most) = asked.limit.spec().max_keys else { continue };
+            let needs_row = asked.load.count > 0 || order.hold == Hold::Yes;
+            if matches!(asked.location, RowLocation::NewKey(_)) && needs_row {
+                // Rows of one limit are side by side.
                 let others = before.filter(|(other, _)| Arc::ptr_eq(other, &limit)).map_or(0, |(_, n)| n);
                 let table = &self.limits[limit.id()].table;
                 let mut room = table.room(most, others + 1, self.latest);
-                // Rows that are out are not seen in their table.
-                let holds = |other: &Entrant| {
+                // Rows that are out are missing in their table.
+                let holds = |other: &AskedRow| {
                     Arc::ptr_eq(&other.limit, &limit)
-                        && other.station != Station::All
+                        && other.location != RowLocation::All
                         && other.row.is_held(self.latest)
                 };
-                if room == Room::None && entrants.iter().any(holds) {
-                    room = Room::NoneTillRelease;
+                if room == RowRoom::None && asked_rows.iter().any(holds) {
+                    room = RowRoom::NoneUntilRelease;
                 }
-                entrants[index].station = Station::NewKey(room);
+                asked_rows[index].location = RowLocation::NewKey(room);
                 before = Some((limit, others + 1));
             }
         }
     }
 
-    /// Writes down the lease that a grant comes with.
+    /// Records the lease of a grant.
     fn grant(
         &mut self,
         order: &Order<'_>,
-        entrants: &mut [Entrant],
-        conclusion: &Conclusion,
+        asked_rows: &mut [AskedRow],
+        decided: &OrderDecision,
     ) -> Option<GrantedLease> {
-        let Inner { limits, highest_fence, .. } = self;
+        let MapState { limits, highest_fence, .. } = self;
         let register = |limit: &Limit| {
-            let tenant = limits.get_mut(limit.id()).expect("its row was taken from there");
-            tenant.fence += 1;
-            *highest_fence = tenant.fence.max(*highest_fence);
-            (tenant.generation, tenant.fence)
+            let entry = limits.get_mut(limit.id()).expect("its row was taken from there");
+            entry.fence += 1;
+            *highest_fence = entry.fence.max(*highest_fence);
+            (entry.generation, entry.fence)
         };
-        let (grant, lease) = grant(order, entrants, conclusion, register)?;
+        let (grant, lease) = make_lease(order, asked_rows, decided, register)?;
         self.granted_leases += 1;
         self.leases.insert(grant.lease, lease);
         Some(grant)
     }
 
-    /// Puts the rows back, and adds those of new keys that remember something. Adding looks at other rows of the table,
-    /// so everything has to be back in its place by then.
-    fn leave(&mut self, order: &Order<'_>, entrants: Vec<Entrant>) {
+    /// Puts the rows back and adds those of new keys. Adding checks other rows of the table, so all rows must be back
+    /// before.
+    fn put_rows_back(&mut self, order: &Order<'_>, asked_rows: Vec<AskedRow>) {
         let now = self.latest;
         let mut new = Vec::new();
-        for entrant in entrants {
-            let tenant = self.limits.get_mut(entrant.limit.id()).expect("its row was taken from there");
-            match entrant.station {
-                Station::All => tenant.all = entrant.row,
-                Station::Key(slot) => *tenant.table.row(slot) = entrant.row,
-                Station::NewKey(_) => new.push(entrant),
+        for asked in asked_rows {
+            let entry = self.limits.get_mut(asked.limit.id()).expect("its row was taken from there");
+            match asked.location {
+                RowLocation::All => entry.all = asked.row,
+                RowLocation::Key(slot) => *entry.table.row(slot) = asked.row,
+                RowLocation::NewKey(_) => new.push(asked),
             }
         }
-        for Entrant { limit, ask, row, .. } in new {
+        for AskedRow { limit, ask, row, .. } in new {
             let key = order.asks[ask].key.unwrap_or_default();
             if !row.is_evictable(&limit, RowScope::from(limit.overrides(key)), now) {
-                let tenant = self.limits.get_mut(limit.id()).expect("its row was taken from there");
-                tenant.table.insert(&limit, key, row, now);
+                let entry = self.limits.get_mut(limit.id()).expect("its row was taken from there");
+                entry.table.insert(&limit, key, row, now);
             }
         }
     }

@@ -16,7 +16,7 @@ use super::limit_table::Tenant;
 use super::lockfree::{self, Plea, Quick};
 use super::memory_budget::Budget;
 use super::shared_rows::Gallery;
-use crate::store::order_path::Room;
+use crate::store::order_path::RowRoom;
 
 const START: Timestamp = Timestamp::from_ticks(1_000_000_000_000);
 const WINDOW: Duration = Duration::from_secs(60);
@@ -86,7 +86,7 @@ fn charge(tenant: &Tenant, number: u64, now: Timestamp) {
 }
 
 /// What a key without a row is told.
-fn turned_away(tenant: &Tenant, number: u64, now: Timestamp) -> Room {
+fn turned_away(tenant: &Tenant, number: u64, now: Timestamp) -> RowRoom {
     let (tag, edition) = (tag(tenant, number), tenant.edition());
     let means = Means { edition: &edition, budget: &tenant.budget, now };
     match tenant.leaf_or_new(tag).own().reserve(tag, means) {
@@ -150,7 +150,7 @@ fn refusal_without_room_reports_true_wait() {
             let (now, fresh_at) =
                 (after(round * WINDOW + Duration::from_secs(1)), after((round + 1) * WINDOW));
             for number in 50_000..50_020 {
-                assert_eq!(turned_away(&tenant, number, now), Room::NoneUntil(fresh_at), "key {number}");
+                assert_eq!(turned_away(&tenant, number, now), RowRoom::NoneUntil(fresh_at), "key {number}");
             }
         }
     }
@@ -186,7 +186,7 @@ fn refusal_without_room_names_source_of_room() {
     let tenant = wide_tenant(HALF_A_STORE);
     let keys: Vec<u64> = (0..5_000).filter(|number| comes_wide(&tenant, *number)).collect();
     let new = 10_000;
-    assert_eq!(turned_away(&tenant, new, START), Room::None);
+    assert_eq!(turned_away(&tenant, new, START), RowRoom::None);
     let leaf = tenant.leaf_or_new(tag(&tenant, new));
     let beside = |number: &&u64| std::ptr::eq(tenant.leaf_or_new(tag(&tenant, **number)), leaf);
     let mut holders: Vec<u64> = keys.iter().filter(beside).step_by(7).copied().collect();
@@ -197,7 +197,7 @@ fn refusal_without_room_names_source_of_room() {
     while !holders.is_empty() {
         assert_eq!(
             turned_away(&tenant, new, START),
-            Room::NoneTillRelease,
+            RowRoom::NoneUntilRelease,
             "{} hold something",
             holders.len()
         );
@@ -205,5 +205,5 @@ fn refusal_without_room_names_source_of_room() {
         let index = if holders.len().is_multiple_of(2) { 0 } else { holders.len() - 1 };
         note(&tenant, holders.remove(index), Row::remove_hold);
     }
-    assert_eq!(turned_away(&tenant, new, START), Room::None);
+    assert_eq!(turned_away(&tenant, new, START), RowRoom::None);
 }

@@ -28,7 +28,7 @@ use super::memory_budget::Budget;
 use super::overflow::{BOARD_BYTES, Shelf};
 use super::row_epoch::{Edition, RESERVED};
 use super::sync::{AtomicU64, Mutex, MutexGuard, OnceLock, Ordering, fence};
-use crate::store::order_path::Room as NoRoom;
+use crate::store::order_path::RowRoom as NoRoom;
 
 pub(super) use home_line::{Elsewhere, Near};
 pub use preallocate::Spread;

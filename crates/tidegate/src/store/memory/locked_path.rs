@@ -30,7 +30,8 @@ use super::{Desk, Shared};
 use crate::reply::{GrantedLease, OrderRefusal, OrderReply, Outcome, Replies};
 use crate::store::journal::{Charge, Notes, What};
 use crate::store::order_path::{
-    Conclusion, Entrant, MOST_ENTRANTS, Occasion, Room, Station, conclude, grant, put_in_words,
+    AskedRow, DecisionContext, MAX_ASKED_ROWS, OrderDecision, RowLocation, RowRoom, decide_rows, make_lease,
+    refusal_of,
 };
 
 /// A limit that an order is about, in the edition it was found in.
@@ -56,7 +57,7 @@ struct Party<'a> {
     /// Whose row; none for that of all keys.
     tag: Option<Tag>,
     load: AskTotals,
-    station: Station,
+    location: RowLocation,
     /// Where a key's row is, if it has one.
     spot: Option<Spot<'a>>,
     /// What the cell of the `all` row said.
@@ -114,8 +115,8 @@ impl<'a> Lock<'a> {
 /// Everything that one order is about, and what of it is locked. It takes no memory but its own, and it is large: it stays where it is.
 pub(super) struct Sitting<'a> {
     members: ArrayVec<Member<'a>, MAX_ASKS>,
-    locks: ArrayVec<Lock<'a>, MOST_ENTRANTS>,
-    parties: ArrayVec<Party<'a>, MOST_ENTRANTS>,
+    locks: ArrayVec<Lock<'a>, MAX_ASKED_ROWS>,
+    parties: ArrayVec<Party<'a>, MAX_ASKED_ROWS>,
     now: Timestamp,
 }
 
@@ -126,7 +127,7 @@ pub(super) enum Sat {
     Outdated,
 }
 
-type Entrants<'m> = ArrayVec<Entrant<&'m Arc<Limit>>, MOST_ENTRANTS>;
+type AskedRows<'m> = ArrayVec<AskedRow<&'m Arc<Limit>>, MAX_ASKED_ROWS>;
 
 impl<'a> Sitting<'a> {
     /// Nobody yet.
@@ -159,7 +160,8 @@ impl<'a> Sitting<'a> {
             None => (self.parties.len(), self.parties.len()),
             Some(_) => self.side_by_side(member),
         };
-        let party = |tag, lock, station| Party { member, ask, lock, tag, load, station, spot: None, word: 0 };
+        let party =
+            |tag, lock, location| Party { member, ask, lock, tag, load, location, spot: None, word: 0 };
         let needs_key = limit.needs_key();
         let mut end = end;
         if limit.items().iter().any(|item| item.per() == Per::All) {
@@ -167,7 +169,7 @@ impl<'a> Sitting<'a> {
                 self.parties[first].load = self.parties[first].load.plus(load);
             } else {
                 self.locks.push(Lock { member, door: Door::All(&tenant.all, None) });
-                self.parties.push(party(None, self.locks.len() - 1, Station::All));
+                self.parties.push(party(None, self.locks.len() - 1, RowLocation::All));
                 end += 1;
             }
         }
@@ -182,7 +184,7 @@ impl<'a> Sitting<'a> {
             self.locks.push(Lock { member, door: Door::Leaf(leaf, None) });
             self.locks.len() - 1
         });
-        self.parties.insert(end, party(Some(tag), lock, Station::Key(0)));
+        self.parties.insert(end, party(Some(tag), lock, RowLocation::Key(0)));
     }
 
     /// Where the parties of a limit begin and end.
@@ -289,7 +291,7 @@ impl<'a> Sitting<'a> {
             for party in &mut self.parties {
                 let (Some(tag), true) = (party.tag, needs(party)) else { continue };
                 let owned = self.locks[party.lock].leaf();
-                if matches!(party.station, Station::NewKey(_)) || owned.leaf.find(tag).is_some() {
+                if matches!(party.location, RowLocation::NewKey(_)) || owned.leaf.find(tag).is_some() {
                     continue;
                 }
                 let member = &self.members[party.member];
@@ -298,7 +300,7 @@ impl<'a> Sitting<'a> {
                     Reserved::Here => made = true,
                     Reserved::Below => return false,
                     Reserved::Crowded(room) => {
-                        party.station = Station::NewKey(room);
+                        party.location = RowLocation::NewKey(room);
                         // There may be fresh rows elsewhere, for whoever comes next.
                         member.tenant.move_hand(means);
                     }
@@ -355,46 +357,52 @@ impl<'a> Sitting<'a> {
         answers: &mut Replies,
     ) -> Sat {
         let Sitting { members, locks, parties, now } = self;
-        let mut entrants = Entrants::new();
+        let mut asked_rows = AskedRows::new();
         for party in parties.iter() {
             let edition = &members[party.member].edition;
-            let (row, station) = party.borrow_row(edition, &mut locks[party.lock]);
-            entrants.push(Entrant { limit: &edition.limit, ask: party.ask, station, row, load: party.load });
+            let (row, location) = party.borrow_row(edition, &mut locks[party.lock]);
+            asked_rows.push(AskedRow {
+                limit: &edition.limit,
+                ask: party.ask,
+                location,
+                row,
+                load: party.load,
+            });
         }
         // Rows in cells may have been charged by somebody whose clock was read after ours.
-        *now = entrants.iter().map(|entrant| entrant.row.last_charge_time()).fold(*now, Timestamp::max);
+        *now = asked_rows.iter().map(|asked| asked.row.last_charge_time()).fold(*now, Timestamp::max);
         let now = *now;
         locks.iter().for_each(|lock| lock.raise(now));
         if !is_up_to_date(members) {
-            put_rows(members, locks, parties, &mut entrants, Change::Nothing, now);
+            put_rows(members, locks, parties, &mut asked_rows, Change::Nothing, now);
             return Sat::Outdated;
         }
         shared.has_seen(now);
         let first = answers.mark();
         let number = desk.as_ref().map_or(0, |desk| desk.granted_leases + 1);
         let (tick, secret, next_lapse) = (shared.tick, shared.lease_secret, shared.next_lapse());
-        let occasion = Occasion { now, tick, secret, number, next_lapse };
-        let conclusion = conclude(order, &mut entrants, occasion, answers);
+        let context = DecisionContext { now, tick, secret, number, next_lapse };
+        let decided = decide_rows(order, &mut asked_rows, context, answers);
         let mut change = Change::Nothing;
-        let outcome = match conclusion.decision {
+        let outcome = match decided.decision {
             Decision::Denied(denial) => {
-                let denied = put_in_words(denial, |line| entrants[line].limit);
-                Outcome::Denied(OrderRefusal { lapses_at: conclusion.lapses_at, ..denied })
+                let denied = refusal_of(denial, |line| asked_rows[line].limit);
+                Outcome::Denied(OrderRefusal { lapses_at: decided.lapses_at, ..denied })
             }
             Decision::Granted if order.intent == Intent::Peek => Outcome::Granted(None),
             Decision::Granted => {
                 change = Change::Charged;
                 if let Some(notes) = answers.notes() {
-                    note_charges(members, parties, &entrants, now, notes);
+                    note_charges(members, parties, &asked_rows, now, notes);
                 }
                 let notes = answers.notes();
-                Outcome::Granted(register(members, order, &mut entrants, &conclusion, desk, shared, notes))
+                Outcome::Granted(register(members, order, &mut asked_rows, &decided, desk, shared, notes))
             }
         };
         if order.intent == Intent::Acquire {
-            count(members, parties, &conclusion);
+            count(members, parties, &decided);
         }
-        put_rows(members, locks, parties, &mut entrants, change, now);
+        put_rows(members, locks, parties, &mut asked_rows, change, now);
         locks.clear();
         for Member { tenant, edition } in members.iter() {
             tenant.keep_brief(edition, now);
@@ -402,8 +410,8 @@ impl<'a> Sitting<'a> {
         Sat::Answered(OrderReply {
             outcome,
             at: now,
-            degraded: conclusion.degraded,
-            shadowed: conclusion.shadowed,
+            degraded: decided.degraded,
+            shadowed: decided.shadowed,
             readings: first..answers.mark(),
         })
     }
@@ -411,16 +419,16 @@ impl<'a> Sitting<'a> {
 
 impl Party<'_> {
     /// Takes its row out. The place is kept until the row is put back.
-    fn borrow_row(&self, edition: &Edition, lock: &mut Lock<'_>) -> (Row, Station) {
+    fn borrow_row(&self, edition: &Edition, lock: &mut Lock<'_>) -> (Row, RowLocation) {
         match (self.tag, self.spot) {
-            (None, _) => (edition.borrow(Per::All, self.word, &mut lock.all().shelf), Station::All),
+            (None, _) => (edition.borrow(Per::All, self.word, &mut lock.all().shelf), RowLocation::All),
             (Some(_), Some(spot)) => {
                 let row = edition.borrow(Per::Key, spot.word, &mut lock.leaf().inner.shelf);
-                (row, Station::Key(0))
+                (row, RowLocation::Key(0))
             }
-            (Some(_), None) => match self.station {
-                Station::NewKey(room) => (edition.newcomer(), Station::NewKey(room)),
-                _ => (edition.newcomer(), Station::NewKey(Room::Enough)),
+            (Some(_), None) => match self.location {
+                RowLocation::NewKey(room) => (edition.newcomer(), RowLocation::NewKey(room)),
+                _ => (edition.newcomer(), RowLocation::NewKey(RowRoom::Enough)),
             },
         }
     }
@@ -438,11 +446,11 @@ fn put_rows(
     members: &[Member<'_>],
     locks: &mut [Lock<'_>],
     parties: &[Party<'_>],
-    entrants: &mut Entrants<'_>,
+    asked_rows: &mut AskedRows<'_>,
     change: Change,
     now: Timestamp,
 ) {
-    for (party, Entrant { row, .. }) in parties.iter().zip(entrants.drain(..)) {
+    for (party, AskedRow { row, .. }) in parties.iter().zip(asked_rows.drain(..)) {
         let (member, lock) = (&members[party.member], &mut locks[party.lock]);
         let edition = &member.edition;
         let Some(tag) = party.tag else {
@@ -471,8 +479,8 @@ fn put_rows(
 fn register(
     members: &[Member<'_>],
     order: &Order<'_>,
-    entrants: &mut [Entrant<&Arc<Limit>>],
-    conclusion: &Conclusion,
+    asked_rows: &mut [AskedRow<&Arc<Limit>>],
+    decided: &OrderDecision,
     desk: Option<&mut Desk>,
     shared: &Shared,
     notes: Option<&mut Notes>,
@@ -482,7 +490,7 @@ fn register(
         let tenant = tenant_of(members, limit).expect("its row was taken from there");
         (tenant.generation, shared.next_fence(tenant))
     };
-    let (grant, lease) = grant(order, entrants, conclusion, register)?;
+    let (grant, lease) = make_lease(order, asked_rows, decided, register)?;
     desk.granted_leases += 1;
     if let Some(notes) = notes {
         let generation_of = |limit: &Limit| {
@@ -500,20 +508,20 @@ fn register(
 fn note_charges(
     members: &[Member<'_>],
     parties: &[Party<'_>],
-    entrants: &[Entrant<&Arc<Limit>>],
+    asked_rows: &[AskedRow<&Arc<Limit>>],
     now: Timestamp,
     notes: &mut Notes,
 ) {
-    for (entrant, party) in entrants.iter().zip(parties) {
+    for (asked, party) in asked_rows.iter().zip(parties) {
         let Member { tenant, edition } = &members[party.member];
-        let seat = edition.seat(entrant.per(), party.tag.unwrap_or(NO_TAG));
-        let line = (&**entrant.limit, seat, &entrant.row);
-        note_row(tenant.generation, party.tag, line, now, notes, |item| decide::cost(item, entrant.load) > 0);
+        let seat = edition.seat(asked.per(), party.tag.unwrap_or(NO_TAG));
+        let line = (&**asked.limit, seat, &asked.row);
+        note_row(tenant.generation, party.tag, line, now, notes, |item| decide::cost(item, asked.load) > 0);
     }
 }
 
-fn count(members: &[Member<'_>], parties: &[Party<'_>], conclusion: &Conclusion) {
-    match conclusion.decision {
+fn count(members: &[Member<'_>], parties: &[Party<'_>], decided: &OrderDecision) {
+    match decided.decision {
         Decision::Granted => members.iter().for_each(|member| member.tenant.counts.granted()),
         Decision::Denied(denial) => {
             let Member { tenant, edition } = &members[parties[denial.binding.row].member];
@@ -521,7 +529,7 @@ fn count(members: &[Member<'_>], parties: &[Party<'_>], conclusion: &Conclusion)
             tenant.counts.refused(column.copied().unwrap_or_default());
         }
     }
-    for limit in &conclusion.shadowed {
+    for limit in &decided.shadowed {
         if let Some(tenant) = tenant_of(members, limit) {
             tenant.counts.shadowed();
         }
@@ -539,8 +547,8 @@ fn is_up_to_date(members: &[Member<'_>]) -> bool {
 }
 
 /// These addresses in their order, each with its index: everybody takes what they need in the same order.
-pub(super) fn by_address(addresses: impl Iterator<Item = usize>) -> ArrayVec<(usize, usize), MOST_ENTRANTS> {
-    let mut order: ArrayVec<(usize, usize), MOST_ENTRANTS> = ArrayVec::new();
+pub(super) fn by_address(addresses: impl Iterator<Item = usize>) -> ArrayVec<(usize, usize), MAX_ASKED_ROWS> {
+    let mut order: ArrayVec<(usize, usize), MAX_ASKED_ROWS> = ArrayVec::new();
     for (index, address) in addresses.enumerate() {
         order.push((address, index));
         let mut place = index;

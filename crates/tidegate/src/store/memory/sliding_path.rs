@@ -33,7 +33,7 @@ use super::overflow::{Shelf, is_at_full_width};
 use super::row_epoch::{Edition, RESERVED};
 use super::sync::{Ordering, fence};
 use crate::reply::{Detail, ItemReading, OrderReply, Outcome, Replies};
-use crate::store::order_path::put_in_words;
+use crate::store::order_path::refusal_of;
 
 /// Whoever comes here has locks and editions that match.
 const WRITTEN: &str = "what a row is written in was seen when it was locked";
@@ -64,7 +64,7 @@ pub(super) fn decide(
             let column = refusing(denial.binding.row).columns.first();
             pleas[denial.binding.row].tenant.counts.refused(column.copied().unwrap_or_default());
         }
-        Outcome::Denied(put_in_words(denial, |ask| &refusing(ask).limit))
+        Outcome::Denied(refusal_of(denial, |ask| &refusing(ask).limit))
     } else {
         if order.intent == Intent::Acquire {
             change = Change::Charged;

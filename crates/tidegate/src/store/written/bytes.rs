@@ -1,4 +1,4 @@
-//! Numbers, times and texts in bytes, written and read.
+//! Encoding of numbers, times and texts.
 
 use crate::store::journal::Tag;
 use tidegate_core::{LeaseId, Timestamp, row_codec};
@@ -10,39 +10,39 @@ use super::CodecError;
 pub struct Writer<'a>(pub &'a mut Vec<u8>);
 
 impl Writer<'_> {
-    /// One byte.
+    /// Writes one byte.
     pub fn byte(&mut self, byte: u8) {
         self.0.push(byte);
     }
 
-    /// A number.
+    /// Writes a number.
     pub fn number(&mut self, number: u64) {
         row_codec::put_varint(self.0, number);
     }
 
-    /// An instant.
+    /// Writes an instant.
     pub fn time(&mut self, time: Timestamp) {
         self.0.extend_from_slice(&time.ticks().to_le_bytes());
     }
 
-    /// What stands for a key.
+    /// Writes the fingerprint of a key.
     pub fn tag(&mut self, tag: Tag) {
         self.0.extend_from_slice(&tag.low.to_le_bytes());
         self.0.extend_from_slice(&tag.high.to_le_bytes());
     }
 
-    /// A lease's identity.
+    /// Writes a lease id.
     pub fn lease_id(&mut self, id: LeaseId) {
         self.0.extend_from_slice(&id.0.to_le_bytes());
     }
 
-    /// Bytes, behind their length.
+    /// Writes bytes after their length.
     pub fn text(&mut self, text: &[u8]) {
         self.number(text.len() as u64);
         self.0.extend_from_slice(text);
     }
 
-    /// Whether there is something, and it.
+    /// Writes a flag, and the value if there is one.
     pub fn maybe<T>(&mut self, something: Option<T>, write: impl FnOnce(&mut Self, T)) {
         self.byte(u8::from(something.is_some()));
         if let Some(something) = something {
@@ -56,7 +56,7 @@ impl Writer<'_> {
 pub struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
-    /// Where the bytes begin in what is read.
+    /// Offset of `bytes` in the whole input.
     offset: usize,
 }
 
@@ -66,12 +66,12 @@ impl<'a> Reader<'a> {
         Reader { bytes, at: 0, offset: 0 }
     }
 
-    /// Whether everything is read.
+    /// Whether everything was read.
     pub fn is_at_end(&self) -> bool {
         self.at == self.bytes.len()
     }
 
-    /// What is wrong here.
+    /// An error at the current offset.
     pub fn illegible(&self, what: &'static str) -> CodecError {
         CodecError { at: self.offset + self.at, what }
     }
@@ -88,12 +88,12 @@ impl<'a> Reader<'a> {
         Ok(self.take(N)?.try_into().expect("as long as it was asked to be"))
     }
 
-    /// One byte.
+    /// Reads one byte.
     pub fn byte(&mut self) -> Result<u8, CodecError> {
         Ok(self.array::<1>()?[0])
     }
 
-    /// Yes or no.
+    /// Reads a flag.
     pub fn flag(&mut self) -> Result<bool, CodecError> {
         match self.byte()? {
             0 => Ok(false),
@@ -102,66 +102,67 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A number.
+    /// Reads a number.
     pub fn number(&mut self) -> Result<u64, CodecError> {
         let number = row_codec::read_varint(|| self.byte())?;
         number.ok_or(self.illegible("a number above 64 bits"))
     }
 
-    /// A number of 32 bits.
+    /// Reads a number of 32 bits.
     pub fn number32(&mut self) -> Result<u32, CodecError> {
         let number = self.number()?;
         u32::try_from(number).map_err(|_| self.illegible("a number above 32 bits"))
     }
 
-    /// A number of bytes or entries.
+    /// Reads a number of bytes or entries.
     pub fn size(&mut self) -> Result<usize, CodecError> {
         let number = self.number()?;
         usize::try_from(number).map_err(|_| self.illegible("a number above 64 bits"))
     }
 
-    /// How many entries follow; each takes at least `bytes_each`, so a lie about it cannot make us allocate.
+    /// Reads the number of following entries. Each takes at least `bytes_each`, so a wrong number cannot cause a large
+    /// allocation.
     pub fn length(&mut self, bytes_each: usize) -> Result<usize, CodecError> {
         let claimed = self.size()?;
         let possible = (self.bytes.len() - self.at) / bytes_each;
         if claimed <= possible { Ok(claimed) } else { Err(self.illegible("more entries than bytes")) }
     }
 
-    /// An instant.
+    /// Reads an instant.
     pub fn time(&mut self) -> Result<Timestamp, CodecError> {
         Ok(Timestamp::from_ticks(u64::from_le_bytes(self.array()?)))
     }
 
-    /// What stands for a key.
+    /// Reads the fingerprint of a key.
     pub fn tag(&mut self) -> Result<Tag, CodecError> {
         Ok(Tag { low: u64::from_le_bytes(self.array()?), high: u32::from_le_bytes(self.array()?) })
     }
 
-    /// A lease's identity.
+    /// Reads a lease id.
     pub fn lease_id(&mut self) -> Result<LeaseId, CodecError> {
         Ok(LeaseId(u128::from_le_bytes(self.array()?)))
     }
 
-    /// Bytes, behind their length.
+    /// Reads bytes after their length.
     pub fn text(&mut self) -> Result<&'a [u8], CodecError> {
         let length = self.size()?;
         self.take(length)
     }
 
-    /// Text, behind its length.
+    /// Reads text after its length.
     pub fn string(&mut self) -> Result<&'a str, CodecError> {
         let text = self.text()?;
         std::str::from_utf8(text).map_err(|_| self.illegible("text that is not UTF-8"))
     }
 
-    /// A part that says its length, to be read by itself.
+    /// Reads a length and returns a reader for that many bytes.
     pub fn part(&mut self) -> Result<Reader<'a>, CodecError> {
         let length = self.size()?;
         let offset = self.offset + self.at;
         Ok(Reader { bytes: self.take(length)?, at: 0, offset })
     }
 
-    /// Something, if there is something.
+    /// Reads a value if its flag is set.
     pub fn maybe<T>(
         &mut self,
         read: impl FnOnce(&mut Self) -> Result<T, CodecError>,
@@ -169,7 +170,7 @@ impl<'a> Reader<'a> {
         if self.flag()? { read(self).map(Some) } else { Ok(None) }
     }
 
-    /// Entries, behind their number.
+    /// Reads entries after their number.
     pub fn many<T>(
         &mut self,
         bytes_each: usize,

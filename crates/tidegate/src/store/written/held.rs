@@ -1,4 +1,4 @@
-//! Leases and remembered grants in bytes.
+//! Encoding of leases and remembered grants.
 //!
 //! ```text
 //!   lease     expires:8  ttl
@@ -10,7 +10,7 @@
 //!   reading   capacity  used  [remaining]  [resets:8]
 //! ```
 //!
-//! A grant names its limits by their ids. Of limits that are gone, or items that are, it says nothing when it is told again.
+//! A grant names its limits by id. Limits and items that are gone are left out when it is decoded.
 
 use std::sync::Arc;
 
@@ -107,7 +107,7 @@ fn read_receipt(body: &mut Reader<'_>) -> Result<Receipt, CodecError> {
     })
 }
 
-/// Writes a grant that is remembered.
+/// Writes a remembered grant.
 pub fn write_grant(out: &mut Writer<'_>, grant: &Remembered) {
     out.time(grant.until);
     out.number(grant.asks.len() as u64);
@@ -150,7 +150,7 @@ fn write_reading(out: &mut Writer<'_>, reading: &Reading) {
     out.maybe(reading.resets_at, Writer::time);
 }
 
-/// Reads a grant that is remembered.
+/// Reads a remembered grant.
 pub fn read_grant(body: &mut Reader<'_>, limit_of: LimitOf<'_>) -> Result<Remembered, CodecError> {
     let until = body.time()?;
     let asks = body.many(3, |body| {

@@ -1,14 +1,14 @@
-//! Limits in bytes: every field in its written order, words as they are spelled in limits files, durations to the nanosecond.
+//! Encoding of limits: every field in order, words as spelled in limits files, durations to the nanosecond.
 //!
 //! ```text
 //!   id  [description]  zone  week-start  [starts]  [ends]  mode  on-outage  durability  fleet  [max-keys]
-//!   items      ( [name]  policy  what it needs  per  capacity  [charge] )…
+//!   items      ( [name]  policy  parameters  per  capacity  [charge] )…
 //!   overrides  ( key  item  capacity  [until] )…
 //!
 //!   [x]  0, or 1 and x        capacity  0 unlimited, or 1 and the limit        a duration is seconds and nanoseconds
 //! ```
 //!
-//! Refused: the JSON of the HTTP door. It rounds durations to milliseconds and cannot say every key.
+//! The JSON of the HTTP API was rejected: it rounds durations to milliseconds and cannot express every key.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ use tidegate_core::{
 use super::CodecError;
 use super::bytes::{Reader, Writer};
 
-/// Writes a limit as it was written.
+/// Writes a limit definition.
 pub fn write(out: &mut Writer<'_>, spec: &LimitSpec) {
     out.text(spec.id.as_bytes());
     out.maybe(spec.description.as_deref(), |out, text| out.text(text.as_bytes()));
@@ -84,7 +84,7 @@ fn capacity(out: &mut Writer<'_>, capacity: Capacity) {
     }
 }
 
-/// Reads a limit.
+/// Reads a limit definition.
 pub fn read(body: &mut Reader<'_>) -> Result<LimitSpec, CodecError> {
     Ok(LimitSpec {
         id: body.string()?.to_owned(),

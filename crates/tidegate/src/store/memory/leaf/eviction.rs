@@ -107,7 +107,7 @@ impl Owned<'_> {
         let known = self.inner.fresh_from;
         let next = if known > now { known } else { self.inner.searched_in_vain(tag, now).unwrap_or(known) };
         match next {
-            NEVER if self.inner.shelf.is_held(now) => NoRoom::NoneTillRelease,
+            NEVER if self.inner.shelf.is_held(now) => NoRoom::NoneUntilRelease,
             NEVER => NoRoom::None,
             until => NoRoom::NoneUntil(until.max(now)),
         }

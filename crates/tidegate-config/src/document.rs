@@ -1,0 +1,78 @@
+//! From bytes to a parsed document, with the checks that every file passes first.
+
+use std::borrow::Cow;
+use std::rc::Rc;
+
+use crate::diagnostic::{DiagnosticSink, Diagnostics};
+use crate::source::{LARGEST_FILE, SourceSpan, SourceText};
+use crate::yaml::{self, YamlNode};
+
+/// Parses a file, YAML or JSON, and hands the tree to `read`. Returns what `read` made of it, and the warnings.
+///
+/// The error holds all that is wrong with the file, and its warnings. A file with any error gives no value, so nothing is half
+/// applied. `read` returns `None` only after it has reported an error. The name of the file is for messages only.
+pub fn read_document<T>(
+    name: &str,
+    bytes: &[u8],
+    read: impl FnOnce(&mut DiagnosticSink<'_>, &Rc<YamlNode>) -> Option<T>,
+) -> Result<(T, Diagnostics), Diagnostics> {
+    let text = decode(name, bytes)?;
+    let source = SourceText::new(name, &text);
+    let mut sink = DiagnosticSink::new(&source);
+    let value = parse(&mut sink).and_then(|tree| read(&mut sink, &tree));
+    let failed = sink.has_errors();
+    match value {
+        Some(value) if !failed => Ok((value, sink.into_diagnostics())),
+        _ => Err(sink.into_diagnostics()),
+    }
+}
+
+/// The names of a document's fields. Empty if the bytes cannot be parsed or are no mapping.
+pub fn field_names(bytes: &[u8]) -> Vec<String> {
+    let names = read_document("", bytes, |_, tree| {
+        Some(tree.entries().iter().map(|entry| entry.key.clone()).collect())
+    });
+    names.map(|(names, _)| names).unwrap_or_default()
+}
+
+/// The bytes as text, or why they are none.
+fn decode<'b>(name: &str, bytes: &'b [u8]) -> Result<Cow<'b, str>, Diagnostics> {
+    let refuse = |text: &str, at: usize, message: String| {
+        let source = SourceText::new(name, text);
+        let mut sink = DiagnosticSink::new(&source);
+        sink.error(SourceSpan::at(at), "", message);
+        sink.into_diagnostics()
+    };
+    if bytes.len() > LARGEST_FILE {
+        let message = format!("a file must be at most {} MiB, and this one is longer", LARGEST_FILE >> 20);
+        return Err(refuse("", 0, message));
+    }
+    match std::str::from_utf8(bytes) {
+        Ok(text) => Ok(text.into()),
+        Err(error) => {
+            let at = error.valid_up_to();
+            let message = match bytes {
+                [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => "this is UTF-16; save the file as UTF-8".to_owned(),
+                _ => {
+                    format!("must be UTF-8 text, found the byte 0x{:02x}; save the file as UTF-8", bytes[at])
+                }
+            };
+            Err(refuse(&String::from_utf8_lossy(bytes), at, message))
+        }
+    }
+}
+
+/// Parses the text. Control characters are refused first, because an excerpt could not show them on a line.
+fn parse(sink: &mut DiagnosticSink<'_>) -> Option<Rc<YamlNode>> {
+    let text = sink.source().text;
+    let is_forbidden = |letter: char| letter.is_control() && !matches!(letter, '\n' | '\r' | '\t' | '\u{85}');
+    match text.char_indices().find(|(_, letter)| is_forbidden(*letter)) {
+        Some((at, letter)) => {
+            let message =
+                format!("must not contain control characters, found U+{:04X}; remove it", u32::from(letter));
+            sink.error(SourceSpan { start: at, end: at + letter.len_utf8() }, "", message);
+            None
+        }
+        None => yaml::parse(sink),
+    }
+}

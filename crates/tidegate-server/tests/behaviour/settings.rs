@@ -1,0 +1,4 @@
+//! The settings file.
+
+mod json_schema;
+mod sections;
