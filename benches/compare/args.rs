@@ -1,53 +1,53 @@
-//! What was asked for on the command line.
+//! The command line.
 
-use tidegate_bench::Watch;
+use tidegate_bench::Stopwatch;
 
 use crate::Failure;
 use crate::report::Format;
 
-/// Makes this process the child that measures one case: the next words say which.
+/// Makes this process the child that measures one case, named by the remaining arguments.
 pub(crate) const CHILD: &str = "--child";
 
-/// How many keys a flood has.
+/// The default number of keys of a flood.
 const FLOOD: u64 = 50_000_000;
 
-/// What was asked for.
+/// The parsed arguments.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Args {
     pub(crate) format: Format,
-    pub(crate) effort: Effort,
-    pub(crate) watch: Watch,
-    /// Which scenarios; all if there are none.
+    pub(crate) effort: CompareEffort,
+    pub(crate) stopwatch: Stopwatch,
+    /// The selected scenarios, or all if empty.
     filters: Vec<String>,
     pub(crate) flood: bool,
     pub(crate) flood_keys: u64,
-    /// The one case that this process measures, and nothing else.
+    /// The one case that this process measures.
     pub(crate) child: Option<Vec<String>>,
 }
 
 /// How much is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Effort {
-    /// Enough to be believed.
+pub(crate) enum CompareEffort {
+    /// Enough for reliable figures.
     Full,
-    /// Enough to see that it works.
+    /// Enough for a functional check.
     Quick,
 }
 
-impl Effort {
-    /// How often every subject has its turn.
+impl CompareEffort {
+    /// The number of rounds.
     pub(crate) fn rounds(self) -> usize {
         match self {
-            Effort::Full => 9,
-            Effort::Quick => 3,
+            CompareEffort::Full => 9,
+            CompareEffort::Quick => 3,
         }
     }
 
-    /// This much of something, or a fiftieth.
+    /// The full amount or a fiftieth.
     pub(crate) fn of(self, full: u64) -> u64 {
         match self {
-            Effort::Full => full,
-            Effort::Quick => full / 50,
+            CompareEffort::Full => full,
+            CompareEffort::Quick => full / 50,
         }
     }
 }
@@ -56,8 +56,8 @@ impl Args {
     pub(crate) fn parse(words: impl Iterator<Item = String>) -> Result<Args, Failure> {
         let mut args = Args {
             format: Format::Tables,
-            effort: Effort::Full,
-            watch: Watch::Wall,
+            effort: CompareEffort::Full,
+            stopwatch: Stopwatch::Wall,
             filters: Vec::new(),
             flood: false,
             flood_keys: FLOOD,
@@ -66,11 +66,11 @@ impl Args {
         let mut words = words.peekable();
         while let Some(word) = words.next() {
             match word.as_str() {
-                // Cargo says so to every benchmark.
+                // Cargo passes this to every benchmark.
                 "--bench" => {}
                 "--json" => args.format = Format::Json,
-                "--quick" => args.effort = Effort::Quick,
-                "--own-time" => args.watch = Watch::Own,
+                "--quick" => args.effort = CompareEffort::Quick,
+                "--own-time" => args.stopwatch = Stopwatch::ThreadCpu,
                 "flood" => {
                     args.flood = true;
                     if let Some(keys) = words.next_if(|word| !word.starts_with('-')) {
@@ -86,7 +86,7 @@ impl Args {
         Ok(args)
     }
 
-    /// Whether the scenario of this name is wanted.
+    /// Whether a scenario is selected.
     pub(crate) fn wants(&self, name: &str) -> bool {
         self.filters.is_empty() || self.filters.iter().any(|filter| name.contains(filter.as_str()))
     }

@@ -1,43 +1,46 @@
-//! Nanoseconds for a decision: one key that everybody wants, a million that nobody wants twice, four limits at once.
+//! Nanoseconds per decision: one hot key, a million random keys, and four limits at once.
 //!
-//! With two threads the figure is what each of them spends on one of its own decisions: twice the decisions are made in it.
+//! With two threads the figure is the time of each thread per own decision. Twice as many decisions are made
+//! in it.
 
 use tidegate::clock::SystemClock;
-use tidegate_bench::subjects::submit::{MAP, SUBMIT, Submit};
+use tidegate_bench::subjects::submit::{MAP, SUBMIT, SubmitSubject};
 use tidegate_bench::subjects::tidegate::{NAME, Tidegate};
-use tidegate_bench::{Figures, Keys, Plan, Reach, Rule, Shape, Subject, measure};
+use tidegate_bench::{
+    BenchRule, BenchSubject, Keys, LimitScope, MeasurementPlan, Measurements, RequestMode, measure,
+};
 
 use crate::args::Args;
-use crate::bars::{Bar, Measure, Need};
-use crate::peers::governor::Governor;
+use crate::peers::governor::GovernorPeer;
 use crate::peers::pingora::Pingora;
 use crate::peers::throttlecrab::Throttlecrab;
-use crate::report::Report;
+use crate::report::BenchReport;
+use crate::targets::{BenchTarget, TargetBound, TargetMeasure};
 
 const GOVERNOR: &str = "governor";
 const PEERS: [&str; 3] = [GOVERNOR, "throttlecrab", "pingora-limits"];
 const SUBJECTS: [&str; 6] = [NAME, SUBMIT, MAP, PEERS[0], PEERS[1], PEERS[2]];
-const SHARED: [Rule; 3] = [Rule::FREE; 3];
+const SHARED: [BenchRule; 3] = [BenchRule::FREE; 3];
 const THREADS: [u64; 2] = [1, 2];
 
-/// How many decisions a thread makes in a round.
+/// The number of decisions per thread and round.
 const DECISIONS: u64 = 400_000;
 const MANY_KEYS: u64 = 1_000_000;
 
-/// What must be reached, by scenario and number of threads.
-const BARS: &[(&str, usize, Measure, Need)] = &[
-    ("hot-granted", 1, Measure::AsFastAsGovernor, Need::AtLeast(1.5)),
-    ("hot-granted, batches of 16", 1, Measure::AsFastAsGovernor, Need::AtLeast(2.0)),
-    ("hot-refused", 2, Measure::AsFastAsGovernor, Need::AtLeast(3.0)),
-    ("uniform", 2, Measure::AsFastAsGovernor, Need::AtLeast(2.2)),
-    ("uniform, batches of 16", 2, Measure::AsFastAsGovernor, Need::AtLeast(5.0)),
-    ("set-of-four, hot", 1, Measure::ShareOfGovernor, Need::AtMost(0.5)),
-    ("set-of-four, hot", 2, Measure::ShareOfGovernor, Need::Below(1.0)),
-    ("set-of-four, uniform", 1, Measure::ShareOfGovernor, Need::AtMost(0.5)),
-    ("set-of-four, uniform", 2, Measure::ShareOfGovernor, Need::Below(1.0)),
+/// The targets, by scenario and number of threads.
+const TARGETS: &[(&str, usize, TargetMeasure, TargetBound)] = &[
+    ("hot-granted", 1, TargetMeasure::SpeedupOverGovernor, TargetBound::AtLeast(1.5)),
+    ("hot-granted, batches of 16", 1, TargetMeasure::SpeedupOverGovernor, TargetBound::AtLeast(2.0)),
+    ("hot-refused", 2, TargetMeasure::SpeedupOverGovernor, TargetBound::AtLeast(3.0)),
+    ("uniform", 2, TargetMeasure::SpeedupOverGovernor, TargetBound::AtLeast(2.2)),
+    ("uniform, batches of 16", 2, TargetMeasure::SpeedupOverGovernor, TargetBound::AtLeast(5.0)),
+    ("set-of-four, hot", 1, TargetMeasure::ShareOfGovernor, TargetBound::AtMost(0.5)),
+    ("set-of-four, hot", 2, TargetMeasure::ShareOfGovernor, TargetBound::Below(1.0)),
+    ("set-of-four, uniform", 1, TargetMeasure::ShareOfGovernor, TargetBound::AtMost(0.5)),
+    ("set-of-four, uniform", 2, TargetMeasure::ShareOfGovernor, TargetBound::Below(1.0)),
 ];
 
-pub(crate) fn run(args: &Args, report: &mut Report) {
+pub(crate) fn run(args: &Args, report: &mut BenchReport) {
     if !["hot-granted", "hot-refused", "uniform", "set-of-four"].iter().any(|name| args.wants(name)) {
         return;
     }
@@ -45,32 +48,32 @@ pub(crate) fn run(args: &Args, report: &mut Report) {
     let columns = ["scenario", "threads"].into_iter().chain(SUBJECTS);
     let columns: Vec<&str> = columns.chain(ratios.iter().map(String::as_str)).collect();
     report.head("Nanoseconds per decision, and how much faster Tidegate is than each peer", &columns);
-    let mut bench = Bench { args, report };
+    let mut bench = DecisionBench { args, report };
     bench.hot();
     bench.uniform();
     bench.sets();
 }
 
-struct Bench<'a> {
+struct DecisionBench<'a> {
     args: &'a Args,
-    report: &'a mut Report,
+    report: &'a mut BenchReport,
 }
 
-impl Bench<'_> {
+impl DecisionBench<'_> {
     fn hot(&mut self) {
         let decisions = self.decisions();
         let keys = || THREADS.map(|_| Keys::hot(decisions));
         if self.args.wants("hot-granted") {
-            let mut subjects = everybody(Rule::FREE, 1_000);
-            subjects.push(Box::new(Submit::memory(SystemClock::new(), Rule::FREE)));
-            subjects.push(Box::new(Submit::map(SystemClock::new(), Rule::FREE)));
-            self.measure("hot-granted", &subjects, &keys(), Shape::Singles, 100.0);
-            self.measure("hot-granted, batches of 16", &subjects, &keys(), Shape::Batches, 100.0);
+            let mut subjects = all_subjects(BenchRule::FREE, 1_000);
+            subjects.push(Box::new(SubmitSubject::memory(SystemClock::new(), BenchRule::FREE)));
+            subjects.push(Box::new(SubmitSubject::map(SystemClock::new(), BenchRule::FREE)));
+            self.measure("hot-granted", &subjects, &keys(), RequestMode::Singles, 100.0);
+            self.measure("hot-granted, batches of 16", &subjects, &keys(), RequestMode::Batches, 100.0);
         }
         if self.args.wants("hot-refused") {
-            let mut subjects = everybody(Rule::SPENT, 1_000);
-            subjects.push(Box::new(Submit::map(SystemClock::new(), Rule::SPENT)));
-            self.measure("hot-refused", &subjects, &keys(), Shape::Singles, 0.0);
+            let mut subjects = all_subjects(BenchRule::SPENT, 1_000);
+            subjects.push(Box::new(SubmitSubject::map(SystemClock::new(), BenchRule::SPENT)));
+            self.measure("hot-refused", &subjects, &keys(), RequestMode::Singles, 0.0);
         }
     }
 
@@ -79,12 +82,12 @@ impl Bench<'_> {
             return;
         }
         let many = self.many();
-        let mut subjects = everybody(Rule::LIVE, usize::try_from(many).expect("a million fits"));
-        subjects.push(Box::new(Submit::memory(SystemClock::new(), Rule::LIVE)));
+        let mut subjects = all_subjects(BenchRule::LIVE, usize::try_from(many).expect("a million fits"));
+        subjects.push(Box::new(SubmitSubject::memory(SystemClock::new(), BenchRule::LIVE)));
         load(&subjects, many);
         let keys = self.draws(many);
-        self.measure("uniform", &subjects, &keys, Shape::Singles, 100.0);
-        self.measure("uniform, batches of 16", &subjects, &keys, Shape::Batches, 100.0);
+        self.measure("uniform", &subjects, &keys, RequestMode::Singles, 100.0);
+        self.measure("uniform, batches of 16", &subjects, &keys, RequestMode::Batches, 100.0);
         check_rows(&subjects, many);
     }
 
@@ -92,40 +95,43 @@ impl Bench<'_> {
         if !self.args.wants("set-of-four") {
             return;
         }
-        let of_four = |keyed| -> Vec<Box<dyn Subject>> {
-            let rules: Vec<_> =
-                SHARED.iter().map(|rule| (*rule, Reach::Shared)).chain([(keyed, Reach::PerKey)]).collect();
+        let of_four = |keyed| -> Vec<Box<dyn BenchSubject>> {
+            let rules: Vec<_> = SHARED
+                .iter()
+                .map(|rule| (*rule, LimitScope::Shared))
+                .chain([(keyed, LimitScope::PerKey)])
+                .collect();
             vec![
                 Box::new(Tidegate::new(SystemClock::new(), &rules)),
-                Box::new(Governor::behind(&SHARED, keyed)),
+                Box::new(GovernorPeer::with_shared(&SHARED, keyed)),
             ]
         };
         let decisions = self.decisions();
         let hot = THREADS.map(|_| Keys::hot(decisions));
-        self.measure("set-of-four, hot", &of_four(Rule::FREE), &hot, Shape::Singles, 100.0);
+        self.measure("set-of-four, hot", &of_four(BenchRule::FREE), &hot, RequestMode::Singles, 100.0);
         let many = self.many();
-        let uniform = of_four(Rule::LIVE);
+        let uniform = of_four(BenchRule::LIVE);
         load(&uniform, many);
-        self.measure("set-of-four, uniform", &uniform, &self.draws(many), Shape::Singles, 100.0);
+        self.measure("set-of-four, uniform", &uniform, &self.draws(many), RequestMode::Singles, 100.0);
         check_rows(&uniform, many);
     }
 
-    /// Measures with one thread and with two; `granted` in a hundred, or it was not what was meant.
+    /// Measures with one thread and with two. Panics if the percentage of grants is not as expected.
     fn measure(
         &mut self,
         name: &str,
-        subjects: &[Box<dyn Subject>],
+        subjects: &[Box<dyn BenchSubject>],
         keys: &[Keys; 2],
-        shape: Shape,
+        mode: RequestMode,
         granted: f64,
     ) {
-        let subjects: Vec<&dyn Subject> = subjects.iter().map(AsRef::as_ref).collect();
+        let subjects: Vec<&dyn BenchSubject> = subjects.iter().map(AsRef::as_ref).collect();
         for threads in 1..=keys.len() {
-            let plan = Plan {
+            let plan = MeasurementPlan {
                 keys: keys[..threads].to_vec(),
-                shape,
+                mode,
                 rounds: self.args.effort.rounds(),
-                watch: self.args.watch,
+                stopwatch: self.args.stopwatch,
             };
             let all = measure(&subjects, &plan);
             for figures in &all {
@@ -133,17 +139,18 @@ impl Bench<'_> {
                 assert!(off < 1.0, "{name}: {} granted {} %", figures.subject, figures.granted_percent);
             }
             self.report.figures(name, threads, &all, &SUBJECTS, &PEERS);
-            self.bars(name, threads, &all);
+            self.targets(name, threads, &all);
         }
     }
 
-    fn bars(&mut self, name: &str, threads: usize, all: &[Figures]) {
+    fn targets(&mut self, name: &str, threads: usize, all: &[Measurements]) {
         let of = |name: &str| all.iter().find(|figures| figures.subject == name);
         let (Some(ours), Some(governor)) = (of(NAME), of(GOVERNOR)) else { return };
-        for &(_, _, measure, need) in BARS.iter().filter(|bar| bar.0 == name && bar.1 == threads) {
+        for &(_, _, measure, bound) in TARGETS.iter().filter(|target| target.0 == name && target.1 == threads)
+        {
             let plural = if threads == 1 { "" } else { "s" };
             let scenario = format!("{name}, {threads} thread{plural}");
-            self.report.bar(Bar::beside(scenario, measure, need, ours, governor));
+            self.report.target(BenchTarget::against_governor(scenario, measure, bound, ours, governor));
         }
     }
 
@@ -160,26 +167,27 @@ impl Bench<'_> {
     }
 }
 
-/// Tidegate and every peer under one rule for each key.
-fn everybody(rule: Rule, keys: usize) -> Vec<Box<dyn Subject>> {
+/// Tidegate and every peer with one rule per key.
+fn all_subjects(rule: BenchRule, keys: usize) -> Vec<Box<dyn BenchSubject>> {
     vec![
-        Box::new(Tidegate::new(SystemClock::new(), &[(rule, Reach::PerKey)])),
-        Box::new(Governor::new(rule)),
+        Box::new(Tidegate::new(SystemClock::new(), &[(rule, LimitScope::PerKey)])),
+        Box::new(GovernorPeer::new(rule)),
         Box::new(Throttlecrab::new(rule, keys)),
         Box::new(Pingora::new(rule)),
     ]
 }
 
-fn load(subjects: &[Box<dyn Subject>], keys: u64) {
+fn load(subjects: &[Box<dyn BenchSubject>], keys: u64) {
     let each = Keys::each(keys);
     for subject in subjects {
-        subject.asker().singles(&each);
+        subject.client().decide_singly(&each);
     }
     check_rows(subjects, keys);
 }
 
-/// Whoever says how much it remembers still remembers every key, or it was measured with less to do than was meant.
-fn check_rows(subjects: &[Box<dyn Subject>], keys: u64) {
+/// Checks that each subject that reports its rows still has every key. Otherwise it had less work than
+/// intended.
+fn check_rows(subjects: &[Box<dyn BenchSubject>], keys: u64) {
     for subject in subjects {
         let rows = subject.rows().unwrap_or(keys);
         assert!(rows == keys, "{} remembers {rows} keys of {keys}", subject.name());

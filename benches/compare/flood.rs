@@ -1,44 +1,44 @@
-//! A flood: more keys than a store has room for, once with rows that need not be kept and once with rows that must be.
+//! A flood: more keys than a store has room for, with short-lived rows and with rows that must be kept.
 //!
-//! | rule | what must be |
+//! | rule | expected |
 //! |---|---|
-//! | `bucket`, fresh in a tenth of a second | everybody is granted, and whoever asks too often is refused in time: nothing is by rule |
-//! | `day` | once there is no room new keys are refused by rule; keys that were there before are counted as ever |
+//! | `bucket`, expires in 0.1 s | all keys are granted, a key over its limit is refused, and no decision is degraded |
+//! | `day` | new keys are refused in degraded mode once the store is full; earlier keys are still counted exactly |
 //!
-//! How long the slowest decision takes is looked at once more by itself ([`crate::pace`]).
+//! [`crate::slowest_decision`] measures the slowest decision separately.
 //!
-//! Beside it somebody asks another limit of the same store, with keys that were there before and with new ones, and must not
-//! notice. Handles do not tell what was answered by rule; one question in a thousand goes by the store's door, which does.
+//! Meanwhile another limit of the same store is requested with existing and new keys, and must not be
+//! affected. Handles do not report degraded decisions. One request in a thousand uses `submit`, which does.
 
 use serde_json::{Value, json};
 use tidegate::clock::{Clock, SystemClock};
 use tidegate_bench::subjects::tidegate::Tidegate;
-use tidegate_bench::{Asker, Reach, Rule, Said, keys, machine};
+use tidegate_bench::{BenchClient, BenchDecision, BenchRule, LimitScope, keys, process_stats};
 
-use crate::args::{Args, Effort};
-use crate::bars::{Bar, Measure, Need};
-use crate::report::Report;
-use crate::{Failure, in_a_child};
+use crate::args::{Args, CompareEffort};
+use crate::report::BenchReport;
+use crate::targets::{BenchTarget, TargetBound, TargetMeasure};
+use crate::{Failure, run_in_child};
 
-/// What this scenario's child is called.
+/// The name of this scenario's child process.
 pub(crate) const CHILD: &str = "flood";
 
-/// What is flooded.
+/// The rules of the flooded limit.
 pub(crate) const RULES: [&str; 2] = ["bucket", "day"];
 
-pub(crate) const ROOM: usize = 64 << 20;
-/// What a process may grow by beside the store's rows: code, stacks, the allocator's own.
+pub(crate) const CAPACITY: usize = 64 << 20;
+/// The allowed growth of the process besides the rows: code, stacks, the allocator.
 const BESIDE_ROWS: usize = 4 << 20;
-/// The most of it that there is without a single row, and what a thread keeps for moving rows, in mebibytes.
-const UNTOLD: f64 = 1.0;
-/// Once in so many decisions everything else is looked at.
-const SELDOM: u64 = 1_000;
-/// How many keys the other limit has before the flood.
-const NEIGHBOURS: u64 = 100;
-/// How many keys of the flood are asked for again and again.
+/// The maximum of it without rows, and the per-thread memory for moving rows, in MiB.
+const MAX_UNREPORTED: f64 = 1.0;
+/// The interval of the other checks in decisions.
+const SAMPLE_EVERY: u64 = 1_000;
+/// The number of keys of the other limit before the flood.
+const NEIGHBORS: u64 = 100;
+/// The number of early keys that are requested again.
 const EARLY: u64 = 1_000;
-/// What each key may in a day.
-const A_DAY: u32 = 20;
+/// The daily limit of each key.
+const PER_DAY: u32 = 20;
 const NANOSECONDS_A_DAY: u64 = 86_400_000_000_000;
 
 const FLOODED: usize = 0;
@@ -49,83 +49,86 @@ const COLUMNS: [(&str, &str); 14] = [
     ("keys", "keys"),
     ("granted", "granted"),
     ("refused", "refused"),
-    ("sampled", "asked by the door"),
-    ("degraded", "of these by rule"),
+    ("sampled", "asked through submit"),
+    ("degraded", "of these degraded"),
     ("rows", "rows at the end"),
     ("slowest_ns", "slowest, ns"),
     ("slowest_own_ns", "slowest, own time, ns"),
     ("ns_per_decision", "ns/decision"),
     ("grown_bytes", "grown, bytes"),
-    ("said_bytes", "store says, bytes"),
+    ("said_bytes", "reported by the store, bytes"),
     ("wrong", "wrong"),
-    ("neighbours_refused", "neighbours refused"),
+    ("neighbors_refused", "neighbors refused"),
 ];
 
-pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
-    // Fewer would not fill the store.
-    let keys = if args.effort == Effort::Quick { args.flood_keys / 16 } else { args.flood_keys };
-    report.head(&format!("{keys} keys against {} MiB", ROOM >> 20), &COLUMNS.map(|column| column.1));
+pub(crate) fn run(args: &Args, report: &mut BenchReport) -> Result<(), Failure> {
+    // Fewer keys would not fill the store.
+    let keys = if args.effort == CompareEffort::Quick { args.flood_keys / 16 } else { args.flood_keys };
+    report.head(&format!("{keys} keys against {} MiB", CAPACITY >> 20), &COLUMNS.map(|column| column.1));
     for rule in RULES {
-        let object = in_a_child(CHILD, &[rule.to_owned(), keys.to_string()])?;
+        let object = run_in_child(CHILD, &[rule.to_owned(), keys.to_string()])?;
         let cells = COLUMNS.map(|(name, _)| match &object[name] {
             Value::String(text) => text.clone(),
             other => other.to_string(),
         });
         report.row(&cells, &object);
-        bars(rule, &object, report);
+        targets(rule, &object, report);
     }
-    crate::pace::run(keys, report)
+    crate::slowest_decision::run(keys, report)
 }
 
-/// The rule of this name, as it is flooded.
-pub(crate) fn rule_of(name: &str) -> Result<Rule, Failure> {
+/// The flooded rule with this name.
+pub(crate) fn rule_of(name: &str) -> Result<BenchRule, Failure> {
     match name {
-        "bucket" => Ok(Rule::BRIEF),
-        "day" => Ok(Rule::Day(A_DAY)),
+        "bucket" => Ok(BenchRule::BRIEF),
+        "day" => Ok(BenchRule::Day(PER_DAY)),
         _ => Err("no such rule".into()),
     }
 }
 
-fn bars(rule: &str, object: &Value, report: &mut Report) {
+fn targets(rule: &str, object: &Value, report: &mut BenchReport) {
     let figure = |name: &str| object[name].as_f64().unwrap_or(f64::NAN);
     let mib = 1_048_576.0;
-    let most = u32::try_from((ROOM + BESIDE_ROWS) >> 20).map_or(f64::NAN, f64::from);
-    let mut bar = |what: &str, measure, need, figure| {
-        report.bar(Bar { scenario: format!("flood, {rule}, {what}"), measure, need, figure });
+    let most = u32::try_from((CAPACITY + BESIDE_ROWS) >> 20).map_or(f64::NAN, f64::from);
+    let mut target = |what: &str, measure, bound, figure| {
+        report.target(BenchTarget { scenario: format!("flood, {rule}, {what}"), measure, bound, figure });
     };
-    bar("memory", Measure::MebibytesGrown, Need::AtMost(most), figure("grown_bytes") / mib);
-    let untold = figure("grown_bytes") - figure("said_bytes");
-    bar(
-        "memory that the store does not tell of",
-        Measure::MebibytesGrown,
-        Need::AtMost(UNTOLD),
-        untold / mib,
+    target("memory", TargetMeasure::MebibytesGrown, TargetBound::AtMost(most), figure("grown_bytes") / mib);
+    let unreported = figure("grown_bytes") - figure("said_bytes");
+    target(
+        "memory that the store does not report",
+        TargetMeasure::MebibytesGrown,
+        TargetBound::AtMost(MAX_UNREPORTED),
+        unreported / mib,
     );
-    bar("wrong answers", Measure::Wrong, Need::AtMost(0.0), figure("wrong"));
-    bar("neighbours refused", Measure::Wrong, Need::AtMost(0.0), figure("neighbours_refused"));
+    target("wrong answers", TargetMeasure::Wrong, TargetBound::AtMost(0.0), figure("wrong"));
+    target("neighbors refused", TargetMeasure::Wrong, TargetBound::AtMost(0.0), figure("neighbors_refused"));
     if rule == "bucket" {
-        bar("refused or answered by rule", Measure::Wrong, Need::AtMost(0.0), figure("refused"));
+        target("refused or degraded", TargetMeasure::Wrong, TargetBound::AtMost(0.0), figure("refused"));
     } else {
-        bar("granted by rule", Measure::Wrong, Need::AtMost(0.0), figure("degraded_granted"));
+        target("degraded grants", TargetMeasure::Wrong, TargetBound::AtMost(0.0), figure("degraded_granted"));
     }
 }
 
-/// Floods a store, and says what it said and cost.
+/// Floods a store and reports its decisions and costs.
 pub(crate) fn child(case: &[String]) -> Result<Value, Failure> {
     let [rule, keys] = case else { return Err("a case has two words".into()) };
     let kind = rule_of(rule)?;
-    let keep = if kind == Rule::BRIEF { Keep::Briefly } else { Keep::ForTheDay };
+    let retention = if kind == BenchRule::BRIEF { Retention::Short } else { Retention::Day };
     let count: u64 = keys.parse()?;
-    let (clock, before) = (SystemClock::new(), machine::resident_bytes());
+    let (clock, before) = (SystemClock::new(), process_stats::resident_bytes());
     let day = || clock.now().ticks() / NANOSECONDS_A_DAY;
     let first_day = day();
-    let store =
-        Tidegate::capped(SystemClock::new(), &[(kind, Reach::PerKey), (Rule::LIVE, Reach::PerKey)], ROOM);
-    let mut tally = Tally::default();
-    let began = machine::wall_time();
-    Flood::over(&store, keep, &mut tally).run(count);
-    let elapsed = machine::wall_time().saturating_sub(began);
-    if keep == Keep::ForTheDay && day() != first_day {
+    let store = Tidegate::capped(
+        SystemClock::new(),
+        &[(kind, LimitScope::PerKey), (BenchRule::LIVE, LimitScope::PerKey)],
+        CAPACITY,
+    );
+    let mut tally = FloodTally::default();
+    let started = process_stats::wall_time();
+    FloodRun::over(&store, retention, &mut tally).run(count);
+    let elapsed = process_stats::wall_time().saturating_sub(started);
+    if retention == Retention::Day && day() != first_day {
         return Err("the day ended meanwhile, and the counts with it; run it again".into());
     }
     Ok(json!({
@@ -141,56 +144,56 @@ pub(crate) fn child(case: &[String]) -> Result<Value, Failure> {
         "slowest_ns": tally.slowest_ns,
         "slowest_own_ns": tally.slowest_own_ns,
         "ns_per_decision": nanoseconds(elapsed) / count.max(1),
-        "grown_bytes": machine::peak_resident_bytes().saturating_sub(before),
+        "grown_bytes": process_stats::peak_resident_bytes().saturating_sub(before),
         "said_bytes": store.bytes(),
         "wrong": tally.wrong,
-        "neighbours_refused": tally.neighbours_refused,
+        "neighbors_refused": tally.neighbors_refused,
     }))
 }
 
-/// How long the flooded limit's rows must be kept.
+/// How long the rows of the flooded limit must be kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Keep {
-    Briefly,
-    ForTheDay,
+enum Retention {
+    Short,
+    Day,
 }
 
-/// What was said, and what it cost.
+/// The decisions and costs of a flood.
 #[derive(Debug, Default)]
-struct Tally {
+struct FloodTally {
     granted: u64,
     refused: u64,
-    /// Asked in a way that tells what was answered by rule, because there was no room to remember.
+    /// Requests through `submit`, which reports degraded decisions.
     sampled: u64,
     degraded: u64,
     degraded_granted: u64,
-    /// Replies, or counts, that are not what they must be.
+    /// Decisions or counts that are wrong.
     wrong: u64,
-    neighbours_refused: u64,
+    neighbors_refused: u64,
     slowest_ns: u64,
     slowest_own_ns: u64,
 }
 
-struct Flood<'a> {
+struct FloodRun<'a> {
     store: &'a Tidegate,
-    keep: Keep,
-    handle: Box<dyn Asker + 'a>,
-    door: Box<dyn Asker + 'a>,
-    neighbour: Box<dyn Asker + 'a>,
-    /// How often each early key was asked for.
+    retention: Retention,
+    handle: Box<dyn BenchClient + 'a>,
+    submit_client: Box<dyn BenchClient + 'a>,
+    neighbor: Box<dyn BenchClient + 'a>,
+    /// The number of requests for each early key.
     early: Vec<u64>,
-    tally: &'a mut Tally,
+    tally: &'a mut FloodTally,
     key: String,
 }
 
-impl<'a> Flood<'a> {
-    fn over(store: &'a Tidegate, keep: Keep, tally: &'a mut Tally) -> Flood<'a> {
-        Flood {
+impl<'a> FloodRun<'a> {
+    fn over(store: &'a Tidegate, retention: Retention, tally: &'a mut FloodTally) -> FloodRun<'a> {
+        FloodRun {
             store,
-            keep,
-            handle: store.asker_of(FLOODED),
-            door: store.submitter_of(FLOODED),
-            neighbour: store.asker_of(OTHER),
+            retention,
+            handle: store.client_for(FLOODED),
+            submit_client: store.submit_client_for(FLOODED),
+            neighbor: store.client_for(OTHER),
             early: Vec::new(),
             tally,
             key: String::new(),
@@ -198,81 +201,84 @@ impl<'a> Flood<'a> {
     }
 
     fn run(&mut self, count: u64) {
-        (0..NEIGHBOURS).for_each(|number| self.ask_neighbour(number));
+        (0..NEIGHBORS).for_each(|number| self.decide_neighbor(number));
         for number in 0..count {
-            let sampled = number % SELDOM == 0;
-            let began = machine::wall_time();
-            self.ask(number, sampled);
-            if number < EARLY && self.keep == Keep::ForTheDay {
+            let sampled = number % SAMPLE_EVERY == 0;
+            let started = process_stats::wall_time();
+            self.decide(number, sampled);
+            if number < EARLY && self.retention == Retention::Day {
                 self.early.push(1);
             }
             if !sampled {
                 continue;
             }
-            let turn = number / SELDOM;
-            match self.keep {
-                Keep::Briefly => self.spend(began),
-                Keep::ForTheDay => self.ask_early(turn % EARLY),
+            let turn = number / SAMPLE_EVERY;
+            match self.retention {
+                Retention::Short => self.exhaust(started),
+                Retention::Day => self.decide_early(turn % EARLY),
             }
-            self.ask_neighbour(turn % NEIGHBOURS);
-            self.ask_neighbour(NEIGHBOURS + turn);
+            self.decide_neighbor(turn % NEIGHBORS);
+            self.decide_neighbor(NEIGHBORS + turn);
         }
-        self.count_early();
+        self.check_early();
     }
 
-    /// Asks for a new key and takes the time.
-    fn ask(&mut self, number: u64, sampled: bool) {
+    /// Requests a new key and measures the time.
+    fn decide(&mut self, number: u64, sampled: bool) {
         keys::write(&mut self.key, number);
-        let asker = if sampled { &mut self.door } else { &mut self.handle };
-        let (began, began_own) = (machine::wall_time(), machine::thread_time());
-        let said = asker.ask(&self.key);
-        let own = machine::thread_time().saturating_sub(began_own);
-        let wall = machine::wall_time().saturating_sub(began);
+        let client = if sampled { &mut self.submit_client } else { &mut self.handle };
+        let (started, started_own) = (process_stats::wall_time(), process_stats::thread_time());
+        let decision = client.decide(&self.key);
+        let own = process_stats::thread_time().saturating_sub(started_own);
+        let wall = process_stats::wall_time().saturating_sub(started);
         let tally = &mut *self.tally;
         tally.slowest_ns = tally.slowest_ns.max(nanoseconds(wall));
         tally.slowest_own_ns = tally.slowest_own_ns.max(nanoseconds(own));
         tally.sampled += u64::from(sampled);
-        tally.degraded += u64::from(matches!(said, Said::GrantedByRule | Said::RefusedByRule));
-        tally.degraded_granted += u64::from(said == Said::GrantedByRule);
-        match said {
-            Said::Granted | Said::GrantedByRule => tally.granted += 1,
-            Said::Refused | Said::RefusedByRule => tally.refused += 1,
+        tally.degraded +=
+            u64::from(matches!(decision, BenchDecision::DegradedGrant | BenchDecision::DegradedRefusal));
+        tally.degraded_granted += u64::from(decision == BenchDecision::DegradedGrant);
+        match decision {
+            BenchDecision::Granted | BenchDecision::DegradedGrant => tally.granted += 1,
+            BenchDecision::Refused | BenchDecision::DegradedRefusal => tally.refused += 1,
         }
     }
 
-    /// Asks for the key that was just asked for until it must be spent. What came back meanwhile is granted too.
-    fn spend(&mut self, began: std::time::Duration) {
-        let Rule::Bucket { step, burst } = Rule::BRIEF else { return };
-        let granted = (0..burst).filter(|_| self.handle.ask(&self.key) == Said::Granted).count() as u64 + 1;
-        let elapsed = machine::wall_time().saturating_sub(began);
+    /// Requests the present key until it must be used up. Units that return meanwhile are granted as well.
+    fn exhaust(&mut self, started: std::time::Duration) {
+        let BenchRule::Bucket { step, burst } = BenchRule::BRIEF else { return };
+        let granted =
+            (0..burst).filter(|_| self.handle.decide(&self.key) == BenchDecision::Granted).count() as u64 + 1;
+        let elapsed = process_stats::wall_time().saturating_sub(started);
         let came_back = nanoseconds(elapsed) / nanoseconds(step) + 1;
         let most = u64::from(burst) + if elapsed < step { 0 } else { came_back };
         self.tally.wrong += u64::from(!(u64::from(burst)..=most).contains(&granted));
     }
 
-    /// Asks again for a key that was there before the store was full.
-    fn ask_early(&mut self, number: u64) {
-        let Some(asked) = usize::try_from(number).ok().and_then(|number| self.early.get_mut(number)) else {
+    /// Requests a key that existed before the store was full.
+    fn decide_early(&mut self, number: u64) {
+        let Some(requested) = usize::try_from(number).ok().and_then(|number| self.early.get_mut(number))
+        else {
             return;
         };
-        *asked += 1;
-        let expected = Said::of(*asked <= u64::from(A_DAY));
+        *requested += 1;
+        let expected = BenchDecision::of(*requested <= u64::from(PER_DAY));
         keys::write(&mut self.key, number);
-        self.tally.wrong += u64::from(self.handle.ask(&self.key) != expected);
+        self.tally.wrong += u64::from(self.handle.decide(&self.key) != expected);
     }
 
-    /// Early keys are at their true counts.
-    fn count_early(&mut self) {
-        for (number, asked) in (0..).zip(&self.early) {
+    /// Checks the exact counts of early keys.
+    fn check_early(&mut self) {
+        for (number, requested) in (0..).zip(&self.early) {
             keys::write(&mut self.key, number);
             let used = self.store.used(FLOODED, &self.key);
-            self.tally.wrong += u64::from(used != (*asked).min(A_DAY.into()));
+            self.tally.wrong += u64::from(used != (*requested).min(PER_DAY.into()));
         }
     }
 
-    fn ask_neighbour(&mut self, number: u64) {
+    fn decide_neighbor(&mut self, number: u64) {
         keys::write(&mut self.key, number);
-        self.tally.neighbours_refused += u64::from(self.neighbour.ask(&self.key) != Said::Granted);
+        self.tally.neighbors_refused += u64::from(self.neighbor.decide(&self.key) != BenchDecision::Granted);
     }
 }
 

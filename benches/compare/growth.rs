@@ -1,28 +1,28 @@
-//! The slowest insert while a table grows: somebody waits for it.
+//! The slowest insert while a table grows.
 //!
-//! A stopwatch also counts while another program has the processor. The thread's own time does not, and tells what the
-//! table itself costs; it takes a system call to read, which is part of every figure.
+//! Wall time includes the time of other programs. The CPU time of the thread does not and shows the cost of
+//! the table. Reading it takes a system call, which is part of every figure.
 
 use std::time::Duration;
 
 use serde_json::json;
 use tidegate::clock::SystemClock;
 use tidegate_bench::subjects::tidegate::Tidegate;
-use tidegate_bench::{Reach, Rule, Subject, keys, machine};
+use tidegate_bench::{BenchRule, BenchSubject, LimitScope, keys, process_stats};
 
 use crate::args::Args;
-use crate::peers::governor::Governor;
-use crate::report::Report;
+use crate::peers::governor::GovernorPeer;
+use crate::report::BenchReport;
 
 const KEYS: u64 = 2_000_000;
 
-pub(crate) fn run(args: &Args, report: &mut Report) {
+pub(crate) fn run(args: &Args, report: &mut BenchReport) {
     let count = args.effort.of(KEYS);
     let columns = ["subject", "keys", "slowest", "99.99 %", "slowest, own time", "99.99 %, own time"];
     report.head("One insert while a table grows from nothing, microseconds", &columns);
-    let tidegate = Tidegate::new(SystemClock::new(), &[(Rule::LIVE, Reach::PerKey)]);
-    let governor = Governor::new(Rule::LIVE);
-    let subjects: [&dyn Subject; 2] = [&tidegate, &governor];
+    let tidegate = Tidegate::new(SystemClock::new(), &[(BenchRule::LIVE, LimitScope::PerKey)]);
+    let governor = GovernorPeer::new(BenchRule::LIVE);
+    let subjects: [&dyn BenchSubject; 2] = [&tidegate, &governor];
     for subject in subjects {
         let (wall, own) = inserts(subject, count);
         let figures = [last(&wall), rare(&wall), last(&own), rare(&own)];
@@ -43,19 +43,19 @@ pub(crate) fn run(args: &Args, report: &mut Report) {
     }
 }
 
-/// How long each insert took, sorted: by the stopwatch, and of this thread's own time.
-fn inserts(subject: &dyn Subject, count: u64) -> (Vec<u64>, Vec<u64>) {
-    let mut asker = subject.asker();
+/// The duration of each insert, sorted: in wall time and in CPU time.
+fn inserts(subject: &dyn BenchSubject, count: u64) -> (Vec<u64>, Vec<u64>) {
+    let mut client = subject.client();
     let room = usize::try_from(count).expect("a few million fit");
     let (mut wall, mut own) = (Vec::with_capacity(room), Vec::with_capacity(room));
     let mut key = String::new();
     for number in 0..count {
         keys::write(&mut key, number);
-        let (began, began_own) = (machine::wall_time(), machine::thread_time());
-        asker.ask(&key);
-        let (ended, ended_own) = (machine::wall_time(), machine::thread_time());
-        wall.push(nanoseconds(ended.saturating_sub(began)));
-        own.push(nanoseconds(ended_own.saturating_sub(began_own)));
+        let (started, started_own) = (process_stats::wall_time(), process_stats::thread_time());
+        client.decide(&key);
+        let (ended, ended_own) = (process_stats::wall_time(), process_stats::thread_time());
+        wall.push(nanoseconds(ended.saturating_sub(started)));
+        own.push(nanoseconds(ended_own.saturating_sub(started_own)));
     }
     assert!(subject.rows().is_none_or(|rows| rows == count), "every key is remembered");
     wall.sort_unstable();
@@ -71,7 +71,7 @@ fn last(sorted: &[u64]) -> u64 {
     sorted.last().copied().unwrap_or(0)
 }
 
-/// One in ten thousand is slower.
+/// The 99.99 % quantile.
 fn rare(sorted: &[u64]) -> u64 {
     sorted.get(sorted.len() - 1 - sorted.len() / 10_000).copied().unwrap_or(0)
 }

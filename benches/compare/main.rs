@@ -1,38 +1,38 @@
-//! `cargo bench`: Tidegate beside its peers, on the same keys and threads in the same run.
+//! `cargo bench`: Tidegate and its peers, with the same keys and threads in the same run.
 //!
-//! | `cargo bench -- …` | does |
+//! | `cargo bench -- …` | measures |
 //! |---|---|
-//! | nothing | everything below but the flood |
-//! | `hot-granted`, `hot-refused`, `uniform`, `set-of-four` | only the decisions whose names contain that |
-//! | `memory` | bytes for each key that is remembered |
+//! | nothing | everything below except the flood |
+//! | `hot-granted`, `hot-refused`, `uniform`, `set-of-four` | only decisions whose name contains this |
+//! | `memory` | bytes per key |
 //! | `growth` | the slowest insert while a table grows |
 //! | `flood [KEYS]` | fifty million keys against a store of 64 MiB |
-//! | `--quick` | the same with less of everything, to see that it works |
-//! | `--own-time` | decisions timed by what each thread itself used: for a busy machine; waiting for a lock does not count |
-//! | `--json` | one object for each figure in place of tables |
+//! | `--quick` | less of everything, as a functional check |
+//! | `--own-time` | decisions in CPU time of each thread, for a busy machine; waiting for a lock does not count |
+//! | `--json` | one object per figure instead of tables |
 //!
-//! A ratio is the peer's time divided by Tidegate's: above 1 Tidegate is faster. Where a figure has a bar, the end of the report
-//! says whether it was met.
+//! A ratio is the peer's time divided by Tidegate's: above 1 Tidegate is faster. The end of the report lists
+//! which targets were met.
 
 #![allow(clippy::print_stdout, reason = "a benchmark's report is its standard output")]
-#![allow(clippy::print_stderr, reason = "a benchmark's failure is told to the person who ran it")]
+#![allow(clippy::print_stderr, reason = "a benchmark reports errors to its user")]
 
 mod args;
-mod bars;
 mod decisions;
 mod flood;
 mod growth;
 mod memory;
-mod pace;
 mod peers;
 mod report;
+mod slowest_decision;
+mod targets;
 
 use std::process::{Command, ExitCode};
 
 use args::Args;
-use report::Report;
+use report::BenchReport;
 
-/// What went wrong, in words for the person who ran it.
+/// An error message for the user.
 type Failure = Box<dyn std::error::Error>;
 
 fn main() -> ExitCode {
@@ -50,13 +50,13 @@ fn run(args: &Args) -> Result<(), Failure> {
         let answer = match case.split_first() {
             Some((scenario, case)) if scenario == memory::CHILD => memory::child(case)?,
             Some((scenario, case)) if scenario == flood::CHILD => flood::child(case)?,
-            Some((scenario, case)) if scenario == pace::CHILD => pace::child(case)?,
+            Some((scenario, case)) if scenario == slowest_decision::CHILD => slowest_decision::child(case)?,
             _ => return Err("no such case".into()),
         };
         println!("{answer}");
         return Ok(());
     }
-    let mut report = Report::new(args.format, args.effort);
+    let mut report = BenchReport::new(args.format, args.effort);
     if args.flood {
         flood::run(args, &mut report)?;
         report.finish();
@@ -73,9 +73,9 @@ fn run(args: &Args) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Measures a case in a process of its own, this program started again: what one store gave back to the allocator must not be
-/// room for the next.
-fn in_a_child(scenario: &str, case: &[String]) -> Result<serde_json::Value, Failure> {
+/// Measures a case in a child process, so that memory that one store returned to the allocator is not reused
+/// by the next.
+fn run_in_child(scenario: &str, case: &[String]) -> Result<serde_json::Value, Failure> {
     let child = Command::new(std::env::current_exe()?).args([args::CHILD, scenario]).args(case).output()?;
     if !child.status.success() {
         return Err(String::from_utf8_lossy(&child.stderr).trim().to_owned().into());

@@ -1,28 +1,28 @@
-//! Bytes for each key that is remembered: how much a process grows that does nothing else.
+//! Bytes per key: the growth of a process that only fills a store.
 
 use serde_json::{Value, json};
 use tidegate::clock::SystemClock;
-use tidegate_bench::subjects::submit::{MAP, Submit};
+use tidegate_bench::subjects::submit::{MAP, SubmitSubject};
 use tidegate_bench::subjects::tidegate::{NAME, Tidegate};
-use tidegate_bench::{Reach, Rule, Subject, keys, machine};
+use tidegate_bench::{BenchRule, BenchSubject, LimitScope, keys, process_stats};
 
 use crate::args::Args;
-use crate::bars::{Bar, Measure, Need};
-use crate::peers::governor::{Governor, GovernorOfText};
+use crate::peers::governor::{GovernorPeer, StringKeyGovernor};
 use crate::peers::throttlecrab::Throttlecrab;
-use crate::report::Report;
-use crate::{Failure, in_a_child};
+use crate::report::BenchReport;
+use crate::targets::{BenchTarget, TargetBound, TargetMeasure};
+use crate::{Failure, run_in_child};
 
-/// What this scenario's child is called.
+/// The name of this scenario's child process.
 pub(crate) const CHILD: &str = "memory";
 
-/// Rows that are one word.
+/// Rows of one word.
 const SHORT: Option<f64> = Some(32.0);
-/// Logs of ten.
+/// Logs of ten entries.
 const LONG: Option<f64> = Some(96.0);
 
-/// Who, under which rule, for how many keys, with how many charges each, and what it may take. Tables grow in steps; the
-/// numbers of keys lie differently in them.
+/// Subject, rule, number of keys, charges per key, and the target. Tables grow in steps, and the numbers of
+/// keys fall into different parts of a step.
 const CASES: &[(&str, &str, u64, u64, Option<f64>)] = &[
     (NAME, "bucket", 700_000, 1, SHORT),
     (NAME, "bucket", 1_000_000, 1, SHORT),
@@ -45,21 +45,21 @@ const CASES: &[(&str, &str, u64, u64, Option<f64>)] = &[
     ("throttlecrab", "bucket", 1_000_000, 1, None),
 ];
 
-pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
+pub(crate) fn run(args: &Args, report: &mut BenchReport) -> Result<(), Failure> {
     report.head("Bytes per key", &["subject", "rule", "keys", "charges", "bytes/key"]);
     for &(subject, rule, keys, charges, most) in CASES {
         let keys = args.effort.of(keys);
         let words = [subject.to_owned(), rule.to_owned(), keys.to_string(), charges.to_string()];
-        let bytes = in_a_child(CHILD, &words)?.as_f64().ok_or("a child says how much it grew")?;
+        let bytes = run_in_child(CHILD, &words)?.as_f64().ok_or("a child says how much it grew")?;
         let object = json!({
             "scenario": "memory", "subject": subject, "rule": rule, "keys": keys, "charges": charges, "bytes_per_key": bytes,
         });
         if let Some(most) = most {
             let scenario = format!("memory, {rule}, {keys} keys, charges each: {charges}");
-            report.bar(Bar {
+            report.target(BenchTarget {
                 scenario,
-                measure: Measure::BytesPerKey,
-                need: Need::AtMost(most),
+                measure: TargetMeasure::BytesPerKey,
+                bound: TargetBound::AtMost(most),
                 figure: bytes,
             });
         }
@@ -69,32 +69,32 @@ pub(crate) fn run(args: &Args, report: &mut Report) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Fills a store and says how much this process grew for each key.
+/// Fills a store and reports the growth of this process per key.
 pub(crate) fn child(case: &[String]) -> Result<Value, Failure> {
     let [name, rule, count, charges] = case else { return Err("a case has four words".into()) };
-    let rule = Rule::named(rule).ok_or("no such rule")?;
+    let rule = BenchRule::named(rule).ok_or("no such rule")?;
     let (count, charges): (u64, u64) = (count.parse()?, charges.parse()?);
-    let before = machine::resident_bytes();
-    let subject: Box<dyn Subject> = match name.as_str() {
-        NAME => Box::new(Tidegate::new(SystemClock::new(), &[(rule, Reach::PerKey)])),
-        MAP => Box::new(Submit::map(SystemClock::new(), rule)),
-        "governor" => Box::new(Governor::new(rule)),
-        "governor (String)" => Box::new(GovernorOfText::new(rule)),
+    let before = process_stats::resident_bytes();
+    let subject: Box<dyn BenchSubject> = match name.as_str() {
+        NAME => Box::new(Tidegate::new(SystemClock::new(), &[(rule, LimitScope::PerKey)])),
+        MAP => Box::new(SubmitSubject::map(SystemClock::new(), rule)),
+        "governor" => Box::new(GovernorPeer::new(rule)),
+        "governor (String)" => Box::new(StringKeyGovernor::new(rule)),
         "throttlecrab" => Box::new(Throttlecrab::new(rule, usize::try_from(count)?)),
         _ => return Err("no such subject".into()),
     };
-    let began = machine::wall_time();
-    let mut asker = subject.asker();
+    let started = process_stats::wall_time();
+    let mut client = subject.client();
     let mut key = String::new();
     for _ in 0..charges {
         for number in 0..count {
             keys::write(&mut key, number);
-            asker.ask(&key);
+            client.decide(&key);
         }
     }
-    let grown = machine::resident_bytes().saturating_sub(before);
-    let elapsed = machine::wall_time().saturating_sub(began);
-    if matches!(rule, Rule::Sliding(_)) && elapsed >= Rule::MINUTE {
+    let grown = process_stats::resident_bytes().saturating_sub(before);
+    let elapsed = process_stats::wall_time().saturating_sub(started);
+    if matches!(rule, BenchRule::Sliding(_)) && elapsed >= BenchRule::MINUTE {
         return Err(
             "filling it took longer than the window, so that less was remembered; run it again".into()
         );

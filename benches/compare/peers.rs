@@ -1,4 +1,4 @@
-//! The peers: other libraries that answer the same question, each used as its documentation says.
+//! The peers: other rate limiting libraries, each used as documented.
 
 pub(crate) mod governor;
 pub(crate) mod pingora;
@@ -6,12 +6,12 @@ pub(crate) mod throttlecrab;
 
 use std::num::NonZeroU32;
 
-use tidegate_bench::Rule;
+use tidegate_bench::BenchRule;
 
-/// What a peer makes of a rule: the most at once, and the time for one of them. Every peer knows buckets and nothing else.
-fn bucket(rule: Rule) -> (NonZeroU32, std::time::Duration) {
+/// Converts a rule for a peer: the burst, and the refill time of one unit. Peers support only buckets.
+fn bucket(rule: BenchRule) -> (NonZeroU32, std::time::Duration) {
     match rule {
-        Rule::Bucket { step, burst } => {
+        BenchRule::Bucket { step, burst } => {
             (NonZeroU32::new(burst).expect("no rule of the benchmarks is empty"), step)
         }
         other => panic!("peers know buckets only, not {other:?}"),

@@ -1,40 +1,41 @@
-//! How figures are told: tables for people, an object a line for programs. No colours, so that a pipe needs no other form.
+//! The report: Markdown tables, or one JSON object per line. It has no colors, so piped output looks the
+//! same.
 
 use serde_json::{Value, json};
-use tidegate_bench::Figures;
+use tidegate_bench::Measurements;
 
-use crate::args::Effort;
-use crate::bars::Bar;
+use crate::args::CompareEffort;
+use crate::targets::BenchTarget;
 
-/// What the report looks like.
+/// The format of the report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Format {
-    /// Tables in Markdown.
+    /// Markdown tables.
     Tables,
-    /// One JSON object for each figure.
+    /// One JSON object per figure.
     Json,
 }
 
-/// Tells what was measured as soon as it was, and which bars were met at the end.
-pub(crate) struct Report {
+/// Prints each measurement at once, and the targets at the end.
+pub(crate) struct BenchReport {
     format: Format,
-    effort: Effort,
-    bars: Vec<Bar>,
+    effort: CompareEffort,
+    targets: Vec<BenchTarget>,
 }
 
-impl Report {
-    pub(crate) fn new(format: Format, effort: Effort) -> Report {
-        Report { format, effort, bars: Vec::new() }
+impl BenchReport {
+    pub(crate) fn new(format: Format, effort: CompareEffort) -> BenchReport {
+        BenchReport { format, effort, targets: Vec::new() }
     }
 
-    /// Begins a table.
+    /// Starts a table.
     pub(crate) fn head(&self, title: &str, columns: &[&str]) {
         if self.format == Format::Tables {
             println!("\n{title}\n\n| {} |\n|{}", columns.join(" | "), "---|".repeat(columns.len()));
         }
     }
 
-    /// One line of it, or the same as an object.
+    /// Prints a row of the table, or the object.
     pub(crate) fn row(&self, cells: &[String], object: &Value) {
         match self.format {
             Format::Tables => println!("| {} |", cells.join(" | ")),
@@ -42,44 +43,44 @@ impl Report {
         }
     }
 
-    /// A figure that has a bar; it is told at the end.
-    pub(crate) fn bar(&mut self, bar: Bar) {
-        self.bars.push(bar);
+    /// Adds a figure with a target.
+    pub(crate) fn target(&mut self, target: BenchTarget) {
+        self.targets.push(target);
     }
 
-    /// Tells all bars.
+    /// Prints all targets.
     pub(crate) fn finish(&self) {
         match self.format {
             Format::Json => {
-                let quick = self.effort == Effort::Quick;
-                self.bars.iter().for_each(|bar| println!("{}", bar.object(quick)));
+                let quick = self.effort == CompareEffort::Quick;
+                self.targets.iter().for_each(|target| println!("{}", target.object(quick)));
             }
-            Format::Tables if self.bars.is_empty() => {}
+            Format::Tables if self.targets.is_empty() => {}
             Format::Tables => {
                 let quick =
-                    if self.effort == Effort::Quick { ", which a quick run cannot judge" } else { "" };
-                println!("\nBars{quick}\n");
-                self.bars.iter().for_each(|bar| println!("- {bar}"));
+                    if self.effort == CompareEffort::Quick { ", which a quick run cannot judge" } else { "" };
+                println!("\nTargets{quick}\n");
+                self.targets.iter().for_each(|target| println!("- {target}"));
             }
         }
     }
 
-    /// The figures of one scenario for every subject, ours first: the times in these columns, then how much faster than
-    /// each peer we are.
+    /// Prints one scenario for every subject, Tidegate first: the times, then Tidegate's speedup over each
+    /// peer.
     pub(crate) fn figures(
         &self,
         scenario: &str,
         threads: usize,
-        all: &[Figures],
+        all: &[Measurements],
         columns: &[&str],
         peers: &[&str],
     ) {
         let Some(ours) = all.first() else { return };
         let of = |name: &str| all.iter().find(|figures| figures.subject == name);
-        let times = columns.iter().map(|name| of(name).map_or_else(dash, told));
+        let times = columns.iter().map(|name| of(name).map_or_else(dash, median_cell));
         let ratios = peers
             .iter()
-            .map(|name| of(name).map_or_else(dash, |peer| format!("{:.2}x", ours.as_fast_as(peer))));
+            .map(|name| of(name).map_or_else(dash, |peer| format!("{:.2}x", ours.speedup_over(peer))));
         let cells: Vec<String> =
             [scenario.to_owned(), threads.to_string()].into_iter().chain(times).chain(ratios).collect();
         if self.format == Format::Tables {
@@ -97,7 +98,7 @@ impl Report {
                 "upper_quarter": high,
                 "rounds": figures.rounds.len(),
                 "granted_percent": figures.granted_percent,
-                "tidegate_as_fast": ours.as_fast_as(figures),
+                "tidegate_as_fast": ours.speedup_over(figures),
             });
             self.row(&[], &object);
         }
@@ -108,8 +109,8 @@ fn dash() -> String {
     "-".to_owned()
 }
 
-/// The median, and half the distance of the quarter points in per cent of it.
-fn told(figures: &Figures) -> String {
+/// The median, and half of the interquartile range as a percentage of it.
+fn median_cell(figures: &Measurements) -> String {
     let (low, high) = figures.quarters();
     let median = figures.median();
     format!("{median:.1} ±{:.0}%", (high - low) / 2.0 / median * 100.0)

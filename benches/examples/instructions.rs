@@ -1,11 +1,12 @@
-//! The hot paths, to be counted instruction by instruction: `cargo xtask instructions`.
+//! The hot paths for `cargo xtask instructions`, which counts their instructions.
 //!
-//! Times on a shared machine differ from minute to minute; instructions do not. A run of this program walks one path and
-//! only [`walk`] is counted: everything is prepared before it is entered, and the clock stands still, or takes the same step whenever
-//! it is read: sliding windows are not what they are if nothing slides. Without an argument the program lists the paths and how many decisions each makes.
+//! Times on a shared machine vary, and instruction counts do not. A run executes one path and counts only
+//! [`walk`]: all preparation precedes it. The clock stands still, or advances by a fixed step per read,
+//! because sliding windows must slide. Without an argument the program lists the paths and their numbers of
+//! decisions.
 
-#![allow(clippy::print_stdout, reason = "what it says is its standard output")]
-#![allow(clippy::print_stderr, reason = "so is what went wrong")]
+#![allow(clippy::print_stdout, reason = "its result is its standard output")]
+#![allow(clippy::print_stderr, reason = "errors go to standard error")]
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,31 +14,31 @@ use std::time::Duration;
 
 use tidegate::clock::Clock;
 use tidegate::model::Timestamp;
-use tidegate_bench::subjects::submit::{Submit, Together};
+use tidegate_bench::subjects::submit::{FourLimitOrders, SubmitSubject};
 use tidegate_bench::subjects::tidegate::Tidegate;
-use tidegate_bench::{Asker, Keys, Reach, Rule, Shape, Subject};
+use tidegate_bench::{BenchClient, BenchRule, BenchSubject, Keys, LimitScope, RequestMode};
 
-/// How many decisions are counted; a multiple of a batch.
+/// The number of counted decisions, a multiple of the batch size.
 const DECISIONS: usize = 16 * 1024;
 const MANY: u64 = 100_000;
 
-/// How a store is asked.
+/// The interface of the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Door {
+enum CallPath {
     /// Through the handles of the memory store.
     Handle,
-    /// By `submit`, as any store.
+    /// Through `submit`.
     Submit,
-    /// The same, four limits in one order.
-    Together,
+    /// Through `submit`, with four limits in one order.
+    FourLimitOrder,
 }
 
-/// A clock that stands still, and so never goes back. It takes next to no instructions.
-struct Still;
+/// A clock that stands still and takes almost no instructions.
+struct FixedClock;
 
-impl Clock for Still {
+impl Clock for FixedClock {
     fn now(&self) -> Timestamp {
-        // Some time after the epoch, so that no window begins with the clock.
+        // Some time after the epoch, so that no window starts with the clock.
         Timestamp::from_ticks(1_700_000_000_000_000_000)
     }
 
@@ -46,20 +47,20 @@ impl Clock for Still {
     }
 }
 
-/// A clock that goes so many nanoseconds further whenever it is read.
-struct Stepping {
+/// A clock that advances by a step at each read.
+struct StepClock {
     step: u64,
     now: AtomicU64,
 }
 
-impl Stepping {
-    fn new(step: Duration) -> Stepping {
+impl StepClock {
+    fn new(step: Duration) -> StepClock {
         let step = u64::try_from(step.as_nanos()).unwrap_or(u64::MAX);
-        Stepping { step, now: AtomicU64::new(Still.now().ticks()) }
+        StepClock { step, now: AtomicU64::new(FixedClock.now().ticks()) }
     }
 }
 
-impl Clock for Stepping {
+impl Clock for StepClock {
     fn now(&self) -> Timestamp {
         Timestamp::from_ticks(self.now.fetch_add(self.step, Ordering::Relaxed))
     }
@@ -69,65 +70,82 @@ impl Clock for Stepping {
     }
 }
 
-/// A path: what is limited, which keys were there before, which are asked for, and how.
-struct Path {
+/// A path: the rules, the keys that are loaded before, the requested keys, and the interface.
+struct HotPath {
     name: &'static str,
-    rules: Vec<(Rule, Reach)>,
-    before: Keys,
+    rules: Vec<(BenchRule, LimitScope)>,
+    loaded: Keys,
     keys: Keys,
-    shape: Shape,
-    door: Door,
-    /// How far the clock goes from one decision to the next.
+    mode: RequestMode,
+    call_path: CallPath,
+    /// The clock step between decisions.
     step: Duration,
-    /// How many of them must be granted, or it is not the path it says.
+    /// The expected number of grants, which identifies the path.
     granted: usize,
 }
 
-impl Path {
-    /// A path on which everything is granted, one by one, for a key that was there before.
-    fn hot(name: &'static str, rules: Vec<(Rule, Reach)>) -> Path {
+impl HotPath {
+    /// A path with single granted requests for one existing key.
+    fn hot(name: &'static str, rules: Vec<(BenchRule, LimitScope)>) -> HotPath {
         let keys = Keys::hot(DECISIONS);
-        let (shape, door) = (Shape::Singles, Door::Handle);
+        let (mode, call_path) = (RequestMode::Singles, CallPath::Handle);
         let step = Duration::ZERO;
-        Path { name, rules, before: keys.clone(), keys, shape, door, step, granted: DECISIONS }
+        HotPath { name, rules, loaded: keys.clone(), keys, mode, call_path, step, granted: DECISIONS }
     }
 
-    /// A path on which four limits are asked in one order, the last of them for each key.
-    fn together(name: &'static str, rules: [Rule; 4], step: Duration) -> Path {
+    /// A path with four limits in one order, the last of them per key.
+    fn four_limits(name: &'static str, rules: [BenchRule; 4], step: Duration) -> HotPath {
         let [server, route, backend, client] = rules;
-        let shared = [server, route, backend].map(|rule| (rule, Reach::Shared));
-        Path { door: Door::Together, step, ..Path::hot(name, [&shared[..], &per_key(client)].concat()) }
+        let shared = [server, route, backend].map(|rule| (rule, LimitScope::Shared));
+        HotPath {
+            call_path: CallPath::FourLimitOrder,
+            step,
+            ..HotPath::hot(name, [&shared[..], &per_key(client)].concat())
+        }
     }
 
-    /// The same for keys out of many.
-    fn among_many(name: &'static str, shape: Shape) -> Path {
+    /// A path with random keys among many.
+    fn among_many(name: &'static str, mode: RequestMode) -> HotPath {
         let keys = Keys::random(DECISIONS, MANY, 1);
-        Path { before: Keys::each(MANY), keys, shape, ..Path::hot(name, per_key(Rule::LIVE)) }
+        HotPath { loaded: Keys::each(MANY), keys, mode, ..HotPath::hot(name, per_key(BenchRule::LIVE)) }
     }
 }
 
-fn per_key(rule: Rule) -> Vec<(Rule, Reach)> {
-    vec![(rule, Reach::PerKey)]
+fn per_key(rule: BenchRule) -> Vec<(BenchRule, LimitScope)> {
+    vec![(rule, LimitScope::PerKey)]
 }
 
-fn paths() -> [Path; 12] {
-    let four = [vec![(Rule::FREE, Reach::Shared); 3], per_key(Rule::FREE)].concat();
+fn paths() -> [HotPath; 12] {
+    let four = [vec![(BenchRule::FREE, LimitScope::Shared); 3], per_key(BenchRule::FREE)].concat();
     let new = Keys::each(DECISIONS as u64);
-    let (many, fast) = (Rule::PerSecond(900_000), Duration::from_micros(20));
-    let (some, slow) = (Rule::PerSecond(1_000), Duration::from_millis(40));
+    let (many, fast) = (BenchRule::PerSecond(900_000), Duration::from_micros(20));
+    let (some, slow) = (BenchRule::PerSecond(1_000), Duration::from_millis(40));
     [
-        Path::hot("hot_granted", per_key(Rule::FREE)),
-        Path { granted: 0, ..Path::hot("hot_refused", per_key(Rule::SPENT)) },
-        Path::among_many("hit_among_100k", Shape::Singles),
-        Path::among_many("batch_of_16", Shape::Batches),
-        Path::hot("set_of_four", four),
-        Path { door: Door::Submit, ..Path::hot("submit_hot_granted", per_key(Rule::FREE)) },
-        Path { door: Door::Submit, ..Path::among_many("submit_batch_of_16", Shape::Batches) },
-        Path { before: Keys::default(), keys: new, ..Path::hot("insert_new_key", per_key(Rule::LIVE)) },
-        Path::together("order_fixed", [Rule::FREE; 4], fast),
-        Path::together("order_sliding", [many; 4], fast),
-        Path::together("order_exact", [some, some, some, Rule::PerSecond(30)], slow),
-        Path { granted: 0, ..Path::together("order_refused", [many, Rule::PerSecond(1), many, many], fast) },
+        HotPath::hot("hot_granted", per_key(BenchRule::FREE)),
+        HotPath { granted: 0, ..HotPath::hot("hot_refused", per_key(BenchRule::SPENT)) },
+        HotPath::among_many("hit_among_100k", RequestMode::Singles),
+        HotPath::among_many("batch_of_16", RequestMode::Batches),
+        HotPath::hot("set_of_four", four),
+        HotPath {
+            call_path: CallPath::Submit,
+            ..HotPath::hot("submit_hot_granted", per_key(BenchRule::FREE))
+        },
+        HotPath {
+            call_path: CallPath::Submit,
+            ..HotPath::among_many("submit_batch_of_16", RequestMode::Batches)
+        },
+        HotPath {
+            loaded: Keys::default(),
+            keys: new,
+            ..HotPath::hot("insert_new_key", per_key(BenchRule::LIVE))
+        },
+        HotPath::four_limits("order_fixed", [BenchRule::FREE; 4], fast),
+        HotPath::four_limits("order_sliding", [many; 4], fast),
+        HotPath::four_limits("order_exact", [some, some, some, BenchRule::PerSecond(30)], slow),
+        HotPath {
+            granted: 0,
+            ..HotPath::four_limits("order_refused", [many, BenchRule::PerSecond(1), many, many], fast)
+        },
     ]
 }
 
@@ -138,32 +156,34 @@ fn main() -> ExitCode {
         }
         return ExitCode::SUCCESS;
     };
-    match paths().iter().find(|path| path.name == wanted).map(follow) {
+    match paths().iter().find(|path| path.name == wanted).map(run_path) {
         Some(Ok(())) => ExitCode::SUCCESS,
-        Some(Err(failure)) => failed(&failure),
-        None => failed("no such path"),
+        Some(Err(failure)) => report_failure(&failure),
+        None => report_failure("no such path"),
     }
 }
 
-fn failed(failure: &str) -> ExitCode {
+fn report_failure(failure: &str) -> ExitCode {
     eprintln!("instructions: {failure}");
     ExitCode::FAILURE
 }
 
-/// Prepares a path and walks it.
-fn follow(path: &Path) -> Result<(), String> {
-    let subject: Box<dyn Subject> = match (path.door, path.rules.as_slice()) {
-        (Door::Submit, [(rule, Reach::PerKey)]) => Box::new(Submit::memory(Still, *rule)),
-        (Door::Together, rules) => {
-            let together = Together::memory(Stepping::new(path.step), rules);
-            Box::new(together.ok_or("an order is over four limits")?)
+/// Prepares and runs a path.
+fn run_path(path: &HotPath) -> Result<(), String> {
+    let subject: Box<dyn BenchSubject> = match (path.call_path, path.rules.as_slice()) {
+        (CallPath::Submit, [(rule, LimitScope::PerKey)]) => {
+            Box::new(SubmitSubject::memory(FixedClock, *rule))
         }
-        (Door::Submit, _) => return Err("only one limit is asked by the door".to_owned()),
-        (Door::Handle, rules) => Box::new(Tidegate::new(Still, rules)),
+        (CallPath::FourLimitOrder, rules) => {
+            let orders = FourLimitOrders::memory(StepClock::new(path.step), rules);
+            Box::new(orders.ok_or("an order must have four limits")?)
+        }
+        (CallPath::Submit, _) => return Err("submit uses only one limit".to_owned()),
+        (CallPath::Handle, rules) => Box::new(Tidegate::new(FixedClock, rules)),
     };
-    let mut asker = subject.asker();
-    asker.singles(&path.before);
-    let granted = walk(asker.as_mut(), path);
+    let mut client = subject.client();
+    client.decide_singly(&path.loaded);
+    let granted = walk(client.as_mut(), path);
     if granted == path.granted {
         Ok(())
     } else {
@@ -171,11 +191,11 @@ fn follow(path: &Path) -> Result<(), String> {
     }
 }
 
-/// What is counted.
+/// The counted part.
 #[inline(never)]
-fn walk(asker: &mut dyn Asker, path: &Path) -> usize {
-    match path.shape {
-        Shape::Singles => asker.singles(&path.keys),
-        Shape::Batches => asker.batches(&path.keys),
+fn walk(client: &mut dyn BenchClient, path: &HotPath) -> usize {
+    match path.mode {
+        RequestMode::Singles => client.decide_singly(&path.keys),
+        RequestMode::Batches => client.decide_in_batches(&path.keys),
     }
 }

@@ -1,27 +1,27 @@
-//! Keys: twelve bytes each, the same on every machine.
+//! Keys of twelve bytes, the same on every machine.
 //!
-//! They lie one after the other in the order in which they are asked for, so that reading a key costs every subject the
-//! same, and next to nothing. As text, because one of the peers takes nothing else.
+//! They are stored contiguously in the order of their use, so that reading a key costs every subject the same
+//! and almost nothing. They are text, because one peer accepts only text.
 
 use std::fmt::Write;
 
-/// How long a key is.
+/// The length of a key.
 pub const LENGTH: usize = 12;
 
-/// Coprime to every number of keys that is used here, and large: its multiples are all over the place.
+/// Coprime to every number of keys in use, and large, so that its multiples are scattered.
 const STRIDE: u64 = 982_451_653;
 
-/// Keys in the order in which they are asked for.
+/// Keys in the order of their use.
 #[derive(Debug, Clone, Default)]
 pub struct Keys(String);
 
 impl Keys {
-    /// One key, again and again.
+    /// One key, repeated.
     pub fn hot(draws: usize) -> Keys {
         Keys::of((0..draws).map(|_| 12_345))
     }
 
-    /// Random draws out of this many keys.
+    /// Random draws from this many keys.
     pub fn random(draws: usize, out_of: u64, seed: u64) -> Keys {
         let mut state = seed.wrapping_add(1);
         Keys::of((0..draws).map(|_| {
@@ -31,7 +31,7 @@ impl Keys {
         }))
     }
 
-    /// Each of this many keys once, in no order.
+    /// Each of this many keys once, in a scattered order.
     pub fn each(count: u64) -> Keys {
         Keys::of((0..count).map(|index| index * STRIDE % count))
     }
@@ -44,12 +44,12 @@ impl Keys {
         Keys(text)
     }
 
-    /// How many there are.
+    /// The number of keys.
     pub fn len(&self) -> usize {
         self.0.len() / LENGTH
     }
 
-    /// Whether there are none.
+    /// Whether there are no keys.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -66,7 +66,7 @@ impl Keys {
     }
 }
 
-/// The key of this number, in place of what the buffer held.
+/// Replaces the content of the buffer by the key with this number.
 pub fn write(buffer: &mut String, number: u64) {
     buffer.clear();
     append(buffer, number);

@@ -1,21 +1,21 @@
-//! What the benchmarks are made of: keys, subjects, rounds and what a machine says of itself.
+//! The parts of the benchmarks: keys, subjects, measurements and process statistics.
 //!
-//! `cargo bench` runs `compare/`, which asks Tidegate and its peers the same questions in turn. `cargo xtask instructions`
-//! runs `examples/instructions.rs` under valgrind. Both reach Tidegate through [`subjects`]:
-//! the memory store by its handles, and beside it by the door that every store has.
+//! `cargo bench` runs `compare/`, which sends the same requests to Tidegate and its peers in turn. `cargo
+//! xtask instructions` runs `examples/instructions.rs` under valgrind. Both use [`subjects`]: the memory
+//! store through its handles, and any store through `submit`.
 //!
-//! Decided: a measuring loop of our own. What counts on a machine shared with strangers is the ratio between subjects that were
-//! measured within the same second, and no framework interleaves its subjects. Refused: comparing with figures of
-//! another day.
+//! The measuring loop is our own. On a shared machine only the ratio between subjects that were measured
+//! within the same second is meaningful, and no framework interleaves its subjects. Figures of different days
+//! are not compared.
 
+pub mod bench_subject;
 pub mod keys;
-pub mod machine;
-pub mod rounds;
+pub mod measurement;
+pub mod process_stats;
 pub mod rule;
-pub mod subject;
 pub mod subjects;
 
+pub use bench_subject::{BenchClient, BenchDecision, BenchSubject};
 pub use keys::Keys;
-pub use rounds::{Figures, Plan, Shape, Watch, measure};
-pub use rule::{Reach, Rule};
-pub use subject::{Asker, Said, Subject};
+pub use measurement::{MeasurementPlan, Measurements, RequestMode, Stopwatch, measure};
+pub use rule::{BenchRule, LimitScope};

@@ -1,61 +1,61 @@
-//! What subjects are asked to hold: rules that every peer can keep, and some that only Tidegate can.
+//! The rules that subjects enforce. Every peer supports buckets, and only Tidegate supports the others.
 
 use std::time::Duration;
 
-/// How much, and how it comes back.
+/// A capacity and how it refills.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rule {
-    /// Continuously: one unit comes back every `step`, up to `burst` of them. The one that every peer knows.
+pub enum BenchRule {
+    /// Continuous refill: one unit per `step`, up to `burst` units. Every peer supports it.
     Bucket {
-        /// The time in which one unit comes back.
+        /// The time in which one unit returns.
         step: Duration,
-        /// The most that may be spent at once.
+        /// The maximum number of units at once.
         burst: u32,
     },
-    /// So much in a calendar day.
+    /// Units per calendar day.
     Day(u32),
-    /// So much in an hour that the first hit opens.
+    /// Units per hour, starting with the first request.
     Interval(u32),
-    /// So much in any minute, exactly.
+    /// Units in any minute, exactly.
     Sliding(u32),
-    /// So much in any second, as the gateway counts requests: exactly up to a thousand, above that in 64 parts.
+    /// Units in any second, as the gateway counts requests: exactly up to a thousand, above that in 64 parts.
     PerSecond(u32),
 }
 
-impl Rule {
-    /// More than anybody can ask for, and a second for each unit to come back: one key that is asked for all the time is always
-    /// granted, and never fresh.
-    pub const FREE: Rule = Rule::Bucket { step: Duration::from_secs(1), burst: 1_000_000_000 };
-    /// More than any of many keys is asked for, and an hour for each unit to come back: a row that was charged once is not fresh
-    /// for as long as it is measured. Were it sooner, what is measured need not remember it.
-    pub const LIVE: Rule = Rule::Bucket { step: Duration::from_secs(3_600), burst: 100_000 };
-    /// Spent at once: nearly everything is refused.
-    pub const SPENT: Rule = Rule::Bucket { step: Duration::from_secs(17_280), burst: 5 };
-    /// Fresh again a tenth of a second after one hit: its rows need not be kept for long.
-    pub const BRIEF: Rule = Rule::Bucket { step: Duration::from_millis(100), burst: 10 };
+impl BenchRule {
+    /// More units than any run requests, with one second per unit: a single key is always granted and its row
+    /// never expires.
+    pub const FREE: BenchRule = BenchRule::Bucket { step: Duration::from_secs(1), burst: 1_000_000_000 };
+    /// More units than any key requests, with one hour per unit: a row with one charge does not expire during
+    /// a run.
+    pub const LIVE: BenchRule = BenchRule::Bucket { step: Duration::from_secs(3_600), burst: 100_000 };
+    /// Used up at once: nearly all requests are refused.
+    pub const SPENT: BenchRule = BenchRule::Bucket { step: Duration::from_secs(17_280), burst: 5 };
+    /// Expires 0.1 s after one request, so its rows are short-lived.
+    pub const BRIEF: BenchRule = BenchRule::Bucket { step: Duration::from_millis(100), burst: 10 };
 
-    /// The window of [`Rule::Sliding`].
+    /// The window of [`BenchRule::Sliding`].
     pub const MINUTE: Duration = Duration::from_secs(60);
-    /// The window of [`Rule::Interval`].
+    /// The window of [`BenchRule::Interval`].
     pub const HOUR: Duration = Duration::from_secs(3_600);
 
-    /// The rule of this name.
-    pub fn named(name: &str) -> Option<Rule> {
+    /// The rule with this name.
+    pub fn named(name: &str) -> Option<BenchRule> {
         Some(match name {
-            "bucket" => Rule::LIVE,
-            "day" => Rule::Day(1_000),
-            "interval" => Rule::Interval(1_000),
-            "sliding" => Rule::Sliding(10),
+            "bucket" => BenchRule::LIVE,
+            "day" => BenchRule::Day(1_000),
+            "interval" => BenchRule::Interval(1_000),
+            "sliding" => BenchRule::Sliding(10),
             _ => return None,
         })
     }
 }
 
-/// Whose spending a rule counts together.
+/// Which keys share a count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reach {
-    /// Everybody's.
+pub enum LimitScope {
+    /// All keys.
     Shared,
-    /// Each key's alone.
+    /// Each key has its own.
     PerKey,
 }

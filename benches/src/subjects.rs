@@ -1,4 +1,4 @@
-//! The subjects that are ours: the memory store by its handles, and any store by its door.
+//! The subjects of Tidegate: the memory store through its handles, and any store through `submit`.
 
 pub mod submit;
 pub mod tidegate;
@@ -8,11 +8,11 @@ use std::time::Duration;
 use ::tidegate::catalog::{Catalog, ExpectedVersion};
 use ::tidegate::model::{ItemSpec, LimitSpec, Policy, Precision, Unit};
 
-use crate::rule::{Reach, Rule};
+use crate::rule::{BenchRule, LimitScope};
 
-/// Adds one limit for each rule; their ids.
-fn put(catalog: &impl Catalog, rules: &[(Rule, Reach)]) -> Vec<String> {
-    let put = |(index, &(rule, reach)): (usize, &(Rule, Reach))| {
+/// Adds one limit per rule and returns their ids.
+fn put(catalog: &impl Catalog, rules: &[(BenchRule, LimitScope)]) -> Vec<String> {
+    let put = |(index, &(rule, reach)): (usize, &(BenchRule, LimitScope))| {
         let id = format!("limit-{index}");
         catalog
             .put(spec(&id, rule, reach), ExpectedVersion::Absent)
@@ -22,22 +22,22 @@ fn put(catalog: &impl Catalog, rules: &[(Rule, Reach)]) -> Vec<String> {
     rules.iter().enumerate().map(put).collect()
 }
 
-fn spec(id: &str, rule: Rule, reach: Reach) -> LimitSpec {
+fn spec(id: &str, rule: BenchRule, reach: LimitScope) -> LimitSpec {
     let (policy, capacity) = match rule {
-        Rule::Bucket { step, burst } => (Policy::Bucket { window: step, burst: Some(burst.into()) }, 1),
-        Rule::Day(capacity) => (Policy::Calendar(Unit::Day), capacity),
-        Rule::Interval(capacity) => (Policy::Interval { window: Rule::HOUR }, capacity),
-        Rule::Sliding(capacity) => {
-            (Policy::Sliding { window: Rule::MINUTE, precision: Precision::Exact }, capacity)
+        BenchRule::Bucket { step, burst } => (Policy::Bucket { window: step, burst: Some(burst.into()) }, 1),
+        BenchRule::Day(capacity) => (Policy::Calendar(Unit::Day), capacity),
+        BenchRule::Interval(capacity) => (Policy::Interval { window: BenchRule::HOUR }, capacity),
+        BenchRule::Sliding(capacity) => {
+            (Policy::Sliding { window: BenchRule::MINUTE, precision: Precision::Exact }, capacity)
         }
-        Rule::PerSecond(capacity) => {
+        BenchRule::PerSecond(capacity) => {
             let precision = if capacity <= 1_000 { Precision::Exact } else { Precision::Bucketed };
             (Policy::Sliding { window: Duration::from_secs(1), precision }, capacity)
         }
     };
     let item = ItemSpec::of(policy, capacity.into());
     LimitSpec::named(id).with(match reach {
-        Reach::Shared => item,
-        Reach::PerKey => item.per_key(),
+        LimitScope::Shared => item,
+        LimitScope::PerKey => item.per_key(),
     })
 }

@@ -1,7 +1,7 @@
 //! A chat room: at most six messages in any minute, and at most two of each user.
 //!
 //! Messages come as a stream and leave as one, in order; what does not fit is dropped, and somebody is told. Several rooms
-//! could share the gate, and would count together then. Run it with `cargo run -p tidegate --example chat-throttle`.
+//! could share the limiter, and would count together then. Run it with `cargo run -p tidegate --example chat-throttle`.
 
 use std::error::Error;
 use std::io::Write;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use futures_util::{StreamExt, stream};
 use tidegate::clock::ManualClock;
 use tidegate::model::Timestamp;
-use tidegate::stream::{Gate, LimitExt, Rate, Refusal, RefusedBy, Rules};
+use tidegate::stream::{LimitExt, Rate, Refusal, RefusedBy, Rules, StreamLimiter};
 
 struct Message {
     second: u64,
@@ -28,14 +28,16 @@ async fn main() -> Result<(), Box<dyn Error>> {
 /// An evening in the lobby.
 pub(crate) async fn story(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
     let minute = Duration::from_secs(60);
-    // A program uses Gate::new; this clock follows the messages, so that the evening takes no time.
+    // A program uses StreamLimiter::new; this clock follows the messages, so that the evening takes no time.
     let clock = Arc::new(ManualClock::at(Timestamp::EPOCH));
-    let gate =
-        Gate::keeping(Rules { global: Rate::of(6, minute), user: Rate::of(2, minute) }, Arc::clone(&clock))?;
+    let limiter = StreamLimiter::with_clock(
+        Rules { global: Rate::of(6, minute), user: Rate::of(2, minute) },
+        Arc::clone(&clock),
+    )?;
     let (refusals, refused) = channel();
     let passed: Vec<Message> = stream::iter(evening())
         .inspect(|message| clock.set(Timestamp::from_ticks(message.second * 1_000_000_000)))
-        .limited(&gate, |message| message.user.into())
+        .limited(&limiter, |message| message.user.into())
         .observed(move |message, refusal| {
             // The end of the channel outlives the stream.
             let _ = refusals.send(apology(message, refusal));
@@ -49,7 +51,7 @@ pub(crate) async fn story(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
     for apology in refused {
         writeln!(out, "{apology}")?;
     }
-    let stats = gate.stats();
+    let stats = limiter.stats();
     writeln!(out, "{} of {} passed, {} users are active", stats.passed, stats.processed, stats.active_users)?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Parses arbitrary bytes as a request, a response and a body.
+//! Parses arbitrary bytes as an HTTP/1.1 request, a response and a chunked body.
 //!
 //! Parsing must not panic. A composed head must parse to the same meaning and length, because any difference would allow
 //! request smuggling.
@@ -16,12 +16,12 @@ use tidegate_gateway::wire::response_head::{Http1ResponseHead, ResponseOptions};
 const MAX_BODY: u64 = 1 << 40;
 
 fuzz_target!(|bytes: &[u8]| {
-    request(bytes);
-    response(bytes);
-    chunks(bytes);
+    check_request(bytes);
+    check_response(bytes);
+    check_chunks(bytes);
 });
 
-fn request(bytes: &[u8]) {
+fn check_request(bytes: &[u8]) {
     let mut storage = header_storage();
     let Ok(Some(head)) = Http1RequestHead::read(bytes, &mut storage) else { return };
     for is_trusted in [false, true] {
@@ -31,7 +31,7 @@ fn request(bytes: &[u8]) {
         // The composed head may exceed the limits, because the gateway adds fields.
         let mut storage = header_storage();
         let Ok(read) = Http1RequestHead::read(&composed, &mut storage) else { continue };
-        let again = read.expect("a head is whole");
+        let again = read.expect("a composed head is complete");
         assert_eq!(again.length, composed.len());
         assert_eq!((again.method, again.path, again.framing), (head.method, head.path, head.framing));
         if head.minor > 0 {
@@ -40,7 +40,7 @@ fn request(bytes: &[u8]) {
     }
 }
 
-fn response(bytes: &[u8]) {
+fn check_response(bytes: &[u8]) {
     for is_head_request in [false, true] {
         let mut storage = header_storage();
         let Ok(Some(reply)) = Http1ResponseHead::read(bytes, &mut storage, is_head_request) else { continue };
@@ -60,20 +60,20 @@ fn response(bytes: &[u8]) {
     }
 }
 
-/// Chunks decode to the same data in pieces of any size, and again after encoding.
-fn chunks(bytes: &[u8]) {
+/// Checks that chunks decode to the same data in pieces of any size, and again after encoding.
+fn check_chunks(bytes: &[u8]) {
     let Some((size, bytes)) = bytes.split_first() else { return };
-    let whole = data(bytes, bytes.len().max(1));
-    assert_eq!(data(bytes, usize::from(*size).max(1)), whole, "pieces of {size} bytes");
+    let whole = decode_chunks(bytes, bytes.len().max(1));
+    assert_eq!(decode_chunks(bytes, usize::from(*size).max(1)), whole, "pieces of {size} bytes");
     let Some(data_of_whole) = whole else { return };
     let mut written = Vec::new();
     BodyEncoder::Chunks.write(&data_of_whole, &mut written);
     BodyEncoder::Chunks.finish(&[], &mut written);
-    assert_eq!(data(&written, 7), Some(data_of_whole));
+    assert_eq!(decode_chunks(&written, 7), Some(data_of_whole));
 }
 
-/// Decodes a complete chunked body.
-fn data(bytes: &[u8], size: usize) -> Option<Vec<u8>> {
+/// Decodes a complete chunked body that arrives in pieces of `size` bytes.
+fn decode_chunks(bytes: &[u8], size: usize) -> Option<Vec<u8>> {
     let mut body = BodyDecoder::new(BodyFraming::Chunked, MAX_BODY).expect("the length is unknown");
     let (mut data, mut start, mut end) = (Vec::new(), 0, 0);
     while !body.is_done() {

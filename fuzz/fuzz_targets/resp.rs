@@ -1,7 +1,7 @@
-//! Any bytes at all, said to a session: answered, or hung up on; never a panic, and the same in any pieces.
+//! Feeds arbitrary bytes to a RESP session: replies or a closed session, never a panic.
 //!
-//! The first byte says how large the pieces are. What goes in whole and what goes in piece by piece must come out alike, or a
-//! pipeline would mean something else whenever the network cuts it.
+//! The first byte is the piece size. Input in pieces must give the same output as the whole input. Otherwise the meaning of a
+//! pipeline would depend on how the network splits it.
 
 #![no_main]
 
@@ -12,13 +12,13 @@ use tidegate::catalog::ExpectedVersion;
 use tidegate::clock::ManualClock;
 use tidegate::model::{ItemSpec, LimitSpec, Policy, Timestamp};
 use tidegate::store::{LimitStore, MapStore};
-use tidegate_server::resp::{RespService, Authenticator, RespSession, FeedNext};
+use tidegate_server::resp::{Authenticator, FeedNext, RespService, RespSession};
 use tidegate_server::tokens::Permissions;
 
-/// Everybody may come in.
-struct Nobody;
+/// An authenticator that allows anonymous clients only.
+struct AnonymousOnly;
 
-impl Authenticator for Nobody {
+impl Authenticator for AnonymousOnly {
     fn authenticate(&self, _token: &[u8]) -> Option<Permissions> {
         None
     }
@@ -30,17 +30,17 @@ impl Authenticator for Nobody {
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((size, bytes)) = bytes.split_first() else { return };
-    let whole = said(bytes, bytes.len().max(1));
-    assert_eq!(said(bytes, usize::from(*size).max(1)), whole, "pieces of {size} bytes");
+    let whole = session_output(bytes, bytes.len().max(1));
+    assert_eq!(session_output(bytes, usize::from(*size).max(1)), whole, "pieces of {size} bytes");
 });
 
-/// What a new session says to these bytes in pieces of this size.
-fn said(bytes: &[u8], size: usize) -> Vec<u8> {
+/// The output of a new session for this input in pieces of `size` bytes.
+fn session_output(bytes: &[u8], size: usize) -> Vec<u8> {
     let store = MapStore::new(ManualClock::at(Timestamp::EPOCH), 7);
     let store: Arc<dyn LimitStore> = Arc::new(store);
     let limit = LimitSpec::named("login").with(ItemSpec::of(Policy::Total, 5).per_key());
-    store.put(limit, ExpectedVersion::Absent).expect("it is sound and the first");
-    let mut session = RespSession::new(Arc::new(RespService::new(store, Arc::new(Nobody))));
+    store.put(limit, ExpectedVersion::Absent).expect("the limit is valid and new");
+    let mut session = RespSession::new(Arc::new(RespService::new(store, Arc::new(AnonymousOnly))));
     let (mut buffer, mut output) = (Vec::new(), Vec::new());
     for piece in bytes.chunks(size) {
         buffer.extend_from_slice(piece);
@@ -53,7 +53,7 @@ fn said(bytes: &[u8], size: usize) -> Vec<u8> {
                 FeedNext::Read => break,
                 FeedNext::Feed => {}
                 FeedNext::Close => return output,
-                FeedNext::Wait(_) => unreachable!("a plain store speaks at once"),
+                FeedNext::Wait(_) => unreachable!("this store replies at once"),
             }
         }
     }

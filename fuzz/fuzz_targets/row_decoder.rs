@@ -1,8 +1,8 @@
-//! Any bytes at all, read as a row: refused as damage, or a row that can be lived with.
+//! Decodes arbitrary bytes as a row: they are refused, or give a usable row.
 //!
-//! What decodes must encode back to the same bytes, must answer every question at every instant, and after a charge
-//! must again be a row that can be written and read back. A store that crashes on a damaged row is an outage; one
-//! that writes a row it cannot read is a loss.
+//! A decoded row must encode to the same bytes and must answer at every instant. After a charge it must encode and decode
+//! again. A store that crashes on a damaged row is an outage. A store that
+//! writes a row it cannot read loses data.
 
 #![no_main]
 
@@ -12,17 +12,17 @@ use std::time::Duration;
 use libfuzzer_sys::fuzz_target;
 use tidegate_core::time::LAST_SECOND;
 use tidegate_core::{
-    Amount, Capacity, Intent, ItemSpec, LeaseId, Limit, LimitSpec, DecisionRow, AskTotals, OverrideSpec, Per, Policy,
-    Precision, Row, RowScope, Span, LeaseTerm, Tick, Timestamp, Unit, decide, encoding,
+    Amount, AskTotals, Capacity, DecisionRow, Intent, ItemSpec, LeaseId, LeaseTerm, Limit, LimitSpec,
+    OverrideSpec, Per, Policy, Precision, Row, RowScope, Span, Tick, Timestamp, Unit, decide, row_codec,
 };
 
 /// The key that has an override; other keys have none.
-const KEY: &[u8] = b"someone";
+const KEY: &[u8] = b"client";
 
 /// When that override ends.
 const OVERRIDE_ENDS: Duration = Duration::from_secs(1_800_000_000);
 
-/// Every law, for all keys and for each key, bounded and not.
+/// A limit with every policy, for all keys and for each key, with and without a capacity.
 static LIMIT: LazyLock<Limit> = LazyLock::new(|| {
     let minute = Duration::from_secs(60);
     let policies = [
@@ -51,67 +51,67 @@ static LIMIT: LazyLock<Limit> = LazyLock::new(|| {
         limit: Capacity::AtMost(5),
         until: Some(OVERRIDE_ENDS),
     });
-    Limit::new(spec, Tick::NANOSECOND).expect("the limit above is sound")
+    Limit::new(spec, Tick::NANOSECOND).expect("the limit above is valid")
 });
 
 fuzz_target!(|bytes: &[u8]| {
-    let _ = encoding::version(bytes);
+    let _ = row_codec::limit_version(bytes);
     for per in [Per::All, Per::Key] {
-        if let Ok(row) = encoding::decode(bytes, &LIMIT, per) {
+        if let Ok(row) = row_codec::decode(bytes, &LIMIT, per) {
             assert_eq!(encoded(&row, per), bytes, "a row has one encoding");
             for now in instants(&row, per) {
                 for count in [0, 1, 10, Amount::MAX] {
-                    live_with(&row, per, count, now);
+                    exercise_row(&row, per, count, now);
                 }
             }
         }
     }
 });
 
-/// Asks a row, charges it as far as it agrees and then past its limits, and reads it back.
-fn live_with(row: &Row, per: Per, count: Amount, now: Timestamp) {
-    let seat = seat(per);
-    let tenure = LeaseTerm { lease: LeaseId(7), expires_at: now.plus(Span::from_ticks(1)) };
+/// Checks a row, charges it within and past its limits, and decodes it again.
+fn exercise_row(row: &Row, per: Per, count: Amount, now: Timestamp) {
+    let scope = scope_of(per);
+    let term = LeaseTerm { lease: LeaseId(7), expires_at: now.plus(Span::from_ticks(1)) };
     let mut charged = Vec::new();
     let mut next = row.clone();
-    let mut line = DecisionRow { limit: &LIMIT, seat, row: &mut next, load: AskTotals::of(count) };
-    decide(std::slice::from_mut(&mut line), Intent::Acquire, Some(&tenure), now, &mut |each| {
+    let mut decision = DecisionRow { limit: &LIMIT, scope, row: &mut next, totals: AskTotals::of(count) };
+    decide(std::slice::from_mut(&mut decision), Intent::Acquire, Some(&term), now, &mut |each| {
         charged.push(each);
     });
     for each in &charged {
-        line.settle(each.place.item, each, LIMIT.version(), 0, now);
-        // More than can be counted, at two instants: counts end at their largest, and rows stay readable.
+        decision.settle(each.position.item, each, LIMIT.version(), 0, now);
+        // Settles the largest amount at two times. Counts saturate, and rows stay readable.
         for at in [now, now.plus(Span::ONE_TICK)] {
-            line.settle(each.place.item, each, LIMIT.version(), Amount::MAX, at);
+            decision.settle(each.position.item, each, LIMIT.version(), Amount::MAX, at);
         }
     }
     for (index, item) in LIMIT.items().iter().enumerate().filter(|(_, item)| item.per() == per) {
-        let _ = line.reading(index, item, now);
+        let _ = decision.reading(index, item, now);
     }
-    next.release(&tenure, now);
-    let _ = (next.is_fresh(&LIMIT, seat, now), next.held(now));
+    next.release(&term, now);
+    let _ = (next.is_evictable(&LIMIT, scope, now), next.held_units(now));
     assert_reads_back(&next, per);
 }
 
 fn assert_reads_back(row: &Row, per: Per) {
-    let read = encoding::decode(&encoded(row, per), &LIMIT, per);
-    assert_eq!(read.as_ref(), Ok(row), "what was written is read back");
+    let read = row_codec::decode(&encoded(row, per), &LIMIT, per);
+    assert_eq!(read.as_ref(), Ok(row), "an encoded row decodes to the same row");
 }
 
 fn encoded(row: &Row, per: Per) -> Vec<u8> {
     let mut bytes = Vec::new();
-    encoding::encode(row, &LIMIT, per, &mut bytes);
+    row_codec::encode(row, &LIMIT, per, &mut bytes);
     bytes
 }
 
-fn seat(per: Per) -> RowScope<'static> {
+fn scope_of(per: Per) -> RowScope<'static> {
     match per {
         Per::All => RowScope::All,
         Per::Key => RowScope::from(LIMIT.overrides(KEY)),
     }
 }
 
-/// The ends of time, an ordinary day, and around every instant that the row itself mentions.
+/// The earliest, an ordinary and the latest time, and the times around every time in the row.
 fn instants(row: &Row, per: Per) -> Vec<Timestamp> {
     let last = Timestamp::from_ticks(LAST_SECOND * Tick::NANOSECOND.per_second());
     let ordinary = Tick::NANOSECOND.instant(OVERRIDE_ENDS).expect("before 2262");

@@ -1,50 +1,50 @@
-//! governor: one atomic word for each key in a sharded map.
+//! governor: one atomic word per key in a sharded map.
 
 use governor::clock::DefaultClock;
 use governor::state::{InMemoryState, NotKeyed};
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use tidegate_bench::keys::{LENGTH, array};
-use tidegate_bench::{Asker, Rule, Said, Subject};
+use tidegate_bench::{BenchClient, BenchDecision, BenchRule, BenchSubject};
 
 use super::bucket;
 
-type Direct = RateLimiter<NotKeyed, InMemoryState, DefaultClock>;
-type Keyed = DefaultKeyedRateLimiter<[u8; LENGTH]>;
+type DirectLimiter = RateLimiter<NotKeyed, InMemoryState, DefaultClock>;
+type KeyedLimiter = DefaultKeyedRateLimiter<[u8; LENGTH]>;
 
-/// A keyed limiter, and any number of shared ones that are asked before it.
+/// A keyed limiter, after any number of shared ones.
 ///
-/// governor has no sets: what the first limiters granted is spent even if a later one refuses. It is measured all the
-/// same, as what somebody without sets would write.
-pub(crate) struct Governor {
-    shared: Vec<Direct>,
-    keyed: Keyed,
+/// governor has no sets: units granted by the first limiters stay used if a later one refuses. It is measured
+/// nevertheless, as the usual code without sets.
+pub(crate) struct GovernorPeer {
+    shared: Vec<DirectLimiter>,
+    keyed: KeyedLimiter,
 }
 
-impl Governor {
-    /// One limiter, keyed.
-    pub(crate) fn new(rule: Rule) -> Governor {
-        Governor::behind(&[], rule)
+impl GovernorPeer {
+    /// One keyed limiter.
+    pub(crate) fn new(rule: BenchRule) -> GovernorPeer {
+        GovernorPeer::with_shared(&[], rule)
     }
 
-    /// A keyed limiter behind shared ones.
-    pub(crate) fn behind(shared: &[Rule], keyed: Rule) -> Governor {
+    /// A keyed limiter after shared ones.
+    pub(crate) fn with_shared(shared: &[BenchRule], keyed: BenchRule) -> GovernorPeer {
         let shared = shared.iter().map(|rule| RateLimiter::direct(quota(*rule))).collect();
-        Governor { shared, keyed: RateLimiter::keyed(quota(keyed)) }
+        GovernorPeer { shared, keyed: RateLimiter::keyed(quota(keyed)) }
     }
 }
 
-fn quota(rule: Rule) -> Quota {
+fn quota(rule: BenchRule) -> Quota {
     let (burst, step) = bucket(rule);
     Quota::with_period(step).expect("no rule refills in no time").allow_burst(burst)
 }
 
-impl Subject for Governor {
+impl BenchSubject for GovernorPeer {
     fn name(&self) -> &'static str {
         "governor"
     }
 
-    fn asker(&self) -> Box<dyn Asker + '_> {
-        if self.shared.is_empty() { Box::new(One(&self.keyed)) } else { Box::new(Several(self)) }
+    fn client(&self) -> Box<dyn BenchClient + '_> {
+        if self.shared.is_empty() { Box::new(KeyedClient(&self.keyed)) } else { Box::new(SetClient(self)) }
     }
 
     fn rows(&self) -> Option<u64> {
@@ -52,51 +52,51 @@ impl Subject for Governor {
     }
 }
 
-struct One<'a>(&'a Keyed);
+struct KeyedClient<'a>(&'a KeyedLimiter);
 
-impl Asker for One<'_> {
+impl BenchClient for KeyedClient<'_> {
     #[inline]
-    fn ask(&mut self, key: &str) -> Said {
-        Said::of(self.0.check_key(&array(key)).is_ok())
+    fn decide(&mut self, key: &str) -> BenchDecision {
+        BenchDecision::of(self.0.check_key(&array(key)).is_ok())
     }
 }
 
-struct Several<'a>(&'a Governor);
+struct SetClient<'a>(&'a GovernorPeer);
 
-impl Asker for Several<'_> {
+impl BenchClient for SetClient<'_> {
     #[inline]
-    fn ask(&mut self, key: &str) -> Said {
+    fn decide(&mut self, key: &str) -> BenchDecision {
         let shared = self.0.shared.iter().all(|limiter| limiter.check().is_ok());
-        Said::of(shared && self.0.keyed.check_key(&array(key)).is_ok())
+        BenchDecision::of(shared && self.0.keyed.check_key(&array(key)).is_ok())
     }
 }
 
-/// A keyed limiter whose keys are text of any length, as most people's are. The one above knows that every key has twelve
-/// bytes, which is as well as it can do.
-pub(crate) struct GovernorOfText(DefaultKeyedRateLimiter<String>);
+/// A keyed limiter with string keys, the common use. The one above has fixed keys of twelve bytes, its best
+/// case.
+pub(crate) struct StringKeyGovernor(DefaultKeyedRateLimiter<String>);
 
-impl GovernorOfText {
-    /// One limiter, keyed.
-    pub(crate) fn new(rule: Rule) -> GovernorOfText {
-        GovernorOfText(RateLimiter::keyed(quota(rule)))
+impl StringKeyGovernor {
+    /// One keyed limiter.
+    pub(crate) fn new(rule: BenchRule) -> StringKeyGovernor {
+        StringKeyGovernor(RateLimiter::keyed(quota(rule)))
     }
 }
 
-impl Subject for GovernorOfText {
+impl BenchSubject for StringKeyGovernor {
     fn name(&self) -> &'static str {
         "governor (String)"
     }
 
-    fn asker(&self) -> Box<dyn Asker + '_> {
-        Box::new(OfText(&self.0))
+    fn client(&self) -> Box<dyn BenchClient + '_> {
+        Box::new(StringKeyClient(&self.0))
     }
 }
 
-struct OfText<'a>(&'a DefaultKeyedRateLimiter<String>);
+struct StringKeyClient<'a>(&'a DefaultKeyedRateLimiter<String>);
 
-impl Asker for OfText<'_> {
+impl BenchClient for StringKeyClient<'_> {
     #[inline]
-    fn ask(&mut self, key: &str) -> Said {
-        Said::of(self.0.check_key(&key.to_owned()).is_ok())
+    fn decide(&mut self, key: &str) -> BenchDecision {
+        BenchDecision::of(self.0.check_key(&key.to_owned()).is_ok())
     }
 }

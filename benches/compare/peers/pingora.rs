@@ -1,42 +1,42 @@
-//! pingora-limits: a sketch that counts hits of an interval, too high where keys collide. It forgets no key and keeps
-//! none apart; it is here because it is the least that a limiter could cost.
+//! pingora-limits: a sketch that counts requests per interval and overestimates colliding keys. It keeps no
+//! key apart, and marks the lower bound of the cost of a limiter.
 
 use pingora_limits::rate::Rate;
 use tidegate_bench::keys::array;
-use tidegate_bench::{Asker, Rule, Said, Subject};
+use tidegate_bench::{BenchClient, BenchDecision, BenchRule, BenchSubject};
 
 use super::bucket;
 
-/// A sketch, and the count above which it means no.
+/// A sketch and the count above which it refuses.
 pub(crate) struct Pingora {
     rate: Rate,
-    most: isize,
+    max: isize,
 }
 
 impl Pingora {
-    /// A sketch over the time in which everything comes back.
-    pub(crate) fn new(rule: Rule) -> Pingora {
+    /// A sketch over the time of a full refill.
+    pub(crate) fn new(rule: BenchRule) -> Pingora {
         let (burst, step) = bucket(rule);
-        let most = isize::try_from(burst.get()).expect("bursts are small");
-        Pingora { rate: Rate::new(step * burst.get()), most }
+        let max = isize::try_from(burst.get()).expect("bursts are small");
+        Pingora { rate: Rate::new(step * burst.get()), max }
     }
 }
 
-impl Subject for Pingora {
+impl BenchSubject for Pingora {
     fn name(&self) -> &'static str {
         "pingora-limits"
     }
 
-    fn asker(&self) -> Box<dyn Asker + '_> {
-        Box::new(One(self))
+    fn client(&self) -> Box<dyn BenchClient + '_> {
+        Box::new(PingoraClient(self))
     }
 }
 
-struct One<'a>(&'a Pingora);
+struct PingoraClient<'a>(&'a Pingora);
 
-impl Asker for One<'_> {
+impl BenchClient for PingoraClient<'_> {
     #[inline]
-    fn ask(&mut self, key: &str) -> Said {
-        Said::of(self.0.rate.observe(&array(key), 1) <= self.0.most)
+    fn decide(&mut self, key: &str) -> BenchDecision {
+        BenchDecision::of(self.0.rate.observe(&array(key), 1) <= self.0.max)
     }
 }

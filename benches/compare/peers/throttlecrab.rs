@@ -1,24 +1,25 @@
-//! throttlecrab: a plain map that wants to be told the time and to be called by one at a time.
+//! throttlecrab: a plain map whose callers pass the time and synchronize the calls.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 use throttlecrab::{AdaptiveStore, RateLimiter};
-use tidegate_bench::{Asker, Rule, Said, Subject};
+use tidegate_bench::{BenchClient, BenchDecision, BenchRule, BenchSubject};
 
 use super::bucket;
 
-/// Its limiter with the store of its first example, in a mutex.
+/// The limiter with the store of its first example, in a mutex.
 pub(crate) struct Throttlecrab {
     limiter: Mutex<RateLimiter<AdaptiveStore>>,
     burst: i64,
-    /// The time in which one comes back. It counts in whole seconds.
+    /// The refill time of one unit in whole seconds.
     step: i64,
 }
 
 impl Throttlecrab {
-    /// A limiter with room for so many keys; without it every call sweeps the whole map once it is three quarters full.
-    pub(crate) fn new(rule: Rule, keys: usize) -> Throttlecrab {
+    /// A limiter with capacity for this many keys. Without it, every call sweeps the map once it is three
+    /// quarters full.
+    pub(crate) fn new(rule: BenchRule, keys: usize) -> Throttlecrab {
         let (burst, step) = bucket(rule);
         assert_eq!(step.subsec_nanos(), 0, "this peer knows whole seconds only");
         Throttlecrab {
@@ -29,25 +30,25 @@ impl Throttlecrab {
     }
 }
 
-impl Subject for Throttlecrab {
+impl BenchSubject for Throttlecrab {
     fn name(&self) -> &'static str {
         "throttlecrab"
     }
 
-    fn asker(&self) -> Box<dyn Asker + '_> {
-        Box::new(One(self))
+    fn client(&self) -> Box<dyn BenchClient + '_> {
+        Box::new(ThrottlecrabClient(self))
     }
 }
 
-struct One<'a>(&'a Throttlecrab);
+struct ThrottlecrabClient<'a>(&'a Throttlecrab);
 
-impl Asker for One<'_> {
+impl BenchClient for ThrottlecrabClient<'_> {
     #[inline]
     #[expect(clippy::disallowed_methods, reason = "this peer has no clock; its callers read one")]
-    fn ask(&mut self, key: &str) -> Said {
+    fn decide(&mut self, key: &str) -> BenchDecision {
         let Throttlecrab { limiter, burst, step } = self.0;
         let mut limiter = limiter.lock().unwrap_or_else(PoisonError::into_inner);
         let answer = limiter.rate_limit(key, *burst, 1, *step, 1, SystemTime::now());
-        Said::of(answer.is_ok_and(|(granted, _)| granted))
+        BenchDecision::of(answer.is_ok_and(|(granted, _)| granted))
     }
 }

@@ -1,114 +1,115 @@
-//! Tidegate by its door, [`Store::submit`]: what servers, batches of orders and stores without handles go through.
+//! Tidegate through [`Store::submit`], the interface of servers, batches of orders and stores without
+//! handles.
 
-use tidegate::store::memory::DEFAULT_CAPACITY;
 use tidegate::clock::Clock;
 use tidegate::model::{Ask, Order};
-use tidegate::reply::{OrderReply, Detail, OrderError, Replies};
+use tidegate::reply::{Detail, OrderError, OrderReply, Replies};
+use tidegate::store::memory::DEFAULT_CAPACITY;
 use tidegate::store::{MapStore, MemoryStore, Store};
 
 use super::put;
 use super::tidegate::memory;
-use crate::rule::{Reach, Rule};
-use crate::subject::{Asker, BATCH, Said, Subject};
+use crate::bench_subject::{BATCH, BenchClient, BenchDecision, BenchSubject};
+use crate::rule::{BenchRule, LimitScope};
 
-/// What the memory store is called when it is asked by its door.
+/// The name of the memory store through `submit`.
 pub const SUBMIT: &str = "tidegate submit";
-/// What the plain store is called.
+/// The name of the map store.
 pub const MAP: &str = "tidegate map";
 
 /// A store with one limit.
-pub struct Submit<S> {
+pub struct SubmitSubject<S> {
     name: &'static str,
     store: S,
     limit_id: String,
 }
 
-impl Submit<MemoryStore> {
-    /// The memory store under one rule for each key.
-    pub fn memory(clock: impl Clock + 'static, rule: Rule) -> Submit<MemoryStore> {
+impl SubmitSubject<MemoryStore> {
+    /// The memory store with one rule per key.
+    pub fn memory(clock: impl Clock + 'static, rule: BenchRule) -> SubmitSubject<MemoryStore> {
         let store = memory(clock, DEFAULT_CAPACITY);
-        let limit_id = put(&store, &[(rule, Reach::PerKey)]).remove(0);
-        Submit { name: SUBMIT, store, limit_id }
+        let limit_id = put(&store, &[(rule, LimitScope::PerKey)]).remove(0);
+        SubmitSubject { name: SUBMIT, store, limit_id }
     }
 }
 
-impl Submit<MapStore> {
-    /// The plain store under one rule for each key.
-    pub fn map(clock: impl Clock + 'static, rule: Rule) -> Submit<MapStore> {
+impl SubmitSubject<MapStore> {
+    /// The map store with one rule per key.
+    pub fn map(clock: impl Clock + 'static, rule: BenchRule) -> SubmitSubject<MapStore> {
         let store = MapStore::new(clock, 7);
-        let limit_id = put(&store, &[(rule, Reach::PerKey)]).remove(0);
-        Submit { name: MAP, store, limit_id }
+        let limit_id = put(&store, &[(rule, LimitScope::PerKey)]).remove(0);
+        SubmitSubject { name: MAP, store, limit_id }
     }
 }
 
-impl<S: Store> Subject for Submit<S> {
+impl<S: Store> BenchSubject for SubmitSubject<S> {
     fn name(&self) -> &'static str {
         self.name
     }
 
-    fn asker(&self) -> Box<dyn Asker + '_> {
-        Box::new(Submitter::new(&self.store, &self.limit_id))
+    fn client(&self) -> Box<dyn BenchClient + '_> {
+        Box::new(SubmitClient::new(&self.store, &self.limit_id))
     }
 
-    fn knows_batches(&self) -> bool {
+    fn supports_batches(&self) -> bool {
         true
     }
 }
 
-/// The memory store with four limits that are asked together, in one order by its door, as the gateway does.
-pub struct Together {
+/// The memory store with four limits in one order, as in the gateway.
+pub struct FourLimitOrders {
     store: MemoryStore,
     limit_ids: [String; 4],
     keyed: [bool; 4],
 }
 
-impl Together {
-    /// The memory store under four rules; `None` if there are not four.
-    pub fn memory(clock: impl Clock + 'static, rules: &[(Rule, Reach)]) -> Option<Together> {
+impl FourLimitOrders {
+    /// The memory store with four rules, or `None` for another number.
+    pub fn memory(clock: impl Clock + 'static, rules: &[(BenchRule, LimitScope)]) -> Option<FourLimitOrders> {
         let store = memory(clock, DEFAULT_CAPACITY);
         let limit_ids = put(&store, rules).try_into().ok()?;
-        let keyed = std::array::from_fn(|index| rules[index].1 == Reach::PerKey);
-        Some(Together { store, limit_ids, keyed })
+        let keyed = std::array::from_fn(|index| rules[index].1 == LimitScope::PerKey);
+        Some(FourLimitOrders { store, limit_ids, keyed })
     }
 }
 
-impl Subject for Together {
+impl BenchSubject for FourLimitOrders {
     fn name(&self) -> &'static str {
         SUBMIT
     }
 
-    fn asker(&self) -> Box<dyn Asker + '_> {
-        Box::new(TogetherAsker { together: self, answers: None })
+    fn client(&self) -> Box<dyn BenchClient + '_> {
+        Box::new(FourLimitClient { subject: self, answers: None })
     }
 }
 
-struct TogetherAsker<'a> {
-    together: &'a Together,
+struct FourLimitClient<'a> {
+    subject: &'a FourLimitOrders,
     answers: Option<Replies>,
 }
 
-impl Asker for TogetherAsker<'_> {
-    fn ask(&mut self, key: &str) -> Said {
-        let Together { store, limit_ids, keyed } = self.together;
+impl BenchClient for FourLimitClient<'_> {
+    fn decide(&mut self, key: &str) -> BenchDecision {
+        let FourLimitOrders { store, limit_ids, keyed } = self.subject;
         let key = |index: usize| keyed[index].then_some(key.as_bytes());
         let asks: [Ask<'_>; 4] = std::array::from_fn(|index| Ask::one(&limit_ids[index], key(index)));
         let buffer = self.answers.take().unwrap_or_default();
         let answers = self.answers.insert(store.submit(&[Order::acquire(&asks)], buffer).now());
-        said(answers.get(0))
+        decision_of(answers.get(0))
     }
 }
 
-/// Asks one limit of a store by its door.
-pub(super) struct Submitter<'a, S> {
+/// Requests one limit through `submit`.
+pub(super) struct SubmitClient<'a, S> {
     store: &'a S,
     limit_id: &'a str,
     /// Moves through the store and back.
     answers: Option<Replies>,
 }
 
-impl<'a, S: Store> Submitter<'a, S> {
-    pub(super) fn new(store: &'a S, limit_id: &'a str) -> Submitter<'a, S> {
-        Submitter { store, limit_id, answers: Some(Replies::new(Detail::Verdicts)) }
+impl<'a, S: Store> SubmitClient<'a, S> {
+    pub(super) fn new(store: &'a S, limit_id: &'a str) -> SubmitClient<'a, S> {
+        SubmitClient { store, limit_id, answers: Some(Replies::new(Detail::Verdicts)) }
     }
 
     fn submit(&mut self, orders: &[Order<'_>]) -> &Replies {
@@ -117,27 +118,30 @@ impl<'a, S: Store> Submitter<'a, S> {
     }
 }
 
-impl<S: Store> Asker for Submitter<'_, S> {
+impl<S: Store> BenchClient for SubmitClient<'_, S> {
     #[inline]
-    fn ask(&mut self, key: &str) -> Said {
+    fn decide(&mut self, key: &str) -> BenchDecision {
         let ask = [Ask::one(self.limit_id, Some(key.as_bytes()))];
-        said(self.submit(&[Order::acquire(&ask)]).get(0))
+        decision_of(self.submit(&[Order::acquire(&ask)]).get(0))
     }
 
-    fn ask_batch(&mut self, keys: &[&str]) -> usize {
+    fn decide_batch(&mut self, keys: &[&str]) -> usize {
         let Some(keys) = keys.first_chunk::<BATCH>() else { return 0 };
         let asks: [[Ask<'_>; 1]; BATCH] = keys.map(|key| [Ask::one(self.limit_id, Some(key.as_bytes()))]);
         let orders: [Order<'_>; BATCH] = std::array::from_fn(|index| Order::acquire(&asks[index]));
-        self.submit(&orders).iter().filter(|answer| said(Some(answer)) == Said::Granted).count()
+        self.submit(&orders)
+            .iter()
+            .filter(|answer| decision_of(Some(answer)) == BenchDecision::Granted)
+            .count()
     }
 }
 
-fn said(answer: Option<&Result<OrderReply, OrderError>>) -> Said {
+fn decision_of(answer: Option<&Result<OrderReply, OrderError>>) -> BenchDecision {
     match answer {
-        Some(Ok(answer)) if answer.degraded && answer.is_granted() => Said::GrantedByRule,
-        Some(Ok(answer)) if answer.degraded => Said::RefusedByRule,
-        Some(Ok(answer)) => Said::of(answer.is_granted()),
-        Some(Err(rejection)) => panic!("the benchmark asked nonsense: {rejection}"),
+        Some(Ok(answer)) if answer.degraded && answer.is_granted() => BenchDecision::DegradedGrant,
+        Some(Ok(answer)) if answer.degraded => BenchDecision::DegradedRefusal,
+        Some(Ok(answer)) => BenchDecision::of(answer.is_granted()),
+        Some(Err(rejection)) => panic!("the benchmark sent an invalid request: {rejection}"),
         None => panic!("a store answers every order"),
     }
 }
@@ -153,13 +157,14 @@ mod tests {
     #[test]
     fn both_stores_count_each_key_alone() {
         let clock = || ManualClock::at(Timestamp::EPOCH);
-        let (memory, map) = (Submit::memory(clock(), Rule::SPENT), Submit::map(clock(), Rule::SPENT));
-        let subjects: [&dyn Subject; 2] = [&memory, &map];
+        let (memory, map) =
+            (SubmitSubject::memory(clock(), BenchRule::SPENT), SubmitSubject::map(clock(), BenchRule::SPENT));
+        let subjects: [&dyn BenchSubject; 2] = [&memory, &map];
         for subject in subjects {
-            let mut asker = subject.asker();
-            assert_eq!(asker.singles(&Keys::hot(7)), 5);
-            assert_eq!(asker.batches(&Keys::each(32)), 32);
-            assert_eq!(asker.ask("u00000012345"), Said::Refused);
+            let mut client = subject.client();
+            assert_eq!(client.decide_singly(&Keys::hot(7)), 5);
+            assert_eq!(client.decide_in_batches(&Keys::each(32)), 32);
+            assert_eq!(client.decide("u00000012345"), BenchDecision::Refused);
         }
     }
 }

@@ -1,94 +1,95 @@
-//! Tidegate as a subject: the memory store, asked through its handles.
+//! The memory store of Tidegate through its handles.
 
-use tidegate::store::memory::DEFAULT_CAPACITY;
 use tidegate::clock::Clock;
 use tidegate::model::Verdict;
 use tidegate::reply::OrderError;
-use tidegate::store::{Memory, MemoryStore, Store};
+use tidegate::store::memory::DEFAULT_CAPACITY;
 use tidegate::store::memory::{MemoryHandle, MemoryHandleSet};
+use tidegate::store::{Memory, MemoryStore, Store};
 
 use super::put;
-use super::submit::Submitter;
-use crate::rule::{Reach, Rule};
-use crate::subject::{Asker, BATCH, Said, Subject};
+use super::submit::SubmitClient;
+use crate::bench_subject::{BATCH, BenchClient, BenchDecision, BenchSubject};
+use crate::rule::{BenchRule, LimitScope};
 
-/// What it is called in the tables.
+/// The name in the tables.
 pub const NAME: &str = "tidegate";
 
-/// The same secret in every run, so that rows lie where they lay in the last one.
+/// A fixed secret, so that rows are at the same places in every run.
 const SECRET: [u64; 2] = [0x0123_4567_89ab_cdef, 0x0fed_cba9_8765_4321];
 
-/// Whose spending the limits of a set count together.
-const SET: [Reach; 4] = [Reach::Shared, Reach::Shared, Reach::Shared, Reach::PerKey];
+/// The scopes of the limits in a set.
+const SET_SCOPES: [LimitScope; 4] =
+    [LimitScope::Shared, LimitScope::Shared, LimitScope::Shared, LimitScope::PerKey];
 
-/// A memory store of this many bytes.
+/// Creates a memory store of this many bytes.
 pub(super) fn memory(clock: impl Clock + 'static, bytes: usize) -> MemoryStore {
     MemoryStore::new(clock, Memory { capacity_bytes: bytes, secret: SECRET })
 }
 
-/// A store with some limits, all of which are asked together.
+/// A store whose limits are requested together.
 #[derive(Debug)]
 pub struct Tidegate {
     store: MemoryStore,
-    limits: Vec<(String, Reach)>,
+    limits: Vec<(String, LimitScope)>,
 }
 
 impl Tidegate {
-    /// A store that holds these rules, one limit each, and asks all of them for every decision.
-    pub fn new(clock: impl Clock + 'static, rules: &[(Rule, Reach)]) -> Tidegate {
+    /// Creates a store with one limit per rule. Every decision requests all of them.
+    pub fn new(clock: impl Clock + 'static, rules: &[(BenchRule, LimitScope)]) -> Tidegate {
         Tidegate::capped(clock, rules, DEFAULT_CAPACITY)
     }
 
-    /// The same with so many bytes for everything it remembers.
-    pub fn capped(clock: impl Clock + 'static, rules: &[(Rule, Reach)], bytes: usize) -> Tidegate {
+    /// Creates such a store with a memory budget.
+    pub fn capped(clock: impl Clock + 'static, rules: &[(BenchRule, LimitScope)], bytes: usize) -> Tidegate {
         let store = memory(clock, bytes);
         let ids = put(&store, rules);
         Tidegate { store, limits: ids.into_iter().zip(rules.iter().map(|rule| rule.1)).collect() }
     }
 
-    /// An asker for one limit of several, as if it were the only one.
-    pub fn asker_of(&self, limit: usize) -> Box<dyn Asker + '_> {
-        Box::new(One(self.store.handle(&self.limits[limit].0).expect("it was put")))
+    /// A client for one of several limits.
+    pub fn client_for(&self, limit: usize) -> Box<dyn BenchClient + '_> {
+        Box::new(HandleClient(self.store.handle(&self.limits[limit].0).expect("it was put")))
     }
 
-    /// The same by the store's door, which also says what was answered by rule.
-    pub fn submitter_of(&self, limit: usize) -> Box<dyn Asker + '_> {
-        Box::new(Submitter::new(&self.store, &self.limits[limit].0))
+    /// A client through `submit`, which also reports degraded decisions.
+    pub fn submit_client_for(&self, limit: usize) -> Box<dyn BenchClient + '_> {
+        Box::new(SubmitClient::new(&self.store, &self.limits[limit].0))
     }
 
-    /// How much of a limit is in use by a key.
+    /// The usage of a limit by a key.
     pub fn used(&self, limit: usize, key: &str) -> u64 {
         let usage = self.store.usage(&self.limits[limit].0, Some(key.as_bytes())).now();
         usage.expect("it was put").items.first().map_or(0, |item| item.current_count)
     }
 
-    /// How many rows a limit has.
+    /// The number of rows of a limit.
     pub fn rows_of(&self, limit: usize) -> u64 {
         self.store.observe(&self.limits[limit].0).map_or(0, |seen| seen.rows.unwrap_or(0))
     }
 
-    /// How many bytes the store says it takes.
+    /// The memory that the store reports.
     pub fn bytes(&self) -> usize {
         self.store.bytes()
     }
 }
 
-impl Subject for Tidegate {
+impl BenchSubject for Tidegate {
     fn name(&self) -> &'static str {
         NAME
     }
 
-    fn asker(&self) -> Box<dyn Asker + '_> {
+    fn client(&self) -> Box<dyn BenchClient + '_> {
         if self.limits.len() == 1 {
-            return self.asker_of(0);
+            return self.client_for(0);
         }
         let ids: Vec<&str> = self.limits.iter().map(|(id, _)| id.as_str()).collect();
-        let reaches: Vec<Reach> = self.limits.iter().map(|(_, reach)| *reach).collect();
-        assert_eq!(reaches, SET, "the only set that is asked for");
-        Box::new(Set(self.store.handle_set(&ids).expect("they were put")))
+        let reaches: Vec<LimitScope> = self.limits.iter().map(|(_, reach)| *reach).collect();
+        assert_eq!(reaches, SET_SCOPES, "the only set that is requested for");
+        Box::new(HandleSetClient(self.store.handle_set(&ids).expect("they were put")))
     }
 
-    fn knows_batches(&self) -> bool {
+    fn supports_batches(&self) -> bool {
         true
     }
 
@@ -97,47 +98,47 @@ impl Subject for Tidegate {
     }
 }
 
-/// Asks one limit.
-struct One(MemoryHandle);
+/// Requests one limit.
+struct HandleClient(MemoryHandle);
 
-impl Asker for One {
+impl BenchClient for HandleClient {
     #[inline]
-    fn ask(&mut self, key: &str) -> Said {
-        said(self.0.try_acquire(key.as_bytes(), 1))
+    fn decide(&mut self, key: &str) -> BenchDecision {
+        decision_of(self.0.try_acquire(key.as_bytes(), 1))
     }
 
     #[inline]
-    fn ask_batch(&mut self, keys: &[&str]) -> usize {
+    fn decide_batch(&mut self, keys: &[&str]) -> usize {
         let Some(keys) = keys.first_chunk::<BATCH>() else { return 0 };
         let mut verdicts = [Verdict::Granted; BATCH];
         if let Err(rejection) = self.0.try_batch(&keys.map(str::as_bytes), 1, &mut verdicts) {
-            nonsense(&rejection);
+            reject(&rejection);
         }
         verdicts.iter().filter(|verdict| **verdict == Verdict::Granted).count()
     }
 }
 
-/// Asks several limits together, all or nothing.
-struct Set(MemoryHandleSet);
+/// Requests several limits, all or nothing.
+struct HandleSetClient(MemoryHandleSet);
 
-impl Asker for Set {
+impl BenchClient for HandleSetClient {
     #[inline]
-    fn ask(&mut self, key: &str) -> Said {
-        said(self.0.try_acquire(&[None, None, None, Some(key.as_bytes())]))
+    fn decide(&mut self, key: &str) -> BenchDecision {
+        decision_of(self.0.try_acquire(&[None, None, None, Some(key.as_bytes())]))
     }
 }
 
 #[inline]
-fn said(verdict: Result<Verdict, OrderError>) -> Said {
+fn decision_of(verdict: Result<Verdict, OrderError>) -> BenchDecision {
     match verdict {
-        Ok(verdict) => Said::of(verdict == Verdict::Granted),
-        Err(rejection) => nonsense(&rejection),
+        Ok(verdict) => BenchDecision::of(verdict == Verdict::Granted),
+        Err(rejection) => reject(&rejection),
     }
 }
 
 #[cold]
-fn nonsense(rejection: &OrderError) -> ! {
-    panic!("the benchmark asked nonsense: {rejection}")
+fn reject(rejection: &OrderError) -> ! {
+    panic!("the benchmark sent an invalid request: {rejection}")
 }
 
 #[cfg(test)]
@@ -154,19 +155,24 @@ mod tests {
 
     #[test]
     fn one_limit_counts_each_key_alone() {
-        let subject = Tidegate::new(clock(), &[(Rule::SPENT, Reach::PerKey)]);
-        let mut asker = subject.asker();
-        assert_eq!(asker.singles(&Keys::hot(7)), 5);
-        assert_eq!(asker.batches(&Keys::each(32)), 32);
-        assert_eq!(asker.ask("u00000012345"), Said::Refused);
-        assert_eq!(subject.submitter_of(0).ask("u00000012345"), Said::Refused);
+        let subject = Tidegate::new(clock(), &[(BenchRule::SPENT, LimitScope::PerKey)]);
+        let mut client = subject.client();
+        assert_eq!(client.decide_singly(&Keys::hot(7)), 5);
+        assert_eq!(client.decide_in_batches(&Keys::each(32)), 32);
+        assert_eq!(client.decide("u00000012345"), BenchDecision::Refused);
+        assert_eq!(subject.submit_client_for(0).decide("u00000012345"), BenchDecision::Refused);
         assert_eq!((subject.used(0, "u00000012345"), subject.rows()), (5, Some(33)));
     }
 
     #[test]
     fn a_set_is_granted_by_all_or_charged_by_none() {
-        let shared = [(Rule::LIVE, Reach::Shared), (Rule::SPENT, Reach::Shared), (Rule::LIVE, Reach::Shared)];
-        let subject = Tidegate::new(clock(), &[&shared[..], &[(Rule::LIVE, Reach::PerKey)]].concat());
-        assert_eq!(subject.asker().singles(&Keys::each(100)), 5);
+        let shared = [
+            (BenchRule::LIVE, LimitScope::Shared),
+            (BenchRule::SPENT, LimitScope::Shared),
+            (BenchRule::LIVE, LimitScope::Shared),
+        ];
+        let subject =
+            Tidegate::new(clock(), &[&shared[..], &[(BenchRule::LIVE, LimitScope::PerKey)]].concat());
+        assert_eq!(subject.client().decide_singly(&Keys::each(100)), 5);
     }
 }

@@ -31,7 +31,7 @@ pub(crate) fn run(args: &CheckArgs) -> Result<(), Failure> {
 /// Checks settings of the CPU governor.
 fn check_cpu(args: &CheckArgs, name: &str, bytes: &[u8]) -> Result<(), Failure> {
     let spec = tidegate_cpu::settings::read_cpu(name, bytes);
-    let flaw = spec.as_ref().ok().and_then(|spec| tidegate_cpu::Settings::of(spec.clone()).err());
+    let flaw = spec.as_ref().ok().and_then(|spec| tidegate_cpu::GovernorSettings::of(spec.clone()).err());
     if let Some(flaw) = flaw {
         return refuse(
             args,

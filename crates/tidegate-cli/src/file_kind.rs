@@ -1,30 +1,29 @@
-//! What a file is for.
+//! The kind of a settings file, detected from its fields.
 //!
-//! The name of a file says nothing reliable, so the names of its fields decide. A file is of the kind that has most of them, and of
-//! the first kind in a tie.
+//! File names are not reliable. The kind with the most known fields wins; in a tie the first kind wins.
 
 use tidegate_config::{MappingSchema, field_names};
 use tidegate_cpu::settings::CPU;
 use tidegate_gateway::settings::GATEWAY;
 use tidegate_server::settings::SETTINGS;
 
-/// What a file is for.
+/// The kind of a settings file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FileKind {
-    /// Limits and the server that keeps them: `tidegate_server::settings::read`.
+    /// Settings of the server and its limits: `tidegate_server::settings::read`.
     Settings,
-    /// The CPU governor: `tidegate_cpu::settings::read_cpu`.
+    /// Settings of the CPU governor: `tidegate_cpu::settings::read_cpu`.
     Cpu,
-    /// The gateway: `tidegate_gateway::settings::read_gateway`.
+    /// Settings of the gateway: `tidegate_gateway::settings::read_gateway`.
     Gateway,
 }
 
-/// The kinds, and the fields that each of them has. A file is of the first kind if no other has more of its fields.
+/// The kinds with their fields, in order of preference.
 static KINDS: [(FileKind, &MappingSchema); 3] =
     [(FileKind::Settings, &SETTINGS), (FileKind::Cpu, &CPU), (FileKind::Gateway, &GATEWAY)];
 
 impl FileKind {
-    /// The kind of a file with this content. Content that cannot be parsed counts as settings, whose reader reports what is wrong.
+    /// Detects the kind. Content that cannot be parsed counts as server settings, whose parser reports the errors.
     pub(crate) fn of(bytes: &[u8]) -> FileKind {
         let fields = field_names(bytes);
         let count_known =
@@ -45,14 +44,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn most_fields_decide() {
+    fn kind_with_most_known_fields_wins() {
         for (text, kind) in [
             ("", FileKind::Settings),
             ("a", FileKind::Settings),
             ("[1, 2]", FileKind::Settings),
             ("a: [", FileKind::Settings),
             ("\u{7}", FileKind::Settings),
-            ("nobody: knows", FileKind::Settings),
+            ("unknown: field", FileKind::Settings),
             ("server: {}\nlimits: []", FileKind::Settings),
             ("server: {}", FileKind::Settings),
             ("server: {}\nbackends: []", FileKind::Gateway),

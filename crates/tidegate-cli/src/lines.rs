@@ -13,7 +13,7 @@ const CHUNK: usize = 256 * 1024;
 /// Longest line that is collected: 16 MiB with its end.
 pub(crate) const LONGEST_LINE: usize = 16 * 1024 * 1024;
 
-/// The next batch. Reads only if the buffer has none.
+/// The next piece of a stream.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum LineBatch<'a> {
     /// Whole lines with their ends. Only the last line of the stream may have none.
@@ -59,7 +59,7 @@ impl<R: Read> LineReader<R> {
         }
     }
 
-    /// The next piece; waits for input only if there is none.
+    /// The next batch. Reads only if the buffer has none.
     pub(crate) fn next(&mut self) -> io::Result<LineBatch<'_>> {
         loop {
             if let Some((end, part)) = self.piece() {

@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::fmt;
 
-use crate::source::{Excerpt, SourceSpan, SourceText};
+use crate::source::{ConfigSource, SourceExcerpt, SourceSpan};
 
 /// The most diagnostics that are kept; the rest are counted.
 pub const MOST_DIAGNOSTICS: usize = 1000;
@@ -67,7 +67,7 @@ impl Diagnostics {
 
     /// The diagnostics of a file that cannot be read at all.
     pub(crate) fn unreadable(file: &str, error: &std::io::Error) -> Diagnostics {
-        let source = SourceText::new(file, "");
+        let source = ConfigSource::new(file, "");
         let mut sink = DiagnosticSink::new(&source);
         sink.error(SourceSpan::START, "", format!("cannot be read: {error}"));
         sink.into_diagnostics()
@@ -122,7 +122,7 @@ pub struct Diagnostic {
     /// What was probably meant.
     pub help: Option<String>,
     /// The line it is about.
-    pub excerpt: Excerpt,
+    pub excerpt: SourceExcerpt,
 }
 
 impl Diagnostic {
@@ -143,7 +143,7 @@ impl Diagnostic {
             text.push_str(&color.paint(Paint::Strong, &self.field));
             text.push_str(": ");
         }
-        let Excerpt { text: line, caret, width } = &self.excerpt;
+        let SourceExcerpt { text: line, caret, width } = &self.excerpt;
         let mark = color.paint(paint, &"^".repeat(*width));
         let shown = if line.is_empty() { number } else { format!("{number} {line}") };
         text.push_str(&self.message);
@@ -229,19 +229,19 @@ impl Paint {
 
 /// Where a reader writes down what it finds.
 pub struct DiagnosticSink<'s> {
-    source: &'s SourceText<'s>,
+    source: &'s ConfigSource<'s>,
     found: Vec<Diagnostic>,
     failed: bool,
     omitted: usize,
 }
 
 impl<'s> DiagnosticSink<'s> {
-    pub(crate) fn new(source: &'s SourceText<'s>) -> DiagnosticSink<'s> {
+    pub(crate) fn new(source: &'s ConfigSource<'s>) -> DiagnosticSink<'s> {
         DiagnosticSink { source, found: Vec::new(), failed: false, omitted: 0 }
     }
 
     /// The text that is being read.
-    pub fn source(&self) -> &'s SourceText<'s> {
+    pub fn source(&self) -> &'s ConfigSource<'s> {
         self.source
     }
 

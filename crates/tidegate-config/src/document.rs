@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::rc::Rc;
 
 use crate::diagnostic::{DiagnosticSink, Diagnostics};
-use crate::source::{LARGEST_FILE, SourceSpan, SourceText};
+use crate::source::{ConfigSource, LARGEST_FILE, SourceSpan};
 use crate::yaml::{self, YamlNode};
 
 /// Parses a file, YAML or JSON, and hands the tree to `read`. Returns what `read` made of it, and the warnings.
@@ -17,7 +17,7 @@ pub fn read_document<T>(
     read: impl FnOnce(&mut DiagnosticSink<'_>, &Rc<YamlNode>) -> Option<T>,
 ) -> Result<(T, Diagnostics), Diagnostics> {
     let text = decode(name, bytes)?;
-    let source = SourceText::new(name, &text);
+    let source = ConfigSource::new(name, &text);
     let mut sink = DiagnosticSink::new(&source);
     let value = parse(&mut sink).and_then(|tree| read(&mut sink, &tree));
     let failed = sink.has_errors();
@@ -38,7 +38,7 @@ pub fn field_names(bytes: &[u8]) -> Vec<String> {
 /// The bytes as text, or why they are none.
 fn decode<'b>(name: &str, bytes: &'b [u8]) -> Result<Cow<'b, str>, Diagnostics> {
     let refuse = |text: &str, at: usize, message: String| {
-        let source = SourceText::new(name, text);
+        let source = ConfigSource::new(name, text);
         let mut sink = DiagnosticSink::new(&source);
         sink.error(SourceSpan::at(at), "", message);
         sink.into_diagnostics()

@@ -41,5 +41,5 @@ pub use env_expansion::{Environment, expand};
 pub use json_schema::json_schema;
 pub use mapping::{FieldPath, Mapping, read_mapping};
 pub use schema::MappingSchema;
-pub use source::{Excerpt, LARGEST_FILE, SourceSpan, SourceText};
+pub use source::{ConfigSource, LARGEST_FILE, SourceExcerpt, SourceSpan};
 pub use yaml::YamlNode;

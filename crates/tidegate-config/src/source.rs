@@ -42,14 +42,14 @@ impl SourceSpan {
 }
 
 /// A named text and where its lines begin.
-pub struct SourceText<'a> {
+pub struct ConfigSource<'a> {
     pub(crate) name: &'a str,
     pub(crate) text: &'a str,
     lines: Vec<usize>,
 }
 
-impl<'a> SourceText<'a> {
-    pub(crate) fn new(name: &'a str, text: &'a str) -> SourceText<'a> {
+impl<'a> ConfigSource<'a> {
+    pub(crate) fn new(name: &'a str, text: &'a str) -> ConfigSource<'a> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let bytes = text.as_bytes();
         let ends_line = |&at: &usize| match bytes[at] {
@@ -58,7 +58,7 @@ impl<'a> SourceText<'a> {
             _ => false,
         };
         let lines = std::iter::once(0).chain((0..bytes.len()).filter(ends_line).map(|at| at + 1)).collect();
-        SourceText { name, text, lines }
+        ConfigSource { name, text, lines }
     }
 
     /// The line and the column of a place, both from 1.
@@ -69,7 +69,7 @@ impl<'a> SourceText<'a> {
     }
 
     /// The part of the line around a place.
-    pub(crate) fn excerpt(&self, span: SourceSpan) -> Excerpt {
+    pub(crate) fn excerpt(&self, span: SourceSpan) -> SourceExcerpt {
         let line = self.line_index(span);
         let whole = self.line(line);
         let whole = &*starred(whole);
@@ -97,7 +97,7 @@ impl<'a> SourceText<'a> {
         if last < after.len() {
             shown.push('…');
         }
-        Excerpt { text: shown.text, caret, width }
+        SourceExcerpt { text: shown.text, caret, width }
     }
 
     /// Parts of passwords on the line of a place, as they may have been read: a password with a comma is two values to YAML.
@@ -119,7 +119,7 @@ impl<'a> SourceText<'a> {
 
 /// A line of the file, cut to a readable width, and the part of it that is meant.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Excerpt {
+pub struct SourceExcerpt {
     /// The line, or the part of it around the place; `…` stands for what was cut.
     pub text: String,
     /// How many columns of the text are before the mark.

@@ -15,7 +15,7 @@ use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-use crate::processes::Proc;
+use crate::processes::ProcFs;
 
 /// The file that makes a directory a cgroup: the processes in it.
 pub(crate) const PROCS: &str = "cgroup.procs";
@@ -28,28 +28,28 @@ const BESIDE_VERSION_ONE: &str = "unified";
 
 /// Where the kernel's directories are. Tests have directories with the same files.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Roots {
+pub struct FilesystemRoots {
     /// Processes and counters of the machine.
     pub proc: PathBuf,
     /// Cgroups.
     pub cgroup: PathBuf,
 }
 
-impl Default for Roots {
-    fn default() -> Roots {
-        Roots { proc: "/proc".into(), cgroup: "/sys/fs/cgroup".into() }
+impl Default for FilesystemRoots {
+    fn default() -> FilesystemRoots {
+        FilesystemRoots { proc: "/proc".into(), cgroup: "/sys/fs/cgroup".into() }
     }
 }
 
-impl Roots {
-    pub(crate) fn processes(&self) -> Proc {
-        Proc::at(&self.proc)
+impl FilesystemRoots {
+    pub(crate) fn processes(&self) -> ProcFs {
+        ProcFs::at(&self.proc)
     }
 }
 
 /// Which kind of cgroups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Version {
+pub enum CgroupVersion {
     /// A tree for each controller.
     One,
     /// One tree.
@@ -60,7 +60,7 @@ pub enum Version {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hierarchy {
     /// Which kind.
-    pub version: Version,
+    pub version: CgroupVersion,
     /// The root of the tree that limits.
     pub limits: PathBuf,
     /// The root of the tree that counts; often the same.
@@ -81,14 +81,14 @@ pub struct Cgroup {
 
 /// Which of the trees of version 1 is meant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Use {
+pub(crate) enum ControllerUse {
     Limits,
     Counts,
 }
 
 impl Hierarchy {
     /// Looks for it.
-    pub fn find(roots: &Roots) -> Result<Hierarchy, CgroupError> {
+    pub fn find(roots: &FilesystemRoots) -> Result<Hierarchy, CgroupError> {
         let root = &roots.cgroup;
         if root.join(CONTROLLERS).is_file() {
             return Ok(Hierarchy::two(root, root.clone()));
@@ -106,11 +106,11 @@ impl Hierarchy {
         let with =
             |file: &str| trees.iter().find(|tree| tree.join(file).is_file()).cloned().ok_or_else(missing);
         let (limits, counts) = (with("cpu.shares")?, with("cpuacct.usage")?);
-        Ok(Hierarchy { version: Version::One, limits, counts, root: root.clone() })
+        Ok(Hierarchy { version: CgroupVersion::One, limits, counts, root: root.clone() })
     }
 
     fn two(root: &Path, tree: PathBuf) -> Hierarchy {
-        Hierarchy { version: Version::Two, limits: tree.clone(), counts: tree, root: root.to_owned() }
+        Hierarchy { version: CgroupVersion::Two, limits: tree.clone(), counts: tree, root: root.to_owned() }
     }
 
     /// The cgroup at this path, which must be there.
@@ -133,12 +133,19 @@ impl Hierarchy {
     }
 
     /// The name of the cgroup that a process is in; `None` if it is gone, or is in one that cannot be seen from here.
-    pub(crate) fn of_process(&self, proc: &Proc, pid: u32, tree: Use) -> io::Result<Option<PathBuf>> {
+    pub(crate) fn of_process(
+        &self,
+        proc: &ProcFs,
+        pid: u32,
+        tree: ControllerUse,
+    ) -> io::Result<Option<PathBuf>> {
         let Some(lines) = proc.cgroups(pid)? else { return Ok(None) };
         let is_meant = |controllers: &str| match (self.version, tree) {
-            (Version::Two, _) => controllers.is_empty(),
-            (Version::One, Use::Limits) => controllers.split(',').any(|word| word == "cpu"),
-            (Version::One, Use::Counts) => controllers.split(',').any(|word| word == "cpuacct"),
+            (CgroupVersion::Two, _) => controllers.is_empty(),
+            (CgroupVersion::One, ControllerUse::Limits) => controllers.split(',').any(|word| word == "cpu"),
+            (CgroupVersion::One, ControllerUse::Counts) => {
+                controllers.split(',').any(|word| word == "cpuacct")
+            }
         };
         let mut paths = lines.lines().filter_map(|line| {
             let (_, rest) = line.split_once(':')?;

@@ -7,11 +7,11 @@ use std::time::Duration;
 use rustix::time::{ClockId, Timespec, clock_gettime};
 use tidegate_core::Timestamp;
 
-use crate::meter::Life;
+use crate::meter::CounterId;
 
 /// An instant, by both clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Now {
+pub struct ClockReading {
     /// What the wall clock says, in nanoseconds.
     pub wall: Timestamp,
     /// How long ago the machine was started.
@@ -22,23 +22,23 @@ pub struct Now {
 
 /// Reads the clocks of a machine.
 #[derive(Debug, Clone, Copy)]
-pub struct Clock {
+pub struct MachineClock {
     boot: u64,
 }
 
-impl Clock {
+impl MachineClock {
     /// The clocks of this machine; where `/proc` is says which start of it this is.
-    pub fn new(proc: &Path) -> io::Result<Clock> {
+    pub fn new(proc: &Path) -> io::Result<MachineClock> {
         let id = std::fs::read(proc.join("sys/kernel/random/boot_id"))?;
-        let bytes = Life::of(&[id.trim_ascii()]).to_bytes();
+        let bytes = CounterId::of(&[id.trim_ascii()]).to_bytes();
         let boot = bytes.first_chunk().copied().map_or(0, u64::from_le_bytes);
-        Ok(Clock { boot })
+        Ok(MachineClock { boot })
     }
 
     /// Now.
-    pub fn now(&self) -> Now {
+    pub fn now(&self) -> ClockReading {
         let wall = time(clock_gettime(ClockId::Realtime));
-        Now {
+        ClockReading {
             wall: Timestamp::from_ticks(u64::try_from(wall.as_nanos()).unwrap_or(u64::MAX)),
             uptime: time(clock_gettime(ClockId::Boottime)),
             boot: self.boot,

@@ -2,29 +2,29 @@
 //!
 //! | enforcer | limits | by |
 //! |---|---|---|
-//! | [`Quota`] | a cgroup | the kernel's quota for it |
-//! | [`Shares`] | several cgroups together | a quota for each, whose sum is the limit |
-//! | [`Enclosure`] | a process tree | a cgroup made for it |
-//! | [`Signals`] | a process tree | stopping it for a part of the time |
-//! | [`Machine`] | all that may be limited on a machine | shares of what the rest leaves |
-//! | [`Advice`] | nothing | saying what the limit is |
+//! | [`QuotaEnforcer`] | a cgroup | the kernel's quota for it |
+//! | [`SharedQuota`] | several cgroups together | a quota for each, whose sum is the limit |
+//! | [`CgroupScope`] | a process tree | a cgroup made for it |
+//! | [`SignalEnforcer`] | a process tree | stopping it for a part of the time |
+//! | [`MachineEnforcer`] | all that may be limited on a machine | shares of what the rest leaves |
+//! | [`AdvisoryEnforcer`] | nothing | saying what the limit is |
 //!
 //! A limit is a rate whose unit is one percent of the machine, all of its cores together. Everything that an enforcer changes is noted by
-//! the [`Guardian`](crate::guardian::Guardian) before, and undone by [`Enforcer::restore`] or when the enforcer is dropped.
+//! the [`CpuWatchdog`](crate::watchdog::CpuWatchdog) before, and undone by [`Enforcer::restore`] or when the enforcer is dropped.
 //!
 //! Nobody limits the governor itself, the first process of the machine, or what people log in with: then nobody could lift the limit again.
-//! [`limitable`] finds what may be limited on a whole machine.
+//! [`limitable_cgroups`] finds what may be limited on a whole machine.
 
 mod bandwidth;
+mod cgroup_scope;
 mod controller;
-mod duty;
-mod enclosure;
-mod limitable;
+mod duty_cycle;
 mod machine;
-mod needed;
+mod protected_processes;
 mod quota;
 mod shares;
 mod signals;
+mod targets;
 
 use std::fmt;
 use std::io;
@@ -33,17 +33,17 @@ use std::time::Instant;
 
 use tidegate_core::budget::Rate;
 
-pub use bandwidth::Burst;
-pub use enclosure::Enclosure;
-pub use limitable::limitable;
-pub use machine::Machine;
-pub use quota::Quota;
-pub use shares::Shares;
-pub use signals::Signals;
+pub use bandwidth::QuotaBurst;
+pub use cgroup_scope::CgroupScope;
+pub use machine::MachineEnforcer;
+pub use quota::QuotaEnforcer;
+pub use shares::SharedQuota;
+pub use signals::SignalEnforcer;
+pub use targets::limitable_cgroups;
 
 use crate::cgroups::CgroupError;
-use crate::guardian::{GuardianError, Undo};
 use crate::meter::MeterError;
+use crate::watchdog::{Undo, WatchdogError};
 
 /// Billionths of a percent in all of a machine.
 const WHOLE: u128 = 100 * 1_000_000_000;
@@ -67,9 +67,9 @@ pub trait Enforcer: Send {
 
 /// Limits nothing: whoever reads the limit may keep to it.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Advice;
+pub struct AdvisoryEnforcer;
 
-impl Enforcer for Advice {
+impl Enforcer for AdvisoryEnforcer {
     fn apply(&mut self, _limit: Rate) -> Result<(), EnforceError> {
         Ok(())
     }
@@ -88,7 +88,7 @@ pub enum EnforceError {
     /// The machine or the process tree cannot be measured.
     Meter(MeterError),
     /// What is to be undone cannot be noted.
-    Guardian(GuardianError),
+    Watchdog(WatchdogError),
     /// Limiting it would limit somebody who must not be.
     Protected {
         /// What was to be limited.
@@ -171,9 +171,9 @@ impl From<MeterError> for EnforceError {
     }
 }
 
-impl From<GuardianError> for EnforceError {
-    fn from(error: GuardianError) -> EnforceError {
-        EnforceError::Guardian(error)
+impl From<WatchdogError> for EnforceError {
+    fn from(error: WatchdogError) -> EnforceError {
+        EnforceError::Watchdog(error)
     }
 }
 
@@ -188,7 +188,7 @@ impl fmt::Display for EnforceError {
         match self {
             EnforceError::Cgroup(error) => write!(f, "{error}"),
             EnforceError::Meter(error) => write!(f, "{error}"),
-            EnforceError::Guardian(error) => write!(f, "{error}"),
+            EnforceError::Watchdog(error) => write!(f, "{error}"),
             EnforceError::Protected { what, who } => {
                 write!(f, "{what} is not limited: {who} is in it; choose something that is not around it")
             }
@@ -217,7 +217,7 @@ impl std::error::Error for EnforceError {
         match self {
             EnforceError::Cgroup(error) => Some(error),
             EnforceError::Meter(error) => Some(error),
-            EnforceError::Guardian(error) => Some(error),
+            EnforceError::Watchdog(error) => Some(error),
             EnforceError::Refused { error, .. }
             | EnforceError::NotRestored { error, .. }
             | EnforceError::Failed { error, .. } => Some(error),

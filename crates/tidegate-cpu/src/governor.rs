@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use tidegate::budget::{BudgetAccount, BudgetAdvice, BudgetStatus, BudgetTime, Quota, Rate};
 
-use crate::journal::Sample;
-use crate::settings::Settings;
+use crate::journal::UsageSample;
+use crate::settings::GovernorSettings;
 
 /// Keeps a budget.
 #[derive(Debug, Clone)]
 pub struct Governor {
-    settings: Settings,
+    settings: GovernorSettings,
     account: BudgetAccount,
     applied: Rate,
     /// When the limit may rise again.
@@ -27,7 +27,7 @@ pub struct Governor {
 
 /// What was seen since the last look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Seen {
+pub enum Observation {
     /// So much was used.
     Used(Quota),
     /// Nobody knows.
@@ -36,7 +36,7 @@ pub enum Seen {
 
 /// What came of a look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Look {
+pub struct GovernorDecision {
     /// What the budget says.
     pub advice: BudgetAdvice,
     /// What the present time slot allows, if there is one.
@@ -73,7 +73,7 @@ impl Risk {
 
 impl Governor {
     /// Governs from now on.
-    pub fn new(settings: Settings, now: BudgetTime) -> Governor {
+    pub fn new(settings: GovernorSettings, now: BudgetTime) -> Governor {
         let account = BudgetAccount::open(
             settings.terms,
             settings.tiling.clone(),
@@ -90,22 +90,22 @@ impl Governor {
     }
 
     /// Something was used, or nobody knows; what may be used from now on.
-    pub fn look(&mut self, now: BudgetTime, seen: Seen) -> Look {
+    pub fn look(&mut self, now: BudgetTime, seen: Observation) -> GovernorDecision {
         let (measured, exceeds) = self.take(now, seen);
         let (advice, slot) = self.decide();
-        Look { advice, slot, applied: self.applied, measured, exceeds }
+        GovernorDecision { advice, slot, applied: self.applied, measured, exceeds }
     }
 
     /// Goes on where samples end, which reach back to the beginning of the window and of the trail if there are as many. `None` if there are none.
-    pub fn resume(settings: Settings, samples: &[Sample]) -> Option<Governor> {
+    pub fn resume(settings: GovernorSettings, samples: &[UsageSample]) -> Option<Governor> {
         let (first, rest) = samples.split_first()?;
         let mut governor = Governor::new(settings, first.at);
         let mut before = first;
         for sample in rest {
             governor.applied = before.applied;
             let passed = sample.at.monotonic.saturating_sub(before.at.monotonic);
-            let used = Seen::Used(sample.total.minus(before.total).min(most_in(passed)));
-            governor.take(sample.at, if sample.observed { used } else { Seen::Nothing });
+            let used = Observation::Used(sample.total.minus(before.total).min(most_in(passed)));
+            governor.take(sample.at, if sample.observed { used } else { Observation::Nothing });
             before = sample;
         }
         let terms = &governor.settings.terms;
@@ -115,16 +115,16 @@ impl Governor {
     }
 
     /// Puts what was seen into the books: what was used on average since the last time, and whether that was too much.
-    fn take(&mut self, now: BudgetTime, seen: Seen) -> (Option<Rate>, bool) {
+    fn take(&mut self, now: BudgetTime, seen: Observation) -> (Option<Rate>, bool) {
         let (before, tile) = (self.account.now(), self.account.window());
         match seen {
-            Seen::Used(used) => self.account.observe(now, used),
-            Seen::Nothing => self.account.observe_gap(now),
+            Observation::Used(used) => self.account.observe(now, used),
+            Observation::Nothing => self.account.observe_gap(now),
         }
         if self.account.window() != tile {
             (self.samples, self.exceeded) = (0, 0);
         }
-        let Seen::Used(used) = seen else { return (None, false) };
+        let Observation::Used(used) = seen else { return (None, false) };
         self.samples += 1;
         let nanos = u64::try_from(now.monotonic.saturating_sub(before.monotonic)).unwrap_or(0);
         let measured = (nanos > 0).then(|| used.rate_over(Duration::from_nanos(nanos)));
@@ -174,7 +174,7 @@ impl Governor {
     }
 
     /// How it governs.
-    pub fn settings(&self) -> &Settings {
+    pub fn settings(&self) -> &GovernorSettings {
         &self.settings
     }
 

@@ -20,7 +20,7 @@ use rustix::fs::{FlockOperation, flock};
 use tidegate::budget::{BudgetTime, Quota, Rate};
 use tidegate_core::{Span, Timestamp};
 
-use crate::meter::Target;
+use crate::meter::TargetId;
 use record::{HEADER, LENGTH};
 
 /// The most samples of a file: those of a day at five seconds each.
@@ -33,7 +33,7 @@ const EXTENSION: &str = "samples";
 
 /// What was seen, and what was allowed from then on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sample {
+pub struct UsageSample {
     /// When.
     pub at: BudgetTime,
     /// What was seen to be used since the journal began. The difference of two is what was used in between, also if one between them is lost.
@@ -47,7 +47,7 @@ pub struct Sample {
     /// Which life of the counter that was.
     pub life: u128,
     /// What it counts.
-    pub target: Target,
+    pub target: TargetId,
     /// Which boot of the machine it was, and how long after that.
     pub boot: u64,
     /// How long after the boot.
@@ -149,7 +149,7 @@ impl Journal {
     }
 
     /// Writes a sample down.
-    pub fn append(&mut self, sample: &Sample) -> io::Result<()> {
+    pub fn append(&mut self, sample: &UsageSample) -> io::Result<()> {
         if self.file.as_ref().is_none_or(|(_, count)| *count >= MOST_SAMPLES) {
             self.begin(sample.at.wall)?;
         }
@@ -206,7 +206,7 @@ pub fn is_in_use(folder: &Path) -> bool {
 }
 
 /// The samples of a folder from an instant on, and those of the same file before it.
-pub fn read_since(folder: &Path, since: Timestamp) -> io::Result<Vec<Sample>> {
+pub fn read_since(folder: &Path, since: Timestamp) -> io::Result<Vec<UsageSample>> {
     let files = match files(folder) {
         Ok(files) => files,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -222,7 +222,7 @@ pub fn read_since(folder: &Path, since: Timestamp) -> io::Result<Vec<Sample>> {
 }
 
 /// The latest sample of a folder, if there is one.
-pub fn latest(folder: &Path) -> io::Result<Option<Sample>> {
+pub fn latest(folder: &Path) -> io::Result<Option<UsageSample>> {
     let files = match files(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         found => found?,
@@ -236,7 +236,7 @@ pub fn latest(folder: &Path) -> io::Result<Option<Sample>> {
 }
 
 /// The samples of a file.
-fn read(path: &Path) -> io::Result<Vec<Sample>> {
+fn read(path: &Path) -> io::Result<Vec<UsageSample>> {
     let mut bytes = Vec::new();
     File::open(path)?.read_to_end(&mut bytes)?;
     if bytes.len() >= HEADER.len() && !bytes.starts_with(HEADER) {

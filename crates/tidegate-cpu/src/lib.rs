@@ -14,7 +14,6 @@ pub mod cgroups;
 pub mod clock;
 pub mod enforcer;
 pub mod governor;
-pub mod guardian;
 pub mod journal;
 pub mod meter;
 pub mod metrics;
@@ -23,7 +22,8 @@ pub mod runner;
 pub mod settings;
 pub mod simulation;
 pub mod status;
+pub mod watchdog;
 
-pub use governor::{Governor, Look, Seen};
+pub use governor::{Governor, GovernorDecision, Observation};
 pub use runner::Runner;
-pub use settings::Settings;
+pub use settings::GovernorSettings;

@@ -1,7 +1,7 @@
 //! Meters: how much CPU time something has used.
 //!
 //! A meter reads a counter that only rises, and the kernel is who counts. So a sample that comes late or not at all loses nothing: the next
-//! one has it. What a governor needs is the difference of two [`Reading`]s, and that exists only within one [`Life`] of the counter.
+//! one has it. What a governor needs is the difference of two [`MeterReading`]s, and that exists only within one [`CounterId`] of the counter.
 //!
 //! ```text
 //!   used │            ╭──            life A ends: the machine was started again, the cgroup made anew,
@@ -12,9 +12,9 @@
 //! ```
 
 mod cgroup;
-mod counter;
+mod counter_id;
 mod host;
-mod life;
+mod kernel_file;
 mod tree;
 
 use std::fmt;
@@ -25,31 +25,31 @@ use std::time::Duration;
 use tidegate_core::budget::Quota;
 
 pub use cgroup::CgroupMeter;
+pub use counter_id::{BadCounterId, CounterId, TargetId};
 pub(crate) use host::cores_in;
 pub use host::{HostMeter, cores};
-pub use life::{BadLife, Life, Target};
 pub use tree::TreeMeter;
 
 use crate::cgroups::CgroupError;
 
 /// What a counter said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Reading {
+pub struct MeterReading {
     /// The CPU time of all cores together since the counter began.
     pub used: Duration,
     /// Which life of the counter it is.
-    pub life: Life,
+    pub life: CounterId,
     /// What is counted, in this life and in others.
-    pub target: Target,
+    pub target: TargetId,
     /// How long it has been counting, if that is known.
     pub age: Option<Duration>,
 }
 
-impl Reading {
+impl MeterReading {
     /// What was used since an earlier reading; `None` if the counter began anew in between.
     ///
     /// A process tree whose meter was made anew may have lost some that ended unseen; then it is nothing rather than less.
-    pub fn since(&self, earlier: &Reading) -> Option<Duration> {
+    pub fn since(&self, earlier: &MeterReading) -> Option<Duration> {
         (self.life == earlier.life).then(|| self.used.saturating_sub(earlier.used))
     }
 }
@@ -57,7 +57,7 @@ impl Reading {
 /// Something whose CPU time can be read.
 pub trait Meter: Send {
     /// Reads it. Within a life it never says less than before.
-    fn read(&mut self) -> Result<Reading, MeterError>;
+    fn read(&mut self) -> Result<MeterReading, MeterError>;
 }
 
 /// Billionths of a percent in all of a machine.

@@ -11,11 +11,11 @@ use tidegate_config::text::shown_decimal;
 use tidegate_core::Timestamp;
 
 use crate::governor::Risk;
-use crate::status::Status;
+use crate::status::GovernorStatus;
 
 /// Whether a governor is at work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Governing {
+pub enum GovernorState {
     /// Somebody looks and limits.
     Yes,
     /// What is told is how it was left.
@@ -23,10 +23,10 @@ pub enum Governing {
 }
 
 /// The metrics of a status.
-pub fn text(status: &Status, governing: Governing) -> String {
+pub fn text(status: &GovernorStatus, governing: GovernorState) -> String {
     let outlook = &status.outlook;
     let mut page = Page(String::new());
-    page.gauge("running", "Whether a governor is at work.", i128::from(governing == Governing::Yes));
+    page.gauge("running", "Whether a governor is at work.", i128::from(governing == GovernorState::Yes));
     page.rate("applied_limit_percent", "What may be used now.", status.applied);
     page.rate("safe_limit_percent", "What the window allows.", outlook.safe_rate);
     page.rate(

@@ -15,7 +15,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 
-pub(crate) use tree::{Depth, Tree};
+pub(crate) use tree::{ProcessTree, ScanDepth};
 
 /// Longer than any line that a process is described by.
 const LONGEST_STAT: usize = 2048;
@@ -33,7 +33,7 @@ pub struct Process {
 
 /// What a process is doing, as far as it matters here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Doing {
+pub enum ProcessState {
     /// It runs, or would if it had something to do.
     Living,
     /// Somebody stopped it.
@@ -44,13 +44,13 @@ pub enum Doing {
 
 /// What is known of a process. Times are in ticks of the kernel's clock; see [`ticks`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stat {
+pub struct ProcStat {
     /// Which one.
     pub process: Process,
     /// The first fifteen bytes of its program's name.
     pub name: String,
     /// What it is doing.
-    pub doing: Doing,
+    pub doing: ProcessState,
     /// Who started it, or took it over.
     pub parent: u32,
     /// The process group it is in, which is named after its leader.
@@ -67,9 +67,9 @@ pub struct Stat {
     pub reaped: u64,
 }
 
-impl Stat {
+impl ProcStat {
     /// Reads the line of `/proc/N/stat`. A name may hold anything, also parentheses and spaces.
-    fn of(pid: u32, line: &[u8]) -> Option<Stat> {
+    fn of(pid: u32, line: &[u8]) -> Option<ProcStat> {
         let open = line.iter().position(|byte| *byte == b'(')?;
         let close = line.iter().rposition(|byte| *byte == b')')?;
         let name = String::from_utf8_lossy(line.get(open + 1..close)?).into_owned();
@@ -78,11 +78,11 @@ impl Stat {
         let number =
             |at: usize| fields.get(at)?.parse::<i64>().ok().map(|number| number.max(0).unsigned_abs());
         let doing = match *fields.first()? {
-            "T" | "t" => Doing::Stopped,
-            "Z" | "X" | "x" => Doing::Ended,
-            _ => Doing::Living,
+            "T" | "t" => ProcessState::Stopped,
+            "Z" | "X" | "x" => ProcessState::Ended,
+            _ => ProcessState::Living,
         };
-        Some(Stat {
+        Some(ProcStat {
             process: Process { pid, started: number(19)? },
             name,
             doing,
@@ -106,14 +106,14 @@ pub fn ticks(count: u64) -> Duration {
 
 /// A directory like `/proc`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Proc {
+pub struct ProcFs {
     root: PathBuf,
 }
 
-impl Proc {
+impl ProcFs {
     /// The directory at this path.
-    pub fn at(root: &Path) -> Proc {
-        Proc { root: root.to_owned() }
+    pub fn at(root: &Path) -> ProcFs {
+        ProcFs { root: root.to_owned() }
     }
 
     /// Where it is.
@@ -127,7 +127,7 @@ impl Proc {
     }
 
     /// What is known of the process of this number; `None` if there is none.
-    pub fn stat(&self, pid: u32) -> io::Result<Option<Stat>> {
+    pub fn stat(&self, pid: u32) -> io::Result<Option<ProcStat>> {
         match self.open(pid)? {
             Some(file) => unless_gone(self.stat_in(&file, pid)),
             None => Ok(None),
@@ -140,14 +140,14 @@ impl Proc {
     }
 
     /// What this file of a process says now. One that is gone is an error.
-    fn stat_in(&self, file: &File, pid: u32) -> io::Result<Stat> {
+    fn stat_in(&self, file: &File, pid: u32) -> io::Result<ProcStat> {
         let mut line = [0; LONGEST_STAT];
         let length = read_once(file, &mut line)?;
         let unreadable = || {
             let path = self.path_of(pid);
             io::Error::new(io::ErrorKind::InvalidData, format!("{} makes no sense", path.display()))
         };
-        Stat::of(pid, &line[..length]).ok_or_else(unreadable)
+        ProcStat::of(pid, &line[..length]).ok_or_else(unreadable)
     }
 
     fn path_of(&self, pid: u32) -> PathBuf {
@@ -155,7 +155,7 @@ impl Proc {
     }
 
     /// What is known of this very process; `None` if it is gone.
-    pub fn look(&self, process: Process) -> io::Result<Option<Stat>> {
+    pub fn look(&self, process: Process) -> io::Result<Option<ProcStat>> {
         Ok(self.stat(process.pid)?.filter(|stat| stat.process == process))
     }
 
@@ -169,7 +169,7 @@ impl Proc {
     }
 
     /// The numbers of a process's children; `None` if this kernel does not tell.
-    pub(crate) fn children(&self, stat: &Stat) -> io::Result<Option<Vec<u32>>> {
+    pub(crate) fn children(&self, stat: &ProcStat) -> io::Result<Option<Vec<u32>>> {
         let mut threads = vec![stat.process.pid];
         if stat.threads > 1 {
             let tasks = self.root.join(format!("{}/task", stat.process.pid));
@@ -229,7 +229,7 @@ impl Proc {
     }
 
     /// Takes hold of a process; `None` if it is gone, or its number is another's by now.
-    pub(crate) fn hold(&self, process: Process) -> io::Result<Option<Hold>> {
+    pub(crate) fn hold(&self, process: Process) -> io::Result<Option<PidHandle>> {
         let Some(pid) = i32::try_from(process.pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
         let descriptor = match pidfd_open(pid, PidfdFlags::empty()) {
             Ok(descriptor) => Some(descriptor),
@@ -238,7 +238,7 @@ impl Proc {
             Err(_) => None,
         };
         // Held first and looked at then: what is seen now is what is held.
-        Ok(self.look(process)?.map(|_| Hold { process, pid, descriptor }))
+        Ok(self.look(process)?.map(|_| PidHandle { process, pid, descriptor }))
     }
 
     /// Sends a signal; `false` if the process is gone.
@@ -252,15 +252,15 @@ impl Proc {
 
 /// A process that is held: its number cannot become another's unnoticed.
 #[derive(Debug)]
-pub(crate) struct Hold {
+pub(crate) struct PidHandle {
     process: Process,
     pid: Pid,
     descriptor: Option<OwnedFd>,
 }
 
-impl Hold {
+impl PidHandle {
     /// Sends a signal; `false` if the process is gone.
-    pub(crate) fn signal(&self, proc: &Proc, signal: Signal) -> io::Result<bool> {
+    pub(crate) fn signal(&self, proc: &ProcFs, signal: Signal) -> io::Result<bool> {
         let sent = match &self.descriptor {
             Some(descriptor) => pidfd_send_signal(descriptor, signal),
             None if proc.look(self.process)?.is_none() => return Ok(false),
@@ -284,7 +284,7 @@ struct Newest {
 }
 
 impl Newest {
-    fn of(proc: &Proc) -> Newest {
+    fn of(proc: &ProcFs) -> Newest {
         Newest { file: File::open(proc.root.join("loadavg")).ok(), last: Vec::new() }
     }
 
@@ -358,11 +358,11 @@ mod tests {
 
     #[test]
     fn a_line_is_read_behind_its_name() {
-        let stat = Stat::of(7, LINE.as_bytes()).expect("it makes sense");
+        let stat = ProcStat::of(7, LINE.as_bytes()).expect("it makes sense");
         assert_eq!(stat.process, Process { pid: 7, started: 5000 });
         assert_eq!(
             (stat.name.as_str(), stat.doing, stat.parent, stat.group, stat.session),
-            ("a) (b c", Doing::Stopped, 3, 7, 6)
+            ("a) (b c", ProcessState::Stopped, 3, 7, 6)
         );
         assert_eq!((stat.is_kernel, stat.threads, stat.own, stat.reaped), (true, 2, 120, 30));
     }
@@ -370,7 +370,7 @@ mod tests {
     #[test]
     fn half_a_line_is_none() {
         for length in 0..LINE.len() - "5000 1 2 3".len() {
-            assert_eq!(Stat::of(7, &LINE.as_bytes()[..length]), None, "{length}");
+            assert_eq!(ProcStat::of(7, &LINE.as_bytes()[..length]), None, "{length}");
         }
     }
 
@@ -384,7 +384,7 @@ mod tests {
 
     #[test]
     fn this_process_is_found_and_its_number_alone_is_not_enough() {
-        let proc = Proc::at(Path::new("/proc"));
+        let proc = ProcFs::at(Path::new("/proc"));
         let own = proc.stat(own_pid()).expect("it can be read").expect("it is there").process;
         assert!(proc.hold(own).expect("it can be held").is_some());
         let another = Process { started: own.started + 1, ..own };

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use tidegate::budget::{BudgetTime, Quota, Rate};
 
-use crate::clock::Now;
+use crate::clock::ClockReading;
 use crate::enforcer::{EnforceError, Enforcer, left_by};
-use crate::governor::{Governor, Look, Seen, most_in};
-use crate::journal::{Journal, Sample, before, read_since};
-use crate::meter::{Life, Meter, MeterError, Reading, Target, of_machine};
-use crate::settings::Settings;
+use crate::governor::{Governor, GovernorDecision, Observation, most_in};
+use crate::journal::{Journal, UsageSample, before, read_since};
+use crate::meter::{CounterId, Meter, MeterError, MeterReading, TargetId, of_machine};
+use crate::settings::GovernorSettings;
 
 /// Limits are enforced in steps of a twentieth of a point, rounded down: a kernel gives a new quota with every limit that is written, and a limit
 /// falls a little with every look.
@@ -34,13 +34,13 @@ pub struct Runner {
     governor: Governor,
     journal: Journal,
     cores: u32,
-    measured: Measured,
+    measured: MeasuredUsage,
     /// What is limited, if that is not all that is measured.
-    part: Option<Measured>,
+    part: Option<MeasuredUsage>,
     enforcer: Box<dyn Enforcer>,
     /// What is enforced.
     enforced: Option<Rate>,
-    last: Sample,
+    last: UsageSample,
     /// What was counted and did not fit into its time: it counts in the time after.
     late: Quota,
     /// What was counted at the last look and cannot have been used.
@@ -50,15 +50,15 @@ pub struct Runner {
 }
 
 /// A counter, and what it said last.
-struct Measured {
+struct MeasuredUsage {
     meter: Box<dyn Meter>,
-    last: Reading,
+    last: MeterReading,
 }
 
-impl Measured {
-    fn of(mut meter: Box<dyn Meter>) -> Result<Measured, MeterError> {
+impl MeasuredUsage {
+    fn of(mut meter: Box<dyn Meter>) -> Result<MeasuredUsage, MeterError> {
         let last = meter.read()?;
-        Ok(Measured { meter, last })
+        Ok(MeasuredUsage { meter, last })
     }
 
     /// What was used since the last time, if that is known.
@@ -106,7 +106,7 @@ impl From<EnforceError> for RunError {
 }
 
 /// The samples that a governor needs to go on: those of its window, and of the same time before now.
-pub fn recent(folder: &Path, settings: &Settings, now: Now) -> io::Result<Vec<Sample>> {
+pub fn recent(folder: &Path, settings: &GovernorSettings, now: ClockReading) -> io::Result<Vec<UsageSample>> {
     let tile = settings.tiling.window(now.wall);
     let since = tile.start.min(before(now.wall, settings.tiling.nominal_length()));
     read_since(folder, before(since, settings.step()))
@@ -115,16 +115,16 @@ pub fn recent(folder: &Path, settings: &Settings, now: Now) -> io::Result<Vec<Sa
 impl Runner {
     /// Goes on where the journal ends, or begins anew. What was used since then is known if the counter still lives.
     pub fn begin(
-        settings: Settings,
-        journal: (Journal, &[Sample]),
+        settings: GovernorSettings,
+        journal: (Journal, &[UsageSample]),
         cores: u32,
         meter: Box<dyn Meter>,
         part: Option<Box<dyn Meter>>,
         enforcer: Box<dyn Enforcer>,
-        now: Now,
+        now: ClockReading,
     ) -> Result<Runner, RunError> {
-        let measured = Measured::of(meter)?;
-        let part = part.map(Measured::of).transpose()?;
+        let measured = MeasuredUsage::of(meter)?;
+        let part = part.map(MeasuredUsage::of).transpose()?;
         let (journal, samples) = journal;
         let reading = measured.last;
         let first =
@@ -132,7 +132,7 @@ impl Runner {
         let resumed = Governor::resume(settings.clone(), samples).zip(samples.last().copied());
         let (governor, last) = resumed.unwrap_or_else(|| {
             let governor = Governor::new(settings, first);
-            let begin = Sample {
+            let begin = UsageSample {
                 at: first,
                 total: Quota::ZERO,
                 observed: false,
@@ -174,22 +174,22 @@ impl Runner {
     /// What happened while nobody governed: what the counter says, and what it does not say by policy.
     ///
     /// A counter says it if it is the one that was read then, or the same began anew with the machine. Another one has counted something else until now.
-    fn bridge(&mut self, reading: Reading, now: Now) {
+    fn bridge(&mut self, reading: MeterReading, now: ClockReading) {
         let moment = self.moment(now);
         if number(reading.life) == self.last.life && reading.used >= self.last.counter {
             let used = self.quota(reading.used.saturating_sub(self.last.counter));
-            self.note(moment, Seen::Used(used), reading, now);
+            self.note(moment, Observation::Used(used), reading, now);
             return;
         }
         // A counter that began since then knows everything from there on. Older versions did not write down what they counted.
-        let is_same = [Target::UNSAID, reading.target].contains(&self.last.target);
+        let is_same = [TargetId::UNKNOWN, reading.target].contains(&self.last.target);
         let is_reborn = is_same && now.boot != self.last.boot;
         let slept =
             Duration::from_nanos(u64::try_from(moment.monotonic - self.last.at.monotonic).unwrap_or(0));
         let age = reading.age.filter(|age| is_reborn && *age < slept);
         let unseen = age.map(|age| slept.saturating_sub(age)).filter(|unseen| *unseen < slept);
         let Some(unseen) = unseen else {
-            self.note(moment, Seen::Nothing, reading, now);
+            self.note(moment, Observation::Nothing, reading, now);
             return;
         };
         let known = slept.saturating_sub(unseen);
@@ -199,17 +199,18 @@ impl Runner {
                 .monotonic
                 .saturating_sub_unsigned(u64::try_from(known.as_nanos()).unwrap_or(u64::MAX)),
         };
-        let reborn = Now { wall: began.wall, uptime: now.uptime.saturating_sub(known), boot: now.boot };
-        self.note(began, Seen::Nothing, Reading { used: Duration::ZERO, ..reading }, reborn);
+        let reborn =
+            ClockReading { wall: began.wall, uptime: now.uptime.saturating_sub(known), boot: now.boot };
+        self.note(began, Observation::Nothing, MeterReading { used: Duration::ZERO, ..reading }, reborn);
         let used = self.quota(reading.used);
-        self.note(moment, Seen::Used(used), reading, now);
+        self.note(moment, Observation::Used(used), reading, now);
     }
 
     /// Looks at the counter, decides, and puts the limit in force.
-    pub fn look(&mut self, now: Now) -> Result<Look, RunError> {
+    pub fn look(&mut self, now: ClockReading) -> Result<GovernorDecision, RunError> {
         let used = self.measured.look()?;
         let reading = self.measured.last;
-        let seen = used.map_or(Seen::Nothing, |used| Seen::Used(self.quota(used)));
+        let seen = used.map_or(Observation::Nothing, |used| Observation::Used(self.quota(used)));
         let moment = self.moment(now);
         let passed = u64::try_from(moment.monotonic - self.last.at.monotonic).unwrap_or(0);
         let look = self.note(moment, seen, reading, now);
@@ -226,7 +227,7 @@ impl Runner {
     }
 
     /// How long nothing has to be done: until the next sample, or until the window ends.
-    pub fn pause(&self, now: Now) -> Duration {
+    pub fn pause(&self, now: ClockReading) -> Duration {
         let account = self.governor.account();
         let left = Duration::from_nanos(account.window().end.since(now.wall).ticks());
         let next = self.governor.settings().sample_every;
@@ -280,20 +281,26 @@ impl Runner {
         fitting
     }
 
-    fn note(&mut self, at: BudgetTime, seen: Seen, reading: Reading, now: Now) -> Look {
+    fn note(
+        &mut self,
+        at: BudgetTime,
+        seen: Observation,
+        reading: MeterReading,
+        now: ClockReading,
+    ) -> GovernorDecision {
         let seen = match seen {
-            Seen::Used(used) => Seen::Used(self.fitting(at, used)),
-            Seen::Nothing => {
+            Observation::Used(used) => Observation::Used(self.fitting(at, used)),
+            Observation::Nothing => {
                 (self.late, self.surplus) = (Quota::ZERO, Quota::ZERO);
-                Seen::Nothing
+                Observation::Nothing
             }
         };
         let look = self.governor.look(at, seen);
         let (used, observed) = match seen {
-            Seen::Used(used) => (used, true),
-            Seen::Nothing => (Quota::ZERO, false),
+            Observation::Used(used) => (used, true),
+            Observation::Nothing => (Quota::ZERO, false),
         };
-        self.write(Sample {
+        self.write(UsageSample {
             at,
             total: self.last.total.plus(used),
             observed,
@@ -308,13 +315,13 @@ impl Runner {
     }
 
     /// A sample that cannot be kept is in the next one that can.
-    fn write(&mut self, sample: Sample) {
+    fn write(&mut self, sample: UsageSample) {
         self.unkept = self.journal.append(&sample).err();
         self.last = sample;
     }
 
     /// The steady clock goes on over restarts: by the time since the start of the machine, or by the wall clock if that was another one.
-    fn moment(&self, now: Now) -> BudgetTime {
+    fn moment(&self, now: ClockReading) -> BudgetTime {
         let passed = if now.boot == self.last.boot {
             now.uptime.saturating_sub(self.last.uptime)
         } else {
@@ -329,6 +336,6 @@ impl Runner {
     }
 }
 
-fn number(life: Life) -> u128 {
+fn number(life: CounterId) -> u128 {
     u128::from_le_bytes(life.to_bytes())
 }

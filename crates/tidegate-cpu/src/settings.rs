@@ -20,7 +20,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 
 /// How the governor is to govern.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settings {
+pub struct GovernorSettings {
     /// What is promised, and how it is spread.
     pub terms: BudgetTerms,
     /// The windows.
@@ -60,9 +60,9 @@ impl fmt::Display for SettingsFlaw {
 
 impl std::error::Error for SettingsFlaw {}
 
-impl Settings {
+impl GovernorSettings {
     /// The settings that these words stand for.
-    pub fn of(spec: CpuSpec) -> Result<Settings, SettingsFlaw> {
+    pub fn of(spec: CpuSpec) -> Result<GovernorSettings, SettingsFlaw> {
         let reserve = spec.reserve.or(Share::from_billionths(USUAL_RESERVE));
         let spec = CpuSpec { reserve, ..spec };
         if let Some(flaw) = spec.flaws().into_iter().next() {
@@ -91,7 +91,7 @@ impl Settings {
             };
             return Err(SettingsFlaw { field, message });
         }
-        Ok(Settings {
+        Ok(GovernorSettings {
             terms,
             tiling,
             sample_every,

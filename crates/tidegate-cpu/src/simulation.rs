@@ -9,8 +9,8 @@ use tidegate::budget::{BudgetTime, Quota, Rate};
 use tidegate_core::calendar::ScheduledWindow;
 use tidegate_core::{Span, Timestamp};
 
-use crate::governor::{Governor, Look, Seen};
-use crate::settings::Settings;
+use crate::governor::{Governor, GovernorDecision, Observation};
+use crate::settings::GovernorSettings;
 
 /// A governor and a load.
 #[derive(Debug, Clone)]
@@ -18,15 +18,15 @@ pub struct Simulation {
     governor: Governor,
     tile: ScheduledWindow,
     is_whole: bool,
-    windows: Vec<Window>,
-    outcome: Outcome,
+    windows: Vec<SimulatedWindow>,
+    outcome: SimulationSummary,
     /// What was used in the present window.
     used: Quota,
 }
 
 /// A window that has passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Window {
+pub struct SimulatedWindow {
     /// From when to when.
     pub tile: ScheduledWindow,
     /// What was used in it.
@@ -39,7 +39,7 @@ pub struct Window {
 
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Outcome {
+pub struct SimulationSummary {
     /// How often the governor looked.
     pub looks: u64,
     /// How often the limit changed.
@@ -54,7 +54,7 @@ pub struct Outcome {
 
 impl Simulation {
     /// Begins at an instant. What was used before counts as the settings say of time that nobody looked at.
-    pub fn new(settings: Settings, begin: Timestamp) -> Simulation {
+    pub fn new(settings: GovernorSettings, begin: Timestamp) -> Simulation {
         let steady = i64::try_from(begin.ticks()).unwrap_or(i64::MAX);
         let governor = Governor::new(settings, BudgetTime { wall: begin, monotonic: steady });
         let tile = governor.account().window();
@@ -63,13 +63,18 @@ impl Simulation {
             is_whole: tile.start == begin,
             governor,
             windows: Vec::new(),
-            outcome: Outcome::default(),
+            outcome: SimulationSummary::default(),
             used: Quota::ZERO,
         }
     }
 
     /// Goes on to an instant; until then so much would be used. Each look is told.
-    pub fn run(&mut self, until: Timestamp, demand: Rate, mut seen: impl FnMut(Timestamp, Rate, &Look)) {
+    pub fn run(
+        &mut self,
+        until: Timestamp,
+        demand: Rate,
+        mut seen: impl FnMut(Timestamp, Rate, &GovernorDecision),
+    ) {
         let sample = Span::from_ticks(nanos(self.governor.settings().sample_every));
         loop {
             let now = self.governor.account().now().wall;
@@ -81,14 +86,19 @@ impl Simulation {
         }
     }
 
-    fn step(&mut self, next: Timestamp, demand: Rate, seen: &mut impl FnMut(Timestamp, Rate, &Look)) {
+    fn step(
+        &mut self,
+        next: Timestamp,
+        demand: Rate,
+        seen: &mut impl FnMut(Timestamp, Rate, &GovernorDecision),
+    ) {
         let now = self.governor.account().now();
         let time = Duration::from_nanos(next.since(now.wall).ticks());
         let applied = self.governor.applied();
         let rate = demand.min(applied);
         let used = rate.over(time);
         let steady = now.monotonic.saturating_add_unsigned(nanos(time));
-        let look = self.governor.look(BudgetTime { wall: next, monotonic: steady }, Seen::Used(used));
+        let look = self.governor.look(BudgetTime { wall: next, monotonic: steady }, Observation::Used(used));
         self.used = self.used.plus(used);
         let outcome = &mut self.outcome;
         outcome.looks += 1;
@@ -104,7 +114,8 @@ impl Simulation {
 
     fn close(&mut self, ended: bool) {
         let allowed = self.governor.settings().terms.average.over(self.tile.length());
-        let window = Window { tile: self.tile, used: self.used, allowed, is_whole: self.is_whole && ended };
+        let window =
+            SimulatedWindow { tile: self.tile, used: self.used, allowed, is_whole: self.is_whole && ended };
         self.windows.push(window);
         self.tile = self.governor.account().window();
         self.is_whole = true;
@@ -112,7 +123,7 @@ impl Simulation {
     }
 
     /// What happened, window by window.
-    pub fn finish(mut self) -> (Outcome, Vec<Window>) {
+    pub fn finish(mut self) -> (SimulationSummary, Vec<SimulatedWindow>) {
         if self.governor.account().now().wall > self.tile.start || self.windows.is_empty() {
             self.close(false);
         }

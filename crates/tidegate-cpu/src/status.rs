@@ -13,7 +13,7 @@ const STARTING_PERCENT: u64 = 10;
 
 /// How the budget stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Status {
+pub struct GovernorStatus {
     /// The present window.
     pub window: ScheduledWindow,
     /// How much of it has passed.
@@ -40,20 +40,20 @@ pub struct Status {
     pub is_starting: bool,
 }
 
-impl Status {
+impl GovernorStatus {
     /// The instant at which it stood so.
     pub fn at(&self) -> Timestamp {
         self.window.start.plus(Tick::NANOSECOND.span(self.elapsed))
     }
 
     /// How a governor's budget stands.
-    pub fn of(governor: &mut Governor) -> Status {
+    pub fn of(governor: &mut Governor) -> GovernorStatus {
         let advice = governor.advice();
         let (samples, exceeded) = governor.samples();
         let account = governor.account();
         let elapsed = account.elapsed();
         let seen = elapsed.saturating_sub(account.unobserved_for()).as_nanos();
-        Status {
+        GovernorStatus {
             window: account.window(),
             elapsed,
             outlook: advice.forecast,

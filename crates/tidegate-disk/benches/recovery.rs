@@ -1,15 +1,15 @@
-//! `cargo bench -p tidegate-disk`: how long a store with many rows takes to open.
+//! `cargo bench -p tidegate-disk`: measures how long a store with many rows takes to open.
 //!
 //! ```text
-//!   cargo bench -p tidegate-disk -- [KEYS…] [--folder DIR]      1 million keys unless said otherwise; DIR: where the stores are made
+//!   cargo bench -p tidegate-disk -- [KEYS…] [--folder DIR]      default: 1 million keys; DIR: where the stores are created
 //! ```
 //!
-//! Every key has one row that was charged once. It is read back in three ways: from a snapshot, as after a clean stop; from a log alone, as
-//! after a crash; and from a snapshot with as long a log behind it that says the same rows once more. What is opened is asked for some of
-//! its keys, so that what was fast is also right.
+//! Every key has one row with one charge. The store is opened in three ways: from a snapshot, as after a
+//! clean stop; from a log, as after a crash; and from a snapshot followed by an equally long log with the
+//! same rows. Afterwards some keys are checked, so that a fast result is also correct.
 
 #![allow(clippy::print_stdout, reason = "a benchmark's report is its standard output")]
-#![allow(clippy::print_stderr, reason = "a benchmark's failure is told to the person who ran it")]
+#![allow(clippy::print_stderr, reason = "a benchmark reports errors to its user")]
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -23,20 +23,20 @@ use tidegate::reply::{Detail, Replies};
 use tidegate::store::Store;
 use tidegate_disk::{DiskOptions, DiskStore, Maintenance, RecoveryReport};
 
-/// What went wrong, in words for the person who ran it.
+/// An error message for the user.
 type Failure = Box<dyn std::error::Error>;
 
 const LIMIT: &str = "each";
-/// A day is not over while this runs, and so few that every charge is written down.
+/// A day does not end during the run, and the limit is small enough that every charge is logged.
 const DAY: Duration = Duration::from_secs(86_400);
 const MOST: Amount = 100;
-/// Orders that are put at once.
+/// The number of orders per batch.
 const BATCH: usize = 256;
-/// Every so manieth key is asked for afterwards.
+/// Every key with an index divisible by this number is checked.
 const SAMPLE: usize = 97;
 
-/// The bars: so long for so many keys.
-const BARS: [(usize, Duration); 2] =
+/// The targets: the maximum duration for a number of keys.
+const TARGETS: [(usize, Duration); 2] =
     [(1_000_000, Duration::from_secs(1)), (10_000_000, Duration::from_secs(10))];
 
 const OPTIONS: DiskOptions = DiskOptions {
@@ -66,10 +66,10 @@ fn run() -> Result<(), Failure> {
         }
     }
     if sizes.is_empty() {
-        sizes.push(BARS[0].0);
+        sizes.push(TARGETS[0].0);
     }
     println!(
-        "| read from | keys | MiB read | seconds | of them on a core | keys/s | MiB in memory before | after | bar |"
+        "| read from | keys | MiB read | seconds | of them on a core | keys/s | MiB in memory before | after | target |"
     );
     println!("|---|---|---|---|---|---|---|---|---|");
     for keys in sizes {
@@ -79,7 +79,7 @@ fn run() -> Result<(), Failure> {
     Ok(())
 }
 
-/// A directory that goes when it is not needed any more.
+/// A temporary directory that is removed at the end.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -92,7 +92,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // It is in a folder for such things; what is left over there is not missed.
+        // Leftovers in a temporary directory are harmless.
         let _left_over = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -140,7 +140,7 @@ fn charge(store: &DiskStore, keys: usize) -> Result<(), Failure> {
             return Err("a key was refused".into());
         }
         if first % (BATCH * 64) == 0 {
-            // Not more than the log takes in at a time.
+            // Stay below the maximum of pending bytes.
             store.wait_durable(store.tip().ok_or("it has a log")?)?;
         }
     }
@@ -151,10 +151,10 @@ fn bytes(store: &DiskStore) -> usize {
     store.extent().map_or(0, |extent| extent.bytes)
 }
 
-/// For how many seconds this thread has been on a core; what is left is time that others had. Zero where the system does not tell.
+/// The CPU time of this thread in seconds. Zero where the system does not provide it.
 fn on_a_core() -> f64 {
-    let told = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    let nanoseconds = told.split_whitespace().next().and_then(|word| word.parse::<f64>().ok());
+    let stats = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let nanoseconds = stats.split_whitespace().next().and_then(|word| word.parse::<f64>().ok());
     nanoseconds.unwrap_or_default() / 1e9
 }
 
@@ -181,12 +181,12 @@ fn reopen(
         }
     }
     let seconds = recovery.took.as_secs_f64();
-    let bar = BARS.iter().find(|(size, _)| *size == keys).map_or(String::new(), |(_, most)| {
+    let target = TARGETS.iter().find(|(size, _)| *size == keys).map_or(String::new(), |(_, most)| {
         let verdict = if recovery.took < *most { "met" } else { "missed" };
         format!("under {} s, {verdict}", most.as_secs())
     });
     println!(
-        "| {from} | {keys} | {:.0} | {seconds:.2} | {on_a_core:.2} | {:.0} | {:.0} | {:.0} | {bar} |",
+        "| {from} | {keys} | {:.0} | {seconds:.2} | {on_a_core:.2} | {:.0} | {:.0} | {:.0} | {target} |",
         recovery.read_bytes as f64 / MEBIBYTE,
         keys as f64 / seconds,
         before as f64 / MEBIBYTE,

@@ -23,7 +23,7 @@ use std::hash::BuildHasher;
 use std::sync::{Mutex, PoisonError};
 
 use hashbrown::{DefaultHashBuilder, HashMap};
-use tidegate::store::journal::{Charge, Tag};
+use tidegate::store::journal::{ChargeNote, Tag};
 use tidegate_core::usage_record::NO_END;
 use tidegate_core::{Amount, Capacity, Law, Limit, Span, Timestamp, UsageRecord};
 
@@ -147,7 +147,7 @@ fn raise_usage(trace: UsageRecord, to: u64) -> UsageRecord {
 }
 
 /// The maximum distance of a ceiling from the usage. Zero means that every charge gets a record.
-fn max_slice(charge: &Charge) -> u64 {
+fn max_slice(charge: &ChargeNote) -> u64 {
     if charge.is_alone {
         return 0;
     }
@@ -168,7 +168,7 @@ fn max_slice(charge: &Charge) -> u64 {
 
 /// Whether `later` makes a record of `earlier` redundant: same row, item and span, and at least the same
 /// level.
-pub fn covers(later: &Charge, earlier: &Charge) -> bool {
+pub fn covers(later: &ChargeNote, earlier: &ChargeNote) -> bool {
     !earlier.is_alone
         && later.generation == earlier.generation
         && later.key == earlier.key
@@ -179,7 +179,7 @@ pub fn covers(later: &Charge, earlier: &Charge) -> bool {
 }
 
 /// Whether a charge is within the usage that needs no record.
-pub fn is_allowed(charge: &Charge, allowance: Amount) -> bool {
+pub fn is_allowed(charge: &ChargeNote, allowance: Amount) -> bool {
     if charge.key.is_none() || allowance == 0 {
         return false;
     }
@@ -210,7 +210,7 @@ impl Ceilings {
     /// ceiling.
     pub fn log_need<E>(
         &self,
-        charge: &Charge,
+        charge: &ChargeNote,
         epoch: u64,
         write: impl FnOnce(UsageRecord) -> Result<u64, E>,
     ) -> Result<LogNeed, E> {
@@ -219,7 +219,7 @@ impl Ceilings {
         if max_slice == 0 || has_credits {
             return Ok(LogNeed::Record);
         }
-        let Charge { generation, item, key, version, at, .. } = *charge;
+        let ChargeNote { generation, item, key, version, at, .. } = *charge;
         let place = CeilingKey { generation, item, key };
         let (span, used) = usage_level(&charge.trace);
         let mut shard = self.shard(&place).lock().unwrap_or_else(PoisonError::into_inner);

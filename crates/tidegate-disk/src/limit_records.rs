@@ -19,7 +19,7 @@ use crate::wal::WriteAheadLog;
 
 /// The state of one limit.
 #[derive(Debug)]
-pub(crate) struct LimitRecord {
+pub(crate) struct LimitLogState {
     pub(crate) limit: Arc<Limit>,
     /// The usage of each item that needs no record in this version.
     pub(crate) allowances: Vec<Amount>,
@@ -40,8 +40,8 @@ struct LimitCounters {
     has_ceilings: AtomicBool,
 }
 
-impl LimitRecord {
-    pub(crate) fn new(limit: &Arc<Limit>, former: Option<&LimitRecord>, lsn: Lsn) -> LimitRecord {
+impl LimitLogState {
+    pub(crate) fn new(limit: &Arc<Limit>, former: Option<&LimitLogState>, lsn: Lsn) -> LimitLogState {
         let writes_less = limit.spec().durability == Durability::Ceiling;
         let allowances = if writes_less { ceilings::allowances(limit) } else { vec![0; limit.items().len()] };
         let before = |name: &str| {
@@ -56,7 +56,7 @@ impl LimitRecord {
             .map(|(item, own)| before(item.name()).unwrap_or_default().max(*own))
             .collect();
         let counters = former.map_or_else(Arc::default, |former| Arc::clone(&former.counters));
-        LimitRecord { limit: Arc::clone(limit), allowances, unwritten, counters, lsn }
+        LimitLogState { limit: Arc::clone(limit), allowances, unwritten, counters, lsn }
     }
 
     pub(crate) fn durability(&self) -> Durability {
@@ -86,7 +86,7 @@ impl LimitRecord {
 pub(crate) struct LimitRecords {
     log: Arc<WriteAheadLog>,
     pub(crate) ceilings: Ceilings,
-    by_generation: RwLock<HashMap<u64, Arc<LimitRecord>>>,
+    by_generation: RwLock<HashMap<u64, Arc<LimitLogState>>>,
     /// The reason why a change of limits could not be logged, if there was one.
     failure: Mutex<Option<Unavailable>>,
     has_failed: AtomicBool,
@@ -95,7 +95,7 @@ pub(crate) struct LimitRecords {
 impl LimitRecords {
     pub(crate) fn new(
         log: Arc<WriteAheadLog>,
-        limit_records: HashMap<u64, Arc<LimitRecord>>,
+        limit_records: HashMap<u64, Arc<LimitLogState>>,
     ) -> LimitRecords {
         LimitRecords {
             log,
@@ -106,7 +106,7 @@ impl LimitRecords {
         }
     }
 
-    pub(crate) fn get(&self, generation: u64) -> Option<Arc<LimitRecord>> {
+    pub(crate) fn get(&self, generation: u64) -> Option<Arc<LimitLogState>> {
         let limit_records = self.by_generation.read().unwrap_or_else(PoisonError::into_inner);
         limit_records.get(&generation).map(Arc::clone)
     }
@@ -138,7 +138,7 @@ impl Journal for LimitRecords {
     fn put(&self, text: &Text<'_>) {
         let mut limit_records = self.by_generation.write().unwrap_or_else(PoisonError::into_inner);
         let former = limit_records.get(&text.generation).map(Arc::clone);
-        let mut record = LimitRecord::new(text.limit, former.as_deref(), NEVER_DURABLE);
+        let mut record = LimitLogState::new(text.limit, former.as_deref(), NEVER_DURABLE);
         record.lsn = self.write(text.at, |records| records.put(text, &record.unwritten));
         limit_records.insert(text.generation, Arc::new(record));
     }

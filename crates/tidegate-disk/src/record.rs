@@ -36,14 +36,14 @@
 //! one: a store that does not understand a record does not know how many units were granted.
 
 use tidegate::catalog::RemovalMode;
-use tidegate::store::journal::{LeaseNote, Origin, Tag, Text, What};
-use tidegate::store::memory::restoring::{Counters, Restore, RestoreError, Spread, StoredLimit};
+use tidegate::store::journal::{LeaseAction, LeaseNote, Origin, Tag, Text};
+use tidegate::store::memory::restore::{Counters, Restore, RestoreError, Spread, StoredLimit};
 use tidegate_core::usage_record::NO_END;
 use tidegate_core::{Amount, ItemLineage, LeaseId, Span, Timestamp, UsageRecord};
 
-use tidegate::store::written::bytes::{Reader, Writer};
-pub use tidegate::store::written::{CodecError, LimitOf};
-use tidegate::store::written::{held, limit as spec};
+use tidegate::store::codec::primitives::{ByteReader, ByteWriter};
+pub use tidegate::store::codec::{CodecError, LimitOf};
+use tidegate::store::codec::{leases as lease_codec, limit as spec};
 
 /// A record of the log.
 #[derive(Debug)]
@@ -165,12 +165,12 @@ impl RecordWriter {
         self.bytes.clear();
     }
 
-    fn record(&mut self, kind: u8, write: impl FnOnce(&mut Writer<'_>)) {
+    fn record(&mut self, kind: u8, write: impl FnOnce(&mut ByteWriter<'_>)) {
         self.bytes.push(kind);
         // Most bodies are short, and their length takes one byte.
         let place = self.bytes.len();
         self.bytes.push(0);
-        write(&mut Writer(&mut self.bytes));
+        write(&mut ByteWriter(&mut self.bytes));
         let length = self.bytes.len() - place - 1;
         if let Ok(short @ 0..0x80) = u8::try_from(length) {
             self.bytes[place] = short;
@@ -178,7 +178,7 @@ impl RecordWriter {
         }
         let body = self.bytes.split_off(place + 1);
         self.bytes.pop();
-        Writer(&mut self.bytes).number(length as u64);
+        ByteWriter(&mut self.bytes).number(length as u64);
         self.bytes.extend_from_slice(&body);
     }
 
@@ -285,33 +285,33 @@ impl RecordWriter {
     /// Appends a change of a lease or of a request id.
     pub fn lease_note(&mut self, note: &LeaseNote) {
         let serial = note.serial;
-        let begin = |out: &mut Writer<'_>, id: LeaseId| {
+        let begin = |out: &mut ByteWriter<'_>, id: LeaseId| {
             out.number(serial);
             out.lease_id(id);
         };
         match &note.what {
-            What::Granted { id, lease, fences } => self.record(GRANTED, |out| {
+            LeaseAction::Granted { id, lease, fences } => self.record(GRANTED, |out| {
                 begin(out, *id);
-                held::write_lease(out, lease);
+                lease_codec::write_lease(out, lease);
                 out.number(fences.len() as u64);
                 for (generation, fence) in fences {
                     out.number(*generation);
                     out.number(*fence);
                 }
             }),
-            What::Renewed { id, expires_at } => self.record(RENEWED, |out| {
+            LeaseAction::Renewed { id, expires_at } => self.record(RENEWED, |out| {
                 begin(out, *id);
                 out.time(*expires_at);
             }),
-            What::Released { id } => self.record(RELEASED, |out| begin(out, *id)),
-            What::Settled { id, until } => self.record(SETTLED, |out| {
+            LeaseAction::Released { id } => self.record(RELEASED, |out| begin(out, *id)),
+            LeaseAction::Settled { id, until } => self.record(SETTLED, |out| {
                 begin(out, *id);
                 out.time(*until);
             }),
-            What::Remembered { id, grant } => self.record(REMEMBERED, |out| {
+            LeaseAction::Remembered { id, grant } => self.record(REMEMBERED, |out| {
                 out.number(serial);
                 out.text(id);
-                held::write_grant(out, grant);
+                lease_codec::write_grant(out, grant);
             }),
         }
     }
@@ -336,7 +336,7 @@ fn short_row(numbers: [u64; 4], tag: Tag, last_time: Timestamp) -> Option<[u8; S
     Some(row)
 }
 
-fn write_usage(out: &mut Writer<'_>, usage: &[(usize, UsageRecord)]) {
+fn write_usage(out: &mut ByteWriter<'_>, usage: &[(usize, UsageRecord)]) {
     out.number(usage.len() as u64);
     for (item, usage_record) in usage {
         out.number(*item as u64);
@@ -365,7 +365,7 @@ fn write_usage(out: &mut Writer<'_>, usage: &[(usize, UsageRecord)]) {
 /// Decodes the usage records of a row one by one.
 #[derive(Debug, Clone)]
 pub struct RowUsage<'a> {
-    reader: Reader<'a>,
+    reader: ByteReader<'a>,
     left: usize,
 }
 
@@ -378,7 +378,7 @@ impl Iterator for RowUsage<'_> {
     }
 }
 
-fn read_usage_record(reader: &mut Reader<'_>) -> Result<(usize, UsageRecord), CodecError> {
+fn read_usage_record(reader: &mut ByteReader<'_>) -> Result<(usize, UsageRecord), CodecError> {
     let item = reader.size()?;
     let usage_record = match reader.byte()? {
         0 => UsageRecord::Count { count: reader.number()?, last_time: reader.time()?, until: NO_END },
@@ -388,13 +388,13 @@ fn read_usage_record(reader: &mut Reader<'_>) -> Result<(usize, UsageRecord), Co
             credits: Span::from_ticks(reader.number()?),
         },
         2 => UsageRecord::Sliding { at: reader.time()?, count: reader.number()?, last_time: reader.time()? },
-        _ => return Err(reader.illegible("a usage record of an unknown kind")),
+        _ => return Err(reader.invalid("a usage record of an unknown kind")),
     };
     Ok((item, usage_record))
 }
 
 /// Validates all usage records and returns an iterator that reads them again.
-fn read_usage<'a>(reader: &mut Reader<'a>) -> Result<RowUsage<'a>, CodecError> {
+fn read_usage<'a>(reader: &mut ByteReader<'a>) -> Result<RowUsage<'a>, CodecError> {
     let left = reader.length(10)?;
     let usage = RowUsage { reader: reader.clone(), left };
     for _ in 0..left {
@@ -406,13 +406,13 @@ fn read_usage<'a>(reader: &mut Reader<'a>) -> Result<RowUsage<'a>, CodecError> {
 /// Decodes records one by one.
 #[derive(Debug)]
 pub struct RecordReader<'a> {
-    reader: Reader<'a>,
+    reader: ByteReader<'a>,
 }
 
 impl<'a> RecordReader<'a> {
     /// Creates a reader of these bytes.
     pub fn new(bytes: &'a [u8]) -> RecordReader<'a> {
-        RecordReader { reader: Reader::new(bytes) }
+        RecordReader { reader: ByteReader::new(bytes) }
     }
 
     /// Decodes the next record, if there is one.
@@ -424,13 +424,13 @@ impl<'a> RecordReader<'a> {
         let mut body = self.reader.part()?;
         let record = read(kind, &mut body, limit_of)?;
         if !body.is_at_end() {
-            return Err(body.illegible("bytes after the end of the record"));
+            return Err(body.invalid("bytes after the end of the record"));
         }
         Ok(Some(record))
     }
 }
 
-fn read<'a>(kind: u8, body: &mut Reader<'a>, limit_of: LimitOf<'_>) -> Result<LogRecord<'a>, CodecError> {
+fn read<'a>(kind: u8, body: &mut ByteReader<'a>, limit_of: LimitOf<'_>) -> Result<LogRecord<'a>, CodecError> {
     let lease_note = |serial, what| LogRecord::LeaseNote(Box::new(LeaseNote { serial, what }));
     Ok(match kind {
         COUNTERS => LogRecord::Counters(Counters {
@@ -445,7 +445,7 @@ fn read<'a>(kind: u8, body: &mut Reader<'a>, limit_of: LimitOf<'_>) -> Result<Lo
             mode: match body.byte()? {
                 0 => RemovalMode::Forget,
                 1 => RemovalMode::Retire,
-                _ => return Err(body.illegible("an unknown removal mode")),
+                _ => return Err(body.invalid("an unknown removal mode")),
             },
             until: body.time()?,
         },
@@ -471,26 +471,32 @@ fn read<'a>(kind: u8, body: &mut Reader<'a>, limit_of: LimitOf<'_>) -> Result<Lo
         },
         GRANTED => {
             let (serial, id) = (body.number()?, body.lease_id()?);
-            let lease = held::read_lease(body)?;
+            let lease = lease_codec::read_lease(body)?;
             let fences = body.length(2)?;
             let fences =
                 (0..fences).map(|_| Ok((body.number()?, body.number()?))).collect::<Result<_, _>>()?;
-            lease_note(serial, What::Granted { id, lease, fences })
+            lease_note(serial, LeaseAction::Granted { id, lease, fences })
         }
-        RENEWED => {
-            lease_note(body.number()?, What::Renewed { id: body.lease_id()?, expires_at: body.time()? })
+        RENEWED => lease_note(
+            body.number()?,
+            LeaseAction::Renewed { id: body.lease_id()?, expires_at: body.time()? },
+        ),
+        RELEASED => lease_note(body.number()?, LeaseAction::Released { id: body.lease_id()? }),
+        SETTLED => {
+            lease_note(body.number()?, LeaseAction::Settled { id: body.lease_id()?, until: body.time()? })
         }
-        RELEASED => lease_note(body.number()?, What::Released { id: body.lease_id()? }),
-        SETTLED => lease_note(body.number()?, What::Settled { id: body.lease_id()?, until: body.time()? }),
         REMEMBERED => {
             let (serial, id) = (body.number()?, body.text()?.into());
-            lease_note(serial, What::Remembered { id, grant: held::read_grant(body, limit_of)? })
+            lease_note(
+                serial,
+                LeaseAction::Remembered { id, grant: lease_codec::read_grant(body, limit_of)? },
+            )
         }
-        _ => return Err(body.illegible("a record of a kind that this version does not know")),
+        _ => return Err(body.invalid("a record of a kind that this version does not know")),
     })
 }
 
-fn read_put<'a>(body: &mut Reader<'a>) -> Result<LogRecord<'a>, CodecError> {
+fn read_put<'a>(body: &mut ByteReader<'a>) -> Result<LogRecord<'a>, CodecError> {
     let (generation, version) = (body.number()?, body.number32()?);
     let (at, fence) = (body.time()?, body.number()?);
     let origin = if body.flag()? { Origin::Applied } else { Origin::Put };

@@ -11,13 +11,13 @@ use hashbrown::HashMap;
 use tidegate::clock::Clock;
 use tidegate::store::Lsn;
 use tidegate::store::journal::Journal;
-use tidegate::store::memory::restoring::{Restore, RestoreError};
+use tidegate::store::memory::restore::{Restore, RestoreError};
 use tidegate::store::{Memory, MemoryStore};
 use tidegate_core::{Amount, Timestamp};
 
 use crate::ceilings;
 use crate::directory::Directory;
-use crate::limit_records::{LimitRecord, LimitRecords};
+use crate::limit_records::{LimitLogState, LimitRecords};
 use crate::record::{LogRecord, RecordReader};
 use crate::store::DiskOptions;
 use crate::wal::{self, OpenError, PreviousRun, ReplayEntry, WriteAheadLog};
@@ -114,7 +114,7 @@ pub(crate) fn open(
     let mut known = HashMap::new();
     for (generation, limit) in restoring.limits() {
         // Earlier usage without records is in the rows or in the limit's assumed usage.
-        known.insert(generation, Arc::new(LimitRecord::new(&limit, None, Lsn(0))));
+        known.insert(generation, Arc::new(LimitLogState::new(&limit, None, Lsn(0))));
     }
     let limit_records = Arc::new(LimitRecords::new(Arc::clone(&log), known));
     let journal: Arc<dyn Journal> = Arc::<LimitRecords>::clone(&limit_records);
@@ -173,7 +173,7 @@ fn assume_unwritten_usage(
 /// Ensures that the clock is not behind the latest time in the log.
 #[expect(
     clippy::disallowed_methods,
-    reason = "a clock that was set back says so within a millisecond, and tells nobody"
+    reason = "a clock that was set back catches up within a millisecond, without a notification"
 )]
 fn advance_clock(clock: &dyn Clock, seen: Timestamp) {
     const TRIES: u32 = 100;

@@ -29,8 +29,8 @@ use tidegate::catalog::{
 };
 use tidegate::clock::Clock;
 use tidegate::reply::{OrderError, Replies};
-use tidegate::store::journal::{Charge, Notes};
-use tidegate::store::memory::walking::Sight;
+use tidegate::store::journal::{ChargeNote, Notes};
+use tidegate::store::memory::snapshot_walk::Sight;
 use tidegate::store::{
     Actual, Atomicity, Capabilities, CompactBatch, CompactReplies, LimitStats, LogSize, Lsn, Reach,
     Settlement, Store, StoreSize, Survival, Unavailable, Usage,
@@ -45,7 +45,7 @@ use background::BackgroundThread;
 
 use crate::ceilings::{self, LogNeed};
 use crate::directory::{Directory, RealDirectory};
-use crate::limit_records::{LimitRecord, LimitRecords};
+use crate::limit_records::{LimitLogState, LimitRecords};
 use crate::record::RecordWriter;
 use crate::recovery::{self, RecoveryReport};
 use crate::wal::{OpenError, SnapshotError, WriteAheadLog};
@@ -290,12 +290,12 @@ impl StoreCore {
 
     fn log_charges(
         &self,
-        charges: &[Charge],
+        charges: &[ChargeNote],
         records: &mut RecordWriter,
         at: &mut Timestamp,
     ) -> Result<Option<Lsn>, Unavailable> {
         let mut until = None;
-        let mut last: Option<(u64, Option<Arc<LimitRecord>>)> = None;
+        let mut last: Option<(u64, Option<Arc<LimitLogState>>)> = None;
         for (index, charge) in charges.iter().enumerate() {
             *at = charge.at.max(*at);
             // For consecutive charges of one row, only the last one is logged.
@@ -317,8 +317,8 @@ impl StoreCore {
 
     fn log_charge(
         &self,
-        charge: &Charge,
-        record: &LimitRecord,
+        charge: &ChargeNote,
+        record: &LimitLogState,
         records: &mut RecordWriter,
     ) -> Result<Option<Lsn>, Unavailable> {
         let is_own = record.limit.version() == charge.version;
@@ -395,7 +395,7 @@ impl StoreCore {
         sight: Sight<'_>,
         counts: SnapshotCounts,
         records: &mut RecordWriter,
-        last: &mut Option<(u64, Arc<LimitRecord>)>,
+        last: &mut Option<(u64, Arc<LimitLogState>)>,
     ) {
         match sight {
             Sight::Counters(counters) => records.counters(&counters),
@@ -412,7 +412,7 @@ impl StoreCore {
                 }
             }
             Sight::Ghost { generation, version, traces } => {
-                records.assumed_usage(generation, version, traces)
+                records.assumed_usage(generation, version, traces);
             }
             Sight::Row { generation, limit, key, traces } => {
                 if last.as_ref().is_none_or(|(of, _)| *of != generation) {
@@ -477,7 +477,7 @@ impl Store for DiskStore {
         {
             return unavailable(why);
         }
-        buffer.keep_notes();
+        buffer.record_changes();
         let mut answers = self.core.memory.submit(orders, buffer).now();
         let Some(notes) = answers.notes() else { return StoreReply::Now(answers) };
         let mut until = match self.core.log_notes(notes) {
@@ -491,8 +491,12 @@ impl Store for DiskStore {
         self.core.reply_when_durable(answers, until)
     }
 
-    fn bid(&self, bids: &CompactBatch<'_>, gists: &mut CompactReplies) -> Result<Option<Lsn>, Unavailable> {
-        self.core.bid(bids, gists)
+    fn submit_compact(
+        &self,
+        bids: &CompactBatch<'_>,
+        gists: &mut CompactReplies,
+    ) -> Result<Option<Lsn>, Unavailable> {
+        self.core.submit_compact(bids, gists)
     }
 
     fn release(&self, lease: LeaseId) -> StoreReply<bool> {

@@ -34,8 +34,8 @@ mod active_segment;
 mod append_queue;
 mod backup;
 mod block;
+mod codec;
 mod durability_waiters;
-mod encoding;
 mod error;
 mod file_names;
 mod identity;
@@ -158,17 +158,17 @@ pub enum PreviousRun {
 
 /// An open log. Only one process at a time can open a directory.
 pub struct WriteAheadLog {
-    shared: Arc<LogShared>,
+    shared: Arc<WalShared>,
     thread: Mutex<Option<JoinHandle<()>>>,
     snapshot_lock: Mutex<()>,
     directory: Arc<dyn Directory>,
-    store: encoding::StoreId,
+    store: codec::StoreId,
     directory_lock: Mutex<Option<Box<dyn DirectoryLock>>>,
 }
 
 /// State shared by the log's users and its writer thread.
 #[derive(Debug)]
-struct LogShared {
+struct WalShared {
     queue: AppendQueue,
     waiters: DurabilityWaiters,
     /// Bytes of blocks in the log: those that were read and those written since.
@@ -204,7 +204,7 @@ impl WriteAheadLog {
             time: recovered.active.time,
             read_bytes: recovered.read_bytes,
         };
-        let shared = Arc::new(LogShared {
+        let shared = Arc::new(WalShared {
             queue: AppendQueue::new(options.segment_bytes.max(MIN_SEGMENT_BYTES)),
             waiters: DurabilityWaiters::new(),
             written_bytes: AtomicU64::new(recovered.block_bytes),

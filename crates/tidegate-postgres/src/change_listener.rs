@@ -24,16 +24,16 @@ const MAX_POLL_FAILURES: usize = 2;
 impl Engine {
     /// Reloads the limits after a notification, and at every poll.
     pub(crate) async fn follow_limit_changes(self: Arc<Engine>, options: PostgresOptions) {
-        let heard = Arc::new(Notify::new());
-        tokio::spawn(listen(options, Arc::clone(&heard)));
+        let changed = Arc::new(Notify::new());
+        tokio::spawn(listen(options, Arc::clone(&changed)));
         let mut failures = 0;
         loop {
-            let _either = tokio::time::timeout(POLL_INTERVAL, heard.notified()).await;
+            let _either = tokio::time::timeout(POLL_INTERVAL, changed.notified()).await;
             let Err(error) = self.refresh().await else {
                 failures = 0;
                 continue;
             };
-            tracing::debug!(%error, "the limits could not be looked at");
+            tracing::debug!(%error, "the revision of the limits could not be polled");
             failures += 1;
             // An idle server must notice an outage too, because a load balancer only checks its readiness.
             if failures >= MAX_POLL_FAILURES
@@ -62,16 +62,19 @@ impl Engine {
 }
 
 /// Signals every notification, and reconnects after an error.
-async fn listen(options: PostgresOptions, heard: Arc<Notify>) {
+async fn listen(options: PostgresOptions, changed: Arc<Notify>) {
     loop {
-        if let Err(why) = listen_once(&options, &heard).await {
-            tracing::debug!(why, "nobody listens for changes; they are looked for");
+        if let Err(why) = listen_once(&options, &changed).await {
+            tracing::debug!(
+                why,
+                "the notification listener is disconnected; limit changes are found by polling"
+            );
         }
         tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
-async fn listen_once(options: &PostgresOptions, heard: &Notify) -> Result<(), String> {
+async fn listen_once(options: &PostgresOptions, changed: &Notify) -> Result<(), String> {
     let connector = tls::connector(&options.tls).map_err(|bad| bad.to_string())?;
     let connected =
         tokio::time::timeout(options.total_connect_timeout(), options.config.connect(connector)).await;
@@ -84,11 +87,11 @@ async fn listen_once(options: &PostgresOptions, heard: &Notify) -> Result<(), St
     poll_fn(|context| {
         if !is_listening && begun.as_mut().poll(context).is_ready() {
             is_listening = true;
-            heard.notify_one();
+            changed.notify_one();
         }
         loop {
             match connection.poll_message(context) {
-                std::task::Poll::Ready(Some(Ok(AsyncMessage::Notification(_)))) => heard.notify_one(),
+                std::task::Poll::Ready(Some(Ok(AsyncMessage::Notification(_)))) => changed.notify_one(),
                 std::task::Poll::Ready(Some(Ok(_))) => {}
                 std::task::Poll::Ready(Some(Err(error))) => {
                     return std::task::Poll::Ready(Err(crate::connections::describe_error(&error)));
@@ -99,7 +102,7 @@ async fn listen_once(options: &PostgresOptions, heard: &Notify) -> Result<(), St
                         return std::task::Poll::Pending;
                     }
                     is_listening = true;
-                    heard.notify_one();
+                    changed.notify_one();
                 }
             }
         }

@@ -76,7 +76,7 @@ impl From<tokio_postgres::Error> for DatabaseError {
 /// Describes a database error with its code.
 pub(crate) fn describe_error(error: &tokio_postgres::Error) -> String {
     match (error.as_db_error(), error.source()) {
-        (Some(db), _) => format!("PostgreSQL says: {} ({})", db.message(), db.code().code()),
+        (Some(db), _) => format!("PostgreSQL reports: {} ({})", db.message(), db.code().code()),
         (None, Some(source)) if source.to_string() == "password missing" => {
             "PostgreSQL wants a password for this user, and there is none: put it into the URL; tidegate serve takes it from PGPASSWORD too".to_owned()
         }
@@ -101,7 +101,7 @@ pub(crate) struct ConnectionPool {
     permits: Arc<Semaphore>,
     shortage: Arc<Mutex<ConnectionShortage>>,
     /// The longest wait for a permit.
-    patience: Duration,
+    permit_timeout: Duration,
 }
 
 /// Permits that were removed because the database refuses more connections.
@@ -138,18 +138,19 @@ impl ConnectionPool {
             .timeouts(timeouts)
             .runtime(Runtime::Tokio1)
             .build()
-            .map_err(|error| InvalidUrl(format!("no connections can be made: {error}")))?;
+            .map_err(|error| InvalidUrl(format!("the connection pool cannot be created: {error}")))?;
         let (permits, shortage) = (Arc::new(Semaphore::new(permits)), Arc::default());
-        Ok(ConnectionPool { pool, permits, shortage, patience: connect })
+        Ok(ConnectionPool { pool, permits, shortage, permit_timeout: connect })
     }
 
     pub(crate) async fn get(&self) -> Result<PooledConnection, DatabaseError> {
         loop {
             self.grow();
-            let permit = tokio::time::timeout(self.patience, Arc::clone(&self.permits).acquire_owned()).await;
+            let permit =
+                tokio::time::timeout(self.permit_timeout, Arc::clone(&self.permits).acquire_owned()).await;
             let Ok(Ok(permit)) = permit else {
                 return Err(DatabaseError::ConnectionLost(
-                    "no connection to PostgreSQL could be had in time".to_owned(),
+                    "no connection to PostgreSQL was available in time".to_owned(),
                 ));
             };
             match self.pool.get().await {
@@ -162,12 +163,12 @@ impl ConnectionPool {
                 }
                 Err(PoolError::Timeout(_)) => {
                     return Err(DatabaseError::ConnectionLost(
-                        "no connection to PostgreSQL could be had in time".to_owned(),
+                        "no connection to PostgreSQL was available in time".to_owned(),
                     ));
                 }
                 Err(other) => {
                     return Err(DatabaseError::ConnectionLost(format!(
-                        "no connection to PostgreSQL could be had: {other}"
+                        "no connection to PostgreSQL is available: {other}"
                     )));
                 }
             }
@@ -185,7 +186,7 @@ impl ConnectionPool {
         shortage.permits += 1;
         if shortage.since.is_none() {
             let connections = all - shortage.permits;
-            tracing::warn!(why = %describe_error(why), connections, "PostgreSQL gives no more connections; going on with those there are");
+            tracing::warn!(why = %describe_error(why), connections, "PostgreSQL accepts no more connections; the store continues with fewer");
         }
         shortage.since = Some(instant());
         true

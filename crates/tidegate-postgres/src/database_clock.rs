@@ -63,7 +63,7 @@ impl DatabaseClock {
 
     /// The current instant, given the database's clock in microseconds since 1970.
     pub(crate) fn now(&self, database_micros: i64) -> Timestamp {
-        let told = match &self.source {
+        let reading = match &self.source {
             TimeSource::Database => {
                 Timestamp::from_ticks(u64::try_from(database_micros).unwrap_or(0).saturating_mul(1000))
             }
@@ -72,8 +72,8 @@ impl DatabaseClock {
         let is_database = matches!(self.source, TimeSource::Database);
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         let when = monotonic_now();
-        if told < seen.latest && is_database {
-            let behind = Duration::from_nanos(seen.latest.since(told).ticks());
+        if reading < seen.latest && is_database {
+            let behind = Duration::from_nanos(seen.latest.since(reading).ticks());
             if behind > REORDER_TOLERANCE {
                 let passed = Tick::NANOSECOND.span(when.saturating_duration_since(seen.when));
                 seen.latest = seen.latest.plus(passed);
@@ -81,7 +81,7 @@ impl DatabaseClock {
             }
             return seen.latest;
         }
-        seen.latest = seen.latest.max(told);
+        seen.latest = seen.latest.max(reading);
         seen.when = when;
         seen.latest
     }
@@ -95,7 +95,10 @@ impl DatabaseClock {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "how much time passes while the database's clock is behind")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the monotonic clock measures time while the database's clock is behind"
+)]
 fn monotonic_now() -> Instant {
     Instant::now()
 }

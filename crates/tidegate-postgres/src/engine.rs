@@ -154,15 +154,15 @@ impl Engine {
         if why == EXPIRED_LEASES_BLOCK {
             let statement = connection.prepare_cached(CLOCK).await?;
             let now = self.shared_state.time.now(connection.query_one(&statement, &[]).await?.get(0));
-            let mut tidy = [crate::expiry::expired_leases(connection, now, EXPIRED_LEASE_BATCH).await?];
-            let tidied = Box::pin(decide_in_transaction(
+            let mut cleanup = [crate::expiry::expired_leases(connection, now, EXPIRED_LEASE_BATCH).await?];
+            let cleaned_up = Box::pin(decide_in_transaction(
                 &self.shared_state,
                 connection,
-                &mut tidy,
+                &mut cleanup,
                 LimitSource::Reloaded,
             ))
             .await;
-            if tidied.is_err() {
+            if cleaned_up.is_err() {
                 connection.batch_execute("ROLLBACK").await?;
             }
         }
@@ -229,9 +229,9 @@ impl Engine {
 
     /// Fails jobs that have waited too long, every 100 ms.
     pub(crate) async fn expire_waiting_jobs(self: Arc<Engine>) {
-        let mut beat = tokio::time::interval(Duration::from_millis(100));
+        let mut interval = tokio::time::interval(Duration::from_millis(100));
         loop {
-            beat.tick().await;
+            interval.tick().await;
             self.queue.expire(instant());
         }
     }
@@ -369,7 +369,7 @@ pub(crate) fn channel(schema: &str) -> String {
     format!("tidegate/{schema}")
 }
 
-#[expect(clippy::disallowed_methods, reason = "how long somebody has waited is measured by the steady clock")]
+#[expect(clippy::disallowed_methods, reason = "queue times are measured on the monotonic clock")]
 pub(crate) fn instant() -> Instant {
     Instant::now()
 }

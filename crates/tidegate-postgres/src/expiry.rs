@@ -62,25 +62,25 @@ impl Engine {
                 if let DatabaseError::CannotDecide(_) = error {
                     self.mark_cannot_decide(&error.unavailable());
                 }
-                tracing::debug!(%error, "not everything was swept");
+                tracing::debug!(%error, "an expiry round failed; the next round continues");
             }
         }
     }
 
     pub(crate) async fn expire_once(&self, is_full: bool) -> Result<(), DatabaseError> {
         let connection = self.shared_state.connections.get().await?;
-        let swept = tokio::time::timeout(self.round * 2, self.expire_with(&connection, is_full)).await;
-        let error = match swept {
+        let expired = tokio::time::timeout(self.round * 2, self.expire_with(&connection, is_full)).await;
+        let error = match expired {
             Ok(Ok(None)) => return Ok(()),
-            Ok(Ok(Some(tidy))) => {
+            Ok(Ok(Some(jobs))) => {
                 self.mark_healthy(true);
-                for job in tidy {
+                for job in jobs {
                     self.queue.push(job);
                 }
                 return Ok(());
             }
             Ok(Err(error)) => error,
-            Err(_) => DatabaseError::ConnectionLost("sweeping took too long".to_owned()),
+            Err(_) => DatabaseError::ConnectionLost("expiry took too long".to_owned()),
         };
         // The connection may be inside a transaction.
         crate::connections::discard(connection);
@@ -95,8 +95,8 @@ impl Engine {
     ) -> Result<Option<Vec<Job>>, DatabaseError> {
         let shared_state = &self.shared_state;
         connection.batch_execute("BEGIN").await?;
-        let alone = "SELECT pg_try_advisory_xact_lock($1)";
-        if !connection.query_one(alone, &[&shared_state.expiry_lock]).await?.get::<_, bool>(0) {
+        let try_lock = "SELECT pg_try_advisory_xact_lock($1)";
+        if !connection.query_one(try_lock, &[&shared_state.expiry_lock]).await?.get::<_, bool>(0) {
             connection.batch_execute("ROLLBACK").await?;
             return Ok(None);
         }
@@ -119,14 +119,14 @@ impl Engine {
         if is_full {
             self.expire_slow_growing(connection).await?;
         }
-        let tidy =
+        let jobs =
             vec![expired_leases(connection, now, EXPIRY_BATCH).await?, outdated_rows(connection).await?];
         connection.batch_execute("COMMIT").await?;
         let is_needed = |job: &Job| match &job.task {
             JobTask::CleanUp { leases, rows } => !leases.is_empty() || !rows.is_empty(),
             _ => false,
         };
-        Ok(Some(tidy.into_iter().filter(is_needed).collect()))
+        Ok(Some(jobs.into_iter().filter(is_needed).collect()))
     }
 
     /// Deletes data that grows slowly.

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use tidegate::reply::{OrderError, Outcome, Replies};
-use tidegate::store::map::excerpt::Excerpt;
+use tidegate::store::map::working_set::WorkingSet;
 use tidegate::store::{Actual, Settlement, Unavailable, Usage};
 use tidegate_core::{Amount, Ask, Hold, Intent, LeaseId, LeaseTerm, Order, Timestamp};
 use tokio::sync::oneshot;
@@ -16,7 +16,7 @@ pub(crate) type ReplySender<T> = oneshot::Sender<Result<T, Unavailable>>;
 
 /// An ask that owns its strings.
 #[derive(Debug, Clone)]
-pub(crate) struct OwnedOrderAsk {
+pub(crate) struct QueuedAsk {
     pub(crate) limit_id: Box<str>,
     pub(crate) key: Option<Box<[u8]>>,
     pub(crate) count: Amount,
@@ -24,33 +24,33 @@ pub(crate) struct OwnedOrderAsk {
 
 /// An order that owns its strings.
 #[derive(Debug, Clone)]
-pub(crate) struct OwnedOrder {
+pub(crate) struct QueuedOrder {
     pub(crate) intent: Intent,
-    pub(crate) asks: Vec<OwnedOrderAsk>,
+    pub(crate) asks: Vec<QueuedAsk>,
     pub(crate) request_id: Option<Box<[u8]>>,
     pub(crate) hold: Hold,
     pub(crate) ttl: Option<Duration>,
-    pub(crate) patience: Duration,
+    pub(crate) max_wait: Duration,
 }
 
-impl OwnedOrder {
-    pub(crate) fn of(order: &Order<'_>) -> OwnedOrder {
-        let own = |ask: &Ask<'_>| OwnedOrderAsk {
+impl QueuedOrder {
+    pub(crate) fn of(order: &Order<'_>) -> QueuedOrder {
+        let own = |ask: &Ask<'_>| QueuedAsk {
             limit_id: ask.limit_id.into(),
             key: ask.key.map(Into::into),
             count: ask.count,
         };
-        OwnedOrder {
+        QueuedOrder {
             intent: order.intent,
             asks: order.asks.iter().map(own).collect(),
             request_id: order.request_id.map(Into::into),
             hold: order.hold,
             ttl: order.ttl,
-            patience: order.max_wait,
+            max_wait: order.max_wait,
         }
     }
 
-    fn decide(&self, excerpt: &mut Excerpt, answers: &mut Replies) {
+    fn decide(&self, working_set: &mut WorkingSet, answers: &mut Replies) {
         let asks: Vec<Ask<'_>> = self
             .asks
             .iter()
@@ -62,31 +62,31 @@ impl OwnedOrder {
             request_id: self.request_id.as_deref(),
             hold: self.hold,
             ttl: self.ttl,
-            max_wait: self.patience,
+            max_wait: self.max_wait,
         };
-        excerpt.decide(&order, answers);
+        working_set.decide(&order, answers);
     }
 }
 
 /// The true cost of a held order, owned.
 #[derive(Debug, Clone)]
-pub(crate) enum OwnedActual {
+pub(crate) enum QueuedActual {
     Every(Amount),
     Each(Vec<Amount>),
 }
 
-impl OwnedActual {
-    pub(crate) fn of(actual: Actual<'_>) -> OwnedActual {
+impl QueuedActual {
+    pub(crate) fn of(actual: Actual<'_>) -> QueuedActual {
         match actual {
-            Actual::Every(count) => OwnedActual::Every(count),
-            Actual::Each(counts) => OwnedActual::Each(counts.to_vec()),
+            Actual::Every(count) => QueuedActual::Every(count),
+            Actual::Each(counts) => QueuedActual::Each(counts.to_vec()),
         }
     }
 
     fn actual(&self) -> Actual<'_> {
         match self {
-            OwnedActual::Every(count) => Actual::Every(*count),
-            OwnedActual::Each(counts) => Actual::Each(counts),
+            QueuedActual::Every(count) => Actual::Every(*count),
+            QueuedActual::Each(counts) => Actual::Each(counts),
         }
     }
 }
@@ -94,7 +94,7 @@ impl OwnedActual {
 /// A task and its result.
 pub(crate) enum JobTask {
     Orders {
-        orders: Vec<OwnedOrder>,
+        orders: Vec<QueuedOrder>,
         answers: Replies,
         sender: ReplySender<Replies>,
     },
@@ -111,7 +111,7 @@ pub(crate) enum JobTask {
     },
     Settle {
         id: LeaseId,
-        actual: OwnedActual,
+        actual: QueuedActual,
         done: Option<SettleResult>,
         sender: ReplySender<SettleResult>,
     },
@@ -168,24 +168,26 @@ impl Job {
         }
     }
 
-    /// Runs the task on the loaded excerpt.
-    pub(crate) fn run(&mut self, excerpt: &mut Excerpt) {
+    /// Runs the task on the loaded working set.
+    pub(crate) fn run(&mut self, working_set: &mut WorkingSet) {
         match &mut self.task {
             JobTask::Orders { orders, answers, .. } => {
                 answers.clear();
                 for order in orders.iter() {
-                    order.decide(excerpt, answers);
+                    order.decide(working_set, answers);
                 }
             }
-            JobTask::Release { id, done, .. } => *done = Some(excerpt.release(*id)),
-            JobTask::Renew { id, ttl, done, .. } => *done = Some(excerpt.renew(*id, *ttl)),
-            JobTask::Settle { id, actual, done, .. } => *done = Some(excerpt.settle(*id, actual.actual())),
-            JobTask::Reset { limit_id, key, done, .. } => *done = Some(excerpt.reset(limit_id, key)),
+            JobTask::Release { id, done, .. } => *done = Some(working_set.release(*id)),
+            JobTask::Renew { id, ttl, done, .. } => *done = Some(working_set.renew(*id, *ttl)),
+            JobTask::Settle { id, actual, done, .. } => {
+                *done = Some(working_set.settle(*id, actual.actual()))
+            }
+            JobTask::Reset { limit_id, key, done, .. } => *done = Some(working_set.reset(limit_id, key)),
             JobTask::Usage { limit_id, key, done, .. } => {
-                *done = Some(excerpt.usage(limit_id, key.as_deref()))
+                *done = Some(working_set.usage(limit_id, key.as_deref()))
             }
             JobTask::Holders { limit_id, key, done, .. } => {
-                *done = Some(excerpt.holders(limit_id, key.as_deref()));
+                *done = Some(working_set.holders(limit_id, key.as_deref()));
             }
             JobTask::CleanUp { .. } => {}
         }
@@ -234,9 +236,9 @@ fn send_result<T>(sender: ReplySender<T>, done: Option<T>) {
 }
 
 /// The leases of grants whose caller is gone and cannot repeat the request.
-fn undelivered_leases(orders: &[OwnedOrder], answers: &Replies) -> Vec<LeaseId> {
+fn undelivered_leases(orders: &[QueuedOrder], answers: &Replies) -> Vec<LeaseId> {
     let lease =
-        |(order, answer): (&OwnedOrder, &Result<tidegate::reply::OrderReply, OrderError>)| match answer {
+        |(order, answer): (&QueuedOrder, &Result<tidegate::reply::OrderReply, OrderError>)| match answer {
             Ok(answer) if order.request_id.is_none() => match &answer.outcome {
                 Outcome::Granted(Some(grant)) => Some(grant.lease),
                 _ => None,

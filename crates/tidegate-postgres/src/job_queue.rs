@@ -35,12 +35,12 @@ const MAX_BACKOFF: Duration = Duration::from_secs(1);
 /// The queue of waiting jobs.
 #[derive(Default)]
 pub(crate) struct JobQueue {
-    state: Mutex<QueueState>,
+    state: Mutex<JobQueueState>,
     wake_up: Notify,
 }
 
 #[derive(Default)]
-struct QueueState {
+struct JobQueueState {
     waiting: VecDeque<Job>,
     /// The number of running transactions that lock a row.
     busy: HashMap<u64, u32>,
@@ -75,7 +75,9 @@ impl JobQueue {
             outage.is_probed |= tries;
             (!tries).then(|| outage.why.clone())
         } else if state.waiting.len() >= MAX_WAITING_JOBS {
-            Some(Unavailable { reason: format!("{MAX_WAITING_JOBS} wait for PostgreSQL already") })
+            Some(Unavailable {
+                reason: format!("the queue for PostgreSQL is full: {MAX_WAITING_JOBS} requests are waiting"),
+            })
         } else {
             None
         };
@@ -161,7 +163,8 @@ impl JobQueue {
         }
         drop(state);
         let seconds = MAX_QUEUE_TIME.as_secs();
-        let why = Unavailable { reason: format!("PostgreSQL had no time for this within {seconds} s") };
+        let why =
+            Unavailable { reason: format!("PostgreSQL did not process the request within {seconds} s") };
         for job in late {
             job.fail(&why);
         }
@@ -222,20 +225,20 @@ impl JobQueue {
         self.wake_up.notify_one();
     }
 
-    fn state(&self) -> MutexGuard<'_, QueueState> {
+    fn state(&self) -> MutexGuard<'_, JobQueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl QueueState {
+impl JobQueueState {
     /// Takes the jobs that can run now, either read-only ones or others. A job never overtakes one that waits for the same row.
     fn take(&mut self) -> Vec<Job> {
-        let mut together: Vec<Job> = Vec::new();
+        let mut batch: Vec<Job> = Vec::new();
         let mut left = VecDeque::with_capacity(self.waiting.len());
         let mut blocked: HashSet<u64> = HashSet::new();
         let (mut kind, mut orders) = (None, 0);
         for job in std::mem::take(&mut self.waiting) {
-            let is_full = together.len() >= MAX_JOBS_PER_TRANSACTION || orders >= MAX_ORDERS_PER_TRANSACTION;
+            let is_full = batch.len() >= MAX_JOBS_PER_TRANSACTION || orders >= MAX_ORDERS_PER_TRANSACTION;
             let waits = |row_hash: &u64| self.busy.contains_key(row_hash) || blocked.contains(row_hash);
             let must_wait = !job.is_read_only && job.row_hashes.iter().any(waits);
             if is_full || must_wait || kind.is_some_and(|kind| kind != job.is_read_only) {
@@ -247,13 +250,13 @@ impl QueueState {
             }
             kind = Some(job.is_read_only);
             orders += if let JobTask::Orders { orders, .. } = &job.task { orders.len() } else { 1 };
-            together.push(job);
+            batch.push(job);
         }
         self.waiting = left;
-        for row_hash in locked_row_hashes(&together) {
+        for row_hash in locked_row_hashes(&batch) {
             *self.busy.entry(row_hash).or_default() += 1;
         }
-        together
+        batch
     }
 }
 

@@ -4,7 +4,7 @@
 //!   submit ──▶ JobQueue ──compatible jobs──▶ DecisionTransaction ──▶ replies
 //!                                              │    ▲
 //!                                 locked rows  ▼    │ changes
-//!                                            Excerpt (the in-memory store)
+//!                                            WorkingSet (the in-memory store)
 //! ```
 //!
 //! * The database stores and locks rows; it does not decide. A transaction loads rows under their locks, the core decides on

@@ -14,8 +14,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use deadpool_postgres::Object;
-use tidegate::store::written::bytes::{Reader, Writer};
-use tidegate::store::written::limit as written;
+use tidegate::store::codec::limit as limit_codec;
+use tidegate::store::codec::primitives::{ByteReader, ByteWriter};
 use tidegate_core::{
     ItemLineage, Limit, LimitPhase, LimitSpec, Per, Row, RowScope, Span, Tick, Timestamp, row_codec,
 };
@@ -75,7 +75,9 @@ impl LimitEntry {
         let first = self.editions.iter().position(|each| each.number == edition);
         let first = first.ok_or_else(|| {
             let id = self.id();
-            DatabaseError::Retry(format!("a row of '{id}' is of edition {edition}, which is not known here"))
+            DatabaseError::Retry(format!(
+                "a row of '{id}' has edition {edition}, which this server has not read"
+            ))
         })?;
         let text = &self.editions[first].limit;
         let mut row = if bytes.is_empty() {
@@ -191,7 +193,7 @@ pub(crate) async fn read_since(
         while let Some(next) = rows.next_if(|next| next.get::<_, Option<i64>>(1) == Some(generation)) {
             editions.push(read_edition(next, tick)?);
         }
-        let present = editions.last().ok_or_else(|| damaged("a limit without a text"))?;
+        let present = editions.last().ok_or_else(|| damaged("a limit without a definition"))?;
         let limit = Arc::clone(&present.limit);
         let retired: Option<i64> = row.get(3);
         found.push(ChangedLimit::Present(Arc::new(LimitEntry {
@@ -214,12 +216,13 @@ pub(crate) async fn read_since(
 
 fn read_edition(row: &tokio_postgres::Row, tick: Tick) -> Result<LimitEdition, DatabaseError> {
     let (text, descent): (Option<&[u8]>, Option<&[u8]>) = (row.get(12), row.get(13));
-    let (Some(text), Some(descent)) = (text, descent) else { return Err(damaged("a limit without a text")) };
-    let spec = written::read(&mut Reader::new(text)).map_err(|why| damaged(&why.to_string()))?;
-    let descent = decode_lineage(descent).ok_or_else(|| damaged("a limit's descent"))?;
-    let version = u32::try_from(row.get::<_, i32>(11)).map_err(|_| damaged("a limit's version"))?;
-    let limit =
-        Limit::restore(spec, tick, version, &descent).map_err(|_| damaged("a limit that makes no sense"))?;
+    let (Some(text), Some(descent)) = (text, descent) else {
+        return Err(damaged("a limit without a definition"));
+    };
+    let spec = limit_codec::read(&mut ByteReader::new(text)).map_err(|why| damaged(&why.to_string()))?;
+    let descent = decode_lineage(descent).ok_or_else(|| damaged("the lineage of a limit"))?;
+    let version = u32::try_from(row.get::<_, i32>(11)).map_err(|_| damaged("the version of a limit"))?;
+    let limit = Limit::restore(spec, tick, version, &descent).map_err(|_| damaged("an invalid limit"))?;
     Ok(LimitEdition {
         number: row.get(8),
         began: instant(row.get(9)),
@@ -229,7 +232,7 @@ fn read_edition(row: &tokio_postgres::Row, tick: Tick) -> Result<LimitEdition, D
 }
 
 fn damaged(what: &str) -> DatabaseError {
-    DatabaseError::Rejected(format!("the tables say something that this program does not understand: {what}"))
+    DatabaseError::Rejected(format!("the tables contain invalid data: {what}"))
 }
 
 /// Whether every decision needs the row of all keys, for its counts, its fence or its number of rows.
@@ -252,14 +255,14 @@ pub(crate) fn may_hold(limit: &Limit) -> bool {
 /// Encodes a specification.
 pub(crate) fn encode_spec(spec: &LimitSpec) -> Vec<u8> {
     let mut bytes = Vec::new();
-    written::write(&mut Writer(&mut bytes), spec);
+    limit_codec::write(&mut ByteWriter(&mut bytes), spec);
     bytes
 }
 
 /// Encodes the lineage of each item.
 pub(crate) fn encode_lineage(limit: &Limit) -> Vec<u8> {
     let mut bytes = Vec::new();
-    let mut out = Writer(&mut bytes);
+    let mut out = ByteWriter(&mut bytes);
     out.number(limit.items().len() as u64);
     for item in limit.items() {
         let ItemLineage { law_version: reshaped, step } = item.lineage();
@@ -270,7 +273,7 @@ pub(crate) fn encode_lineage(limit: &Limit) -> Vec<u8> {
 }
 
 fn decode_lineage(bytes: &[u8]) -> Option<Vec<ItemLineage>> {
-    let mut reader = Reader::new(bytes);
+    let mut reader = ByteReader::new(bytes);
     let read = reader.many(2, |reader| {
         Ok(ItemLineage {
             law_version: reader.number32()?,

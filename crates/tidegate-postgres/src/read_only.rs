@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use deadpool_postgres::Object;
-use tidegate::store::map::excerpt::{Elsewhere, Excerpt, Standing as ExcerptStanding};
+use tidegate::store::map::working_set::{LoadedLimit, UnloadedRows, WorkingSet};
 use tidegate_core::{LeaseId, Timestamp};
 
 use crate::connections::DatabaseError;
@@ -39,28 +39,25 @@ pub(crate) async fn read_without_locks(
     let (generations, keys): (Vec<i64>, Vec<Vec<u8>>) = needs.into_keys().unzip();
     let statement = connection.prepare_cached(READ_ROWS).await?;
     let rows = connection.query(&statement, &[&generations, &keys]).await?;
-    let first = rows.first().ok_or_else(|| DatabaseError::Retry("there was no answer".to_owned()))?;
+    let first = rows.first().ok_or_else(|| DatabaseError::Retry("the query returned no row".to_owned()))?;
     if first.get::<_, i64>(0) != limits.revision {
         return Err(DatabaseError::Retry("the limits have changed".to_owned()));
     }
     let seen = rows.iter().filter_map(|row| row.get::<_, Option<i64>>(5)).max().unwrap_or(0);
     let now = shared_state.time.now(first.get(1)).max(instant(seen));
-    let mut excerpt = Excerpt::new(shared_state.tick, shared_state.secret, shared_state.next_lease_number());
-    excerpt.advance(now);
+    let mut working_set =
+        WorkingSet::new(shared_state.tick, shared_state.secret, shared_state.next_lease_number());
+    working_set.advance(now);
     for entry in jobs
         .iter()
         .flat_map(|job| limits_of_job(job, &limits))
         .filter_map(|each| limits.entry_of_generation(each))
     {
-        if excerpt.fence_of(entry.id()).is_none() {
+        if working_set.fence_of(entry.id()).is_none() {
             let generation = u64::try_from(entry.generation).unwrap_or(0);
-            let standing = ExcerptStanding {
-                generation,
-                fence: 0,
-                retired_until: None,
-                elsewhere: Elsewhere::default(),
-            };
-            excerpt.limit(Arc::clone(&entry.limit), standing);
+            let standing =
+                LoadedLimit { generation, fence: 0, retired_until: None, elsewhere: UnloadedRows::default() };
+            working_set.limit(Arc::clone(&entry.limit), standing);
         }
     }
     for row in &rows {
@@ -70,10 +67,10 @@ pub(crate) async fn read_without_locks(
             continue;
         };
         let key = key_of(row.get(3));
-        excerpt.row(entry.id(), key, entry.upgrade_row(row.get(6), edition, key)?);
+        working_set.row(entry.id(), key, entry.upgrade_row(row.get(6), edition, key)?);
     }
     for job in jobs.iter_mut() {
-        job.run(&mut excerpt);
+        job.run(&mut working_set);
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use tidegate_core::{Hold, Intent};
 
-use crate::job::{Job, JobTask, OwnedOrder};
+use crate::job::{Job, JobTask, QueuedOrder};
 use crate::limit_snapshot::{LimitEntry, LimitSnapshot, may_hold};
 
 /// The key column of the row of all keys.
@@ -68,7 +68,7 @@ pub(crate) fn add_rows_of_job(job: &Job, limits: &LimitSnapshot, needs: &mut Nee
     }
 }
 
-fn add_rows_of_order(order: &OwnedOrder, limits: &LimitSnapshot, needs: &mut NeededRows) {
+fn add_rows_of_order(order: &QueuedOrder, limits: &LimitSnapshot, needs: &mut NeededRows) {
     let how = if changes(order) { RowAccess::Write } else { RowAccess::Read };
     // A lease has a fence of every limit in its order. The row of all keys stores the latest fence.
     let may_lease = |id: &str| limits.get(id).is_some_and(|entry| may_hold(&entry.limit));
@@ -85,7 +85,7 @@ fn add_rows_of_order(order: &OwnedOrder, limits: &LimitSnapshot, needs: &mut Nee
 }
 
 /// Whether an order can change rows.
-pub(crate) fn changes(order: &OwnedOrder) -> bool {
+pub(crate) fn changes(order: &QueuedOrder) -> bool {
     let takes = order.asks.iter().any(|ask| ask.count > 0);
     order.intent == Intent::Acquire && (takes || order.hold == Hold::Yes || order.request_id.is_some())
 }

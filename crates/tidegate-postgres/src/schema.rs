@@ -53,7 +53,7 @@ pub enum OpenError {
 impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            OpenError::Url(bad) => write!(f, "the store's URL is not right: {bad}"),
+            OpenError::Url(bad) => write!(f, "the store's URL is invalid: {bad}"),
             OpenError::Unreachable { place, why } => write!(f, "{place} cannot be opened: {why}"),
             OpenError::Newer { schema, found } => write!(
                 f,
@@ -62,8 +62,8 @@ impl fmt::Display for OpenError {
             ),
             OpenError::Forbidden { schema, user, why } => write!(
                 f,
-                "the user '{user}' may not make the schema '{schema}' or its tables: {why}. Let an owner of the database do \
-                 it once: CREATE SCHEMA \"{schema}\" AUTHORIZATION \"{user}\""
+                "the user '{user}' has no right to create the schema '{schema}' or its tables: {why}. Run once as an owner of \
+                 the database: CREATE SCHEMA \"{schema}\" AUTHORIZATION \"{user}\""
             ),
             OpenError::Failed(why) => f.write_str(why),
         }
@@ -107,8 +107,8 @@ async fn migrate(client: &Client, options: &PostgresOptions) -> Result<(), OpenE
         .execute("SELECT pg_advisory_lock($1)", &[&lock_key(schema, AdvisoryLock::Migration)])
         .await
         .map_err(failed)?;
-    let there = "SELECT 1 FROM pg_namespace WHERE nspname = $1";
-    if client.query_opt(there, &[schema]).await.map_err(failed)?.is_none() {
+    let find_schema = "SELECT 1 FROM pg_namespace WHERE nspname = $1";
+    if client.query_opt(find_schema, &[schema]).await.map_err(failed)?.is_none() {
         let create = format!("CREATE SCHEMA IF NOT EXISTS \"{schema}\"");
         client.batch_execute(&create).await.map_err(failed)?;
     }
@@ -130,10 +130,10 @@ async fn migrate(client: &Client, options: &PostgresOptions) -> Result<(), OpenE
              {migration} INSERT INTO migrations (version) VALUES ({version}); COMMIT"
         );
         if let Err(error) = client.batch_execute(&text).await {
-            let _the_connection_ends_anyway = client.batch_execute("ROLLBACK").await;
+            let _connection_closes_anyway = client.batch_execute("ROLLBACK").await;
             return Err(migration_error(&error, options));
         }
-        tracing::info!(schema, version, "the tables were made");
+        tracing::info!(schema, version, "applied a schema migration");
     }
     client
         .execute("SELECT pg_advisory_unlock($1)", &[&lock_key(schema, AdvisoryLock::Migration)])
@@ -150,7 +150,7 @@ fn migration_error(error: &tokio_postgres::Error, options: &PostgresOptions) -> 
             why: describe_error(error),
         },
         _ => OpenError::Failed(format!(
-            "the tables of the schema '{}' could not be made ready: {}",
+            "the tables of the schema '{}' could not be created or migrated: {}",
             options.schema,
             describe_error(error)
         )),

@@ -14,7 +14,7 @@ use tidegate_core::{Intent, Tick};
 
 use crate::connections::{ConnectionPool, DatabaseError};
 use crate::database_clock::{DatabaseClock, TimeSource};
-use crate::job::OwnedOrder;
+use crate::job::QueuedOrder;
 use crate::limit_editor::changes;
 use crate::limit_snapshot::{LimitSnapshot, read_since};
 use crate::row_names::RowName;
@@ -69,7 +69,7 @@ impl SharedState {
     pub(crate) fn new(options: &PostgresOptions, source: TimeSource) -> Result<SharedState, InvalidUrl> {
         let mut random = [0; 16];
         getrandom::fill(&mut random)
-            .map_err(|error| InvalidUrl(format!("cannot be used without random numbers: {error}")))?;
+            .map_err(|error| InvalidUrl(format!("the system provides no random numbers: {error}")))?;
         let [secret, number] = [0, 8]
             .map(|at| u64::from_le_bytes(random[at..at + 8].try_into().expect("eight of sixteen bytes")));
         let time = DatabaseClock::new(source);
@@ -138,14 +138,14 @@ impl SharedState {
         }
         let later = announced.partition_point(|edit| edit.revision <= next.revision);
         let ours: Vec<String> = announced.drain(..later).flat_map(|edit| edit.ids).collect();
-        let mut told = changes(&before, &next);
-        told.sort_by_key(|change| {
+        let mut changed = changes(&before, &next);
+        changed.sort_by_key(|change| {
             let (Change::Put(limit) | Change::Removed(limit)) = change;
-            ours.iter().position(|id| *id == limit.id()).map_or(0, |place| place + 1)
+            ours.iter().position(|id| *id == limit.id()).map_or(0, |index| index + 1)
         });
         *self.limits.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(next);
         let watchers = self.watchers.read().unwrap_or_else(PoisonError::into_inner);
-        for change in &told {
+        for change in &changed {
             watchers.iter().for_each(|watcher| watcher(change));
         }
     }
@@ -188,7 +188,7 @@ impl SharedState {
     }
 
     /// Counts the answers of orders.
-    pub(crate) fn count(&self, orders: &[OwnedOrder], answers: &Replies) {
+    pub(crate) fn count(&self, orders: &[QueuedOrder], answers: &Replies) {
         let mut counts = self.counts.lock().unwrap_or_else(PoisonError::into_inner);
         for (order, answer) in orders.iter().zip(answers.iter()) {
             let (Intent::Acquire, Ok(answer)) = (order.intent, answer) else { continue };

@@ -19,7 +19,7 @@ use tokio::sync::{Notify, oneshot};
 use crate::connections::DatabaseError;
 use crate::database_clock::TimeSource;
 use crate::engine::{Engine, instant};
-use crate::job::{Job, JobTask, OwnedActual, OwnedOrder};
+use crate::job::{Job, JobTask, QueuedActual, QueuedOrder};
 use crate::job_queue::JobQueue;
 use crate::limit_snapshot::LimitStatus;
 use crate::row_names::{NeededRows, add_rows_of_job, changes};
@@ -62,7 +62,8 @@ impl PostgresStore {
         let thread = std::thread::Builder::new().name("tidegate-postgres".to_owned()).spawn(move || {
             run(&runs, &options, &stopped, &ready);
         });
-        let thread = thread.map_err(|error| OpenError::Failed(format!("no thread can be had: {error}")))?;
+        let thread = thread
+            .map_err(|error| OpenError::Failed(format!("the store's thread cannot be started: {error}")))?;
         let ended = |_| OpenError::Failed("the store's thread ended".to_owned());
         let handle = opened.recv().map_err(ended).and_then(|opened| opened)?;
         Ok(PostgresStore { engine, handle, capabilities, stop, thread: Mutex::new(Some(thread)) })
@@ -85,7 +86,7 @@ impl PostgresStore {
         self.stop.notify_one();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
-            let _it_has_ended = thread.join();
+            let _joined = thread.join();
         }
     }
 
@@ -144,7 +145,7 @@ impl PostgresStore {
     }
 
     /// Whether orders can be read without locks.
-    fn can_read_without_locks(&self, orders: &[OwnedOrder]) -> bool {
+    fn can_read_without_locks(&self, orders: &[QueuedOrder]) -> bool {
         let limits = self.engine.shared_state.limits();
         let bounds = |id: &str| limits.get(id).is_some_and(|entry| entry.bounds_keys());
         orders.iter().all(|order| !changes(order) && !order.asks.iter().any(|ask| bounds(&ask.limit_id)))
@@ -162,7 +163,7 @@ fn run(
         Ok(runtime) => runtime,
         Err(error) => {
             let _receiver_dropped =
-                ready.send(Err(OpenError::Failed(format!("no runtime can be had: {error}"))));
+                ready.send(Err(OpenError::Failed(format!("the store's runtime cannot be created: {error}"))));
             return;
         }
     };
@@ -179,7 +180,7 @@ fn run(
         let _receiver_dropped = ready.send(Ok(Handle::current()));
         stop.notified().await;
         for worker in workers {
-            let _it_has_ended = worker.await;
+            let _joined = worker.await;
         }
         engine.shared_state.connections.close();
     });
@@ -210,7 +211,7 @@ impl Store for PostgresStore {
     }
 
     fn submit(&self, orders: &[Order<'_>], buffer: Replies) -> StoreReply<Replies> {
-        let orders: Vec<OwnedOrder> = orders.iter().map(OwnedOrder::of).collect();
+        let orders: Vec<QueuedOrder> = orders.iter().map(QueuedOrder::of).collect();
         let is_read_only = self.can_read_without_locks(&orders);
         self.enqueue(is_read_only, |sender| JobTask::Orders { orders, answers: buffer, sender })
     }
@@ -228,7 +229,7 @@ impl Store for PostgresStore {
     }
 
     fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> StoreReply<Result<Settlement, OrderError>> {
-        let actual = OwnedActual::of(actual);
+        let actual = QueuedActual::of(actual);
         self.enqueue(false, |sender| JobTask::Settle { id: lease, actual, done: None, sender })
     }
 

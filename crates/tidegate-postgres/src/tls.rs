@@ -19,7 +19,7 @@ pub(crate) fn connector(tls: &TlsMode) -> Result<MakeRustlsConnect, InvalidUrl> 
     let provider = Arc::new(ring::default_provider());
     let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
-        .map_err(|error| InvalidUrl(format!("there is no encryption to be had: {error}")))?;
+        .map_err(|error| InvalidUrl(format!("TLS is not available: {error}")))?;
     let config = match tls {
         TlsMode::Off | TlsMode::Unverified => builder
             .dangerous()
@@ -51,7 +51,7 @@ fn trusted_roots(file: Option<&std::path::Path>) -> Result<RootCertStore, Invali
     }
     if roots.is_empty() {
         return Err(InvalidUrl(
-            "there are no certificates to trust; name a file with sslrootcert".to_owned(),
+            "the system has no trusted certificates; name a file with sslrootcert".to_owned(),
         ));
     }
     Ok(roots)

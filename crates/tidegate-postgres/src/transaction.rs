@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   BEGIN · shared limits lock · revision · insert missing rows · lock rows · clock       first round trip
-//!        the in-memory store decides on the loaded rows (`Excerpt`)
+//!        the in-memory store decides on the loaded rows (`WorkingSet`)
 //!   write changes · COMMIT                                                                second round trip
 //! ```
 //!
@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use deadpool_postgres::Object;
 use futures_util::try_join;
-use tidegate::store::map::excerpt::Excerpt;
+use tidegate::store::map::working_set::WorkingSet;
 use tidegate_core::{LeaseId, Timestamp};
 
 use crate::connections::DatabaseError;
@@ -111,14 +111,14 @@ pub(crate) async fn decide_in_transaction(
     }
     let mut transaction =
         DecisionTransaction::begin(shared_state, connection, limits, needs, &ids, jobs, start).await?;
-    let mut excerpt = transaction.build_excerpt().await?;
+    let mut working_set = transaction.build_working_set().await?;
     for job in jobs.iter_mut() {
-        job.run(&mut excerpt);
+        job.run(&mut working_set);
         if let JobTask::Reset { limit_id, key, done: Some(Ok(())), .. } = &job.task {
             transaction.mark_reset(limit_id, key);
         }
     }
-    transaction.write(&mut excerpt).await
+    transaction.write(&mut working_set).await
 }
 
 impl<'a> DecisionTransaction<'a> {
@@ -204,7 +204,7 @@ impl<'a> DecisionTransaction<'a> {
         let missing = missing(&needs, &rows);
         if !missing.is_empty() {
             shared_state.mark_missing(missing.into_iter());
-            return Err(DatabaseError::Retry("a row was forgotten meanwhile".to_owned()));
+            return Err(DatabaseError::Retry("a row was deleted in the meantime".to_owned()));
         }
         let mut missing_read_rows: HashMap<i64, i64> = HashMap::new();
         for (generation, _) in needs.keys().filter(|name| !is_there(name, &rows)) {
@@ -229,11 +229,11 @@ impl<'a> DecisionTransaction<'a> {
         })
     }
 
-    /// Builds the excerpt that the jobs run on.
-    async fn build_excerpt(&mut self) -> Result<Excerpt, DatabaseError> {
+    /// Builds the working set that the jobs run on.
+    async fn build_working_set(&mut self) -> Result<WorkingSet, DatabaseError> {
         let elsewhere = self.count_other_rows().await?;
         let read_only_leases = self.leases_of_requests().await?;
-        self.fill_excerpt(&elsewhere, read_only_leases)
+        self.fill_working_set(&elsewhere, read_only_leases)
     }
 
     /// Marks the row of a key as reset, so that earlier charges cannot be refunded.

@@ -101,15 +101,15 @@ impl PostgresOptions {
         check_escapes(base)?;
         let mut own = UrlParameters::default();
         let mut rest: Vec<&str> = Vec::new();
-        let mut said: Vec<&str> = Vec::new();
+        let mut seen_names: Vec<&str> = Vec::new();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             if !own.take(name, value)? {
                 rest.push(pair);
-            } else if said.contains(&name) {
-                return Err(InvalidUrl(format!("says {name} twice")));
+            } else if seen_names.contains(&name) {
+                return Err(InvalidUrl(format!("has {name} twice")));
             } else {
-                said.push(name);
+                seen_names.push(name);
             }
         }
         let joint = if rest.is_empty() { "" } else { "?" };
@@ -244,7 +244,7 @@ impl UrlParameters {
         let tls = match (self.mode, self.roots) {
             (SslModeParameter::Disable, None) => TlsMode::Off,
             (SslModeParameter::Disable, Some(_)) => {
-                return Err(InvalidUrl("sslrootcert is of no use with sslmode=disable".to_owned()));
+                return Err(InvalidUrl("sslrootcert cannot be used with sslmode=disable".to_owned()));
             }
             (SslModeParameter::VerifyFull, roots) => TlsMode::Verified(roots),
             (_, Some(roots)) => TlsMode::Verified(Some(roots)),
@@ -252,9 +252,9 @@ impl UrlParameters {
         };
         // Session settings that apply from the first statement on.
         let (lock, statement) = (self.lock_timeout.as_millis(), self.statement_timeout.as_millis());
-        let said = config.get_options().map(|said| format!("{said} ")).unwrap_or_default();
+        let given = config.get_options().map(|given| format!("{given} ")).unwrap_or_default();
         config.options(format!(
-            "{said}-c search_path=\"{}\" -c lock_timeout={lock} -c statement_timeout={statement} \
+            "{given}-c search_path=\"{}\" -c lock_timeout={lock} -c statement_timeout={statement} \
              -c idle_in_transaction_session_timeout=30000 -c timezone=UTC {PLANNER_OPTIONS}",
             self.schema.replace('\\', "\\\\").replace(' ', "\\ ")
         ));
@@ -301,7 +301,7 @@ fn check_escapes(base: &str) -> Result<(), InvalidUrl> {
     let is_odd = |(at, _): (usize, &str)| !is_digit(at + 1) || !is_digit(at + 2);
     if base.match_indices('%').any(is_odd) {
         let means = "write %25 for a % in a user or a password";
-        return Err(InvalidUrl(format!("has a % without two hexadecimal digits behind it; {means}")));
+        return Err(InvalidUrl(format!("has a % that is not followed by two hexadecimal digits; {means}")));
     }
     Ok(())
 }
@@ -323,7 +323,7 @@ fn describe_unparsable(base: &str, pairs: &[&str]) -> String {
     let name = odd.split('=').next().unwrap_or_default();
     let meant = tidegate_config::text::suggestion(name, OWN);
     format!(
-        "has the parameter '{}', which is not known or has no such value{meant}; {}",
+        "has the parameter '{}', which is unknown or has an invalid value{meant}; {}",
         name.escape_debug(),
         known_parameters()
     )
@@ -332,7 +332,7 @@ fn describe_unparsable(base: &str, pairs: &[&str]) -> String {
 /// A generic message, because the parser's message and unknown names may contain parts of a password.
 fn usage_message() -> String {
     format!(
-        "cannot be understood; write postgres://USER:PASSWORD@HOST:PORT/DATABASE?PARAMETER=VALUE&… {}",
+        "cannot be parsed; write postgres://USER:PASSWORD@HOST:PORT/DATABASE?PARAMETER=VALUE&… {}",
         known_parameters()
     )
 }
@@ -353,7 +353,9 @@ fn percent_decode(name: &str, value: &str) -> Result<String, InvalidUrl> {
         }
         let digits = after.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
         let byte = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        bytes.push(byte.ok_or_else(|| InvalidUrl(format!("{name} has a % without two digits behind it")))?);
+        bytes.push(
+            byte.ok_or_else(|| InvalidUrl(format!("{name} has a % that is not followed by two digits")))?,
+        );
         rest = &after[2..];
     }
     String::from_utf8(bytes).map_err(|_| InvalidUrl(format!("{name} is not UTF-8")))

@@ -1,6 +1,6 @@
 //! The settings file of the server: limits, and the sections `server`, `store`, `auth` and `activity`.
 //!
-//! [`tidegate_config`] reads the file and its limits. This module adds the schemas of the sections and checks what fits together.
+//! [`tidegate_config`] reads the file and its limits. This module adds the schemas of the sections and checks their combination.
 //! All mistakes are reported at once, and a file with any error gives no settings.
 //!
 //! ```
@@ -36,18 +36,18 @@ pub struct Settings {
     /// The limits, in the order of the file. [`tidegate_core::Limit::new`] accepts each of them at
     /// [`tidegate_core::Tick::NANOSECOND`], and no two have the same id.
     pub limits: Vec<LimitSpec>,
-    /// The known tokens, no two the same; `None` if requests need no token.
+    /// The valid tokens without duplicates; `None` if no token is required.
     pub tokens: Option<Vec<TokenSpec>>,
-    /// Where the server listens, and its timeouts.
+    /// Listen addresses and timeouts.
     pub server: ServerSpec,
-    /// Where counts are kept.
+    /// The store.
     pub store: StoreSpec,
-    /// The section `activity`, if it is written. It makes one more limit, called `activity`, that is not in `limits`.
+    /// The section `activity`, if present. It defines the limit `activity`, which is not in `limits`.
     pub activity: Option<ActivitySpec>,
 }
 
 impl Settings {
-    /// All limits: those of the list `limits`, and the one that the section `activity` makes.
+    /// All limits: those of the list `limits`, and that of the section `activity`.
     pub fn all_limits(&self) -> Vec<LimitSpec> {
         let activity = self.activity.as_ref().map(|section| section.rules().spec());
         self.limits.iter().cloned().chain(activity).collect()
@@ -56,24 +56,24 @@ impl Settings {
 
 /// A settings file without errors.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reading {
-    /// Its content.
+pub struct ParsedSettings {
+    /// The settings.
     pub settings: Settings,
-    /// What in it has no effect.
+    /// Warnings about settings without effect.
     pub warnings: Diagnostics,
-    /// Whether the file has the list `limits`, even an empty one. A file that was cut off or is still being written has none.
+    /// Whether the file contains the list `limits`, even an empty one. A truncated or half-written file does not.
     pub lists_limits: bool,
 }
 
 /// Reads a settings file, YAML or JSON. The name is for messages only.
 ///
 /// The error holds everything that is wrong with the file, and its warnings.
-pub fn read(name: &str, bytes: &[u8]) -> Result<Reading, Diagnostics> {
+pub fn read(name: &str, bytes: &[u8]) -> Result<ParsedSettings, Diagnostics> {
     let ((settings, lists_limits), warnings) = read_document(name, bytes, |sink, tree| {
         let lists_limits = tree.field("limits").is_some_and(YamlNode::is_list);
         Some((read_settings(sink, tree), lists_limits))
     })?;
-    Ok(Reading { settings, warnings, lists_limits })
+    Ok(ParsedSettings { settings, warnings, lists_limits })
 }
 
 /// Reads the limits of a text that is either one limit or a settings file.

@@ -11,7 +11,7 @@ use tidegate::catalog::{ApplyError, Origin, PutError, Watcher};
 use tidegate::catalog::{Catalog, Edit, EditOutcome, ExpectedVersion, RemovalMode};
 use tidegate::model::{Ask, Hold, Intent, LeaseId, LeaseTerm, Limit, LimitSpec, Order, Timestamp, Verdict};
 use tidegate::reply::{Detail, ItemReading, OrderError, OrderRefusal, OrderReply, Outcome, Replies};
-use tidegate::store::bid::MOST_LIMITS;
+use tidegate::store::compact::MOST_LIMITS;
 use tidegate::store::{
     Actual, Capabilities, CompactBatch, CompactReplies, CompactRequest, LimitStats, Lsn, Settlement,
     Unavailable, Usage,
@@ -50,7 +50,9 @@ impl CompactAdapter {
             requests.extend(ask.key.map(|key| CompactRequest { limit, key, count: ask.count }));
         }
         let mut replies = CompactReplies::default();
-        let until = self.inner.bid(&CompactBatch { limit_ids: &limit_ids, list: &requests }, &mut replies)?;
+        let until = self
+            .inner
+            .submit_compact(&CompactBatch { limit_ids: &limit_ids, list: &requests }, &mut replies)?;
         for reply in replies.list() {
             let (limit, item) = (Arc::clone(replies.text(reply)), reply.item);
             let outcome = match reply.verdict {

@@ -1,8 +1,8 @@
-//! Document 000: who may begin a task now, and how many are running.
+//! Concurrent tasks of users: who may start one now, and how many run.
 //!
-//! An [`Activity`] is one limit called [`activity`](ID), with three items: the requests of a user in a window, the tasks of a user, the
-//! tasks of everybody. Setting a task active asks all three as one: either there is room everywhere and it is counted everywhere,
-//! or nothing has happened. What is granted is a lease, and the lease is the activity: it is given back once, by whoever has its name.
+//! An [`Activity`] is one limit called [`activity`](ID) with three items: requests of a user per window, tasks of a user, and all
+//! tasks. Starting a task asks all three as one order: it is counted everywhere or nowhere. A grant is a lease, and the lease is
+//! the task: it is ended once, by its id.
 //!
 //! ```
 //! use tidegate::Limiter;
@@ -17,27 +17,24 @@
 //! }
 //! let sixth = activity.set_active("ada").await.unwrap_err();
 //! assert_eq!(sixth.refusal().map(|refusal| refusal.reason), Some(Reason::UserWindow));
-//! assert!(activity.is_active("ada").await?.limited, "as the document has it: true is limited");
+//! assert!(activity.is_active("ada").await?.limited, "true means limited");
 //! assert!(activity.can_active("bob").await?);
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! Where the original went wrong: the window counts requests that were *admitted*, so that short ones are not forgotten; nobody looks first
-//! and acts later; a task whose process died loses its place when its time is over; a task is released by its name, so that nobody
-//! ends another one's; and who was refused has nothing to release. With [`Rules::compat`] the document is followed to the letter where it
-//! says otherwise: the window counts tasks that are running, and only [`Activity::is_active`] looks at it.
+//! The window counts admitted requests, so short tasks are not forgotten. A task starts in one step, without a separate check.
+//! A task of a dead process expires. A task is ended by its id, so no caller ends another one's task, and a refused caller has
+//! nothing to end. [`Rules::compat`] follows the original specification literally instead: the window counts running tasks, and
+//! only [`Activity::is_active`] reads it.
 //!
-//! Decided: a refusal is an `Err` here, as in the document, where everything else in this crate answers with it.
-//!
-//! Decided: what [`Activity::is_active`] needs to know is one question to the store, whatever it finds out.
-//!
-//! Refused: a table of its own. Whatever store there is keeps activities like any other lease.
+//! A refusal is an `Err`. [`Activity::is_active`] is one query to the store. There is no table of its own: every store keeps
+//! tasks like any other lease.
 
 mod active;
 mod rules;
 mod status;
-mod vigil;
+mod task_watcher;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -50,60 +47,60 @@ use crate::catalog::{ApplyError, Edit, ExpectedVersion, Origin, PutError};
 use crate::limiter::{AcquireError, Limiter, Permit, Refused, Renewal};
 use crate::store::{Actual, Settlement, Unavailable, durable};
 use status::{Gauge, cause_of, retry_after};
-use vigil::Vigil;
+use task_watcher::TaskWatcher;
 
 pub use active::Active;
 pub use rules::{BadRules, LONGEST_TTL, Rules};
 pub use status::{ActivityError, BadUser, Reason, Refusal, SYSTEM_IS_FULL, Status};
-pub use vigil::{Ended, LOOK_EVERY, MOST_WATCHED, Standing, Watching};
+pub use task_watcher::{Ended, LOOK_EVERY, MOST_WATCHED, Standing, Watching};
 
-/// The id of the limit.
+/// Id of the limit.
 pub const ID: &str = "activity";
 
-/// Who may begin a task now, and how many are running. Copies are the same activity.
+/// Decides who may start a task now, and counts running tasks. Clones share everything.
 #[derive(Clone)]
 pub struct Activity {
-    inner: Arc<Inner>,
+    inner: Arc<ActivityState>,
 }
 
-struct Inner {
+struct ActivityState {
     limiter: Limiter,
-    in_force: RwLock<Arc<InForce>>,
-    vigil: Vigil,
+    in_force: RwLock<Arc<ActiveRules>>,
+    watcher: TaskWatcher,
 }
 
-/// The rules, and whether the limit says them.
-struct InForce {
+/// The rules, and whether the limit was put with them.
+struct ActiveRules {
     rules: Rules,
     kept_by: TaskOwner,
     is_put: AtomicBool,
 }
 
-/// Who sees to it that there is a limit with these rules.
+/// Who puts the limit with these rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TaskOwner {
-    /// The activity itself, when it is first asked.
+    /// The activity itself, on first use.
     Activity,
-    /// Somebody else: the limit comes from a file.
+    /// Another part of the program: the limit comes from a file.
     SomebodyElse,
-    /// Whoever was there first: what the store has holds, and these rules are put only if a task is to begin and there are none.
+    /// The limit in the store counts. These rules are put only if there is none when a task starts.
     Store,
 }
 
 /// What a limit is needed for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Need {
-    /// For looking at it, or for ending what was begun: nothing is made for that.
+enum LimitUse {
+    /// For reading status or ending tasks. A missing limit is not put.
     Look,
-    /// For a task that is to begin.
+    /// For starting a task.
     Begin,
 }
 
-impl InForce {
-    fn new(rules: Rules, kept_by: TaskOwner) -> Result<Arc<InForce>, BadRules> {
+impl ActiveRules {
+    fn new(rules: Rules, kept_by: TaskOwner) -> Result<Arc<ActiveRules>, BadRules> {
         match rules.flaws() {
             flaws if flaws.is_empty() => {
-                Ok(Arc::new(InForce { rules, kept_by, is_put: AtomicBool::new(false) }))
+                Ok(Arc::new(ActiveRules { rules, kept_by, is_put: AtomicBool::new(false) }))
             }
             flaws => Err(BadRules { flaws }),
         }
@@ -111,42 +108,41 @@ impl InForce {
 }
 
 impl Activity {
-    /// The activity of everybody who asks this limiter's store. The limit is put there when it is first needed.
+    /// An activity in this limiter's store. The limit is put on first use.
     pub fn new(limiter: Limiter, rules: Rules) -> Result<Activity, BadRules> {
-        Ok(Activity::with(limiter, InForce::new(rules, TaskOwner::Activity)?))
+        Ok(Activity::with(limiter, ActiveRules::new(rules, TaskOwner::Activity)?))
     }
 
-    /// The activity of a store that others may use: with the limit that is there, whoever put it, or the document's numbers if there
-    /// is none when a task is to begin.
+    /// An activity in a shared store. Uses the limit that exists, or puts the default rules when the first task starts.
     pub fn of_store(limiter: Limiter) -> Activity {
         let is_put = AtomicBool::new(false);
-        let usual = InForce { rules: Rules::default(), kept_by: TaskOwner::Store, is_put };
+        let usual = ActiveRules { rules: Rules::default(), kept_by: TaskOwner::Store, is_put };
         Activity::with(limiter, Arc::new(usual))
     }
 
-    fn with(limiter: Limiter, in_force: Arc<InForce>) -> Activity {
-        let (in_force, vigil) = (RwLock::new(in_force), Vigil::new(limiter.clone()));
-        Activity { inner: Arc::new(Inner { limiter, in_force, vigil }) }
+    fn with(limiter: Limiter, in_force: Arc<ActiveRules>) -> Activity {
+        let (in_force, watcher) = (RwLock::new(in_force), TaskWatcher::new(limiter.clone()));
+        Activity { inner: Arc::new(ActivityState { limiter, in_force, watcher }) }
     }
 
-    /// The rules in force.
+    /// The current rules.
     pub fn rules(&self) -> Rules {
         self.in_force().rules
     }
 
-    /// From now on these are in force. Tasks that are running go on.
+    /// Replaces the rules. Running tasks go on.
     pub fn set_rules(&self, rules: Rules, kept_by: TaskOwner) -> Result<(), BadRules> {
-        let next = InForce::new(rules, kept_by)?;
+        let next = ActiveRules::new(rules, kept_by)?;
         *self.inner.in_force.write().unwrap_or_else(PoisonError::into_inner) = next;
         Ok(())
     }
 
-    /// Whether a task of this user would be refused now, and by what.
+    /// Whether a task of this user would be refused now, and why.
     pub async fn is_active(&self, user: &str) -> Result<Status, ActivityError> {
-        let Some(in_force) = self.prepared(user, Need::Look).await? else {
-            return Ok(Status::of_nobody(&self.rules()));
+        let Some(in_force) = self.ensure_limit(user, LimitUse::Look).await? else {
+            return Ok(Status::without_counts(&self.rules()));
         };
-        self.shaped()?;
+        self.check_limit()?;
         let decision = match self.inner.limiter.ask(ID, user).readings().peek_async().await {
             Ok(permit) => Ok(permit),
             Err(AcquireError::Refused(refused)) => Err(refused),
@@ -176,20 +172,22 @@ impl Activity {
         Ok(Status { limited: reason.is_some(), reason, retry_after: wait, active, user_active })
     }
 
-    /// Whether a task of this user may begin: the opposite of limited.
+    /// Whether a task of this user may start: the opposite of limited.
     pub async fn can_active(&self, user: &str) -> Result<bool, ActivityError> {
         Ok(self.is_active(user).await?.can_active())
     }
 
-    /// Begins a task of this user, if there is room in the window and among the tasks; to the letter, if there is among the tasks.
+    /// Starts a task of this user if both the window and the task bounds have room. With `compat` only the task bounds
+    /// count.
     pub async fn set_active(&self, user: &str) -> Result<Active, ActivityError> {
         self.set_active_for(user, None).await
     }
 
-    /// The same, for a task that keeps its place for this long unless it is renewed.
+    /// The same, with a time to live. The task ends after it unless it is renewed.
     pub async fn set_active_for(&self, user: &str, ttl: Option<Duration>) -> Result<Active, ActivityError> {
-        let rules = self.prepared(user, Need::Begin).await?.map_or_else(|| self.rules(), |it| it.rules);
-        self.shaped()?;
+        let rules =
+            self.ensure_limit(user, LimitUse::Begin).await?.map_or_else(|| self.rules(), |it| it.rules);
+        self.check_limit()?;
         let mut question = self.inner.limiter.ask(ID, user).readings();
         if rules.compat {
             question = question.hold();
@@ -201,26 +199,26 @@ impl Activity {
             Err(AcquireError::Refused(refused)) if refused.is_degraded() => Err(unknown().into()),
             Err(error) => Err(error.into()),
             Ok(permit) => {
-                let at = permit.at();
-                // A task that could not be counted must not begin, whatever `on_outage` says.
+                let at = permit.decided_at();
+                // A task that was not counted must not start, whatever `on_outage` says.
                 let lease = permit.into_lease().ok_or_else(unknown)?;
                 Ok(Active::new(self, user, lease, at, rules))
             }
         }
     }
 
-    /// Ends this task of this user; how many that were: one, or none if it was over or is not theirs.
+    /// Ends one task of this user. Returns 1, or 0 if the task is over or belongs to another user.
     pub async fn remove(&self, user: &str, active_id: LeaseId) -> Result<usize, ActivityError> {
-        let Some(in_force) = self.prepared(user, Need::Look).await? else { return Ok(0) };
+        let Some(in_force) = self.ensure_limit(user, LimitUse::Look).await? else { return Ok(0) };
         if self.held(user, active_id).await?.is_none() {
             return Ok(0);
         }
         Ok(usize::from(self.end(active_id, in_force.rules).await?))
     }
 
-    /// Ends all tasks of this user; how many that were. Whoever runs them is told.
+    /// Ends all tasks of this user. Returns their number. Watchers of the tasks are notified.
     pub async fn remove_active(&self, user: &str) -> Result<usize, ActivityError> {
-        let Some(in_force) = self.prepared(user, Need::Look).await? else { return Ok(0) };
+        let Some(in_force) = self.ensure_limit(user, LimitUse::Look).await? else { return Ok(0) };
         let mut removed = 0;
         for LeaseTerm { lease, .. } in self.holders(user).await? {
             removed += usize::from(self.end(lease, in_force.rules).await?);
@@ -228,53 +226,53 @@ impl Activity {
         Ok(removed)
     }
 
-    /// Keeps the place of this task of this user for this long from now, or for as long as when it began.
+    /// Renews a task of this user for this time from now, or for its original time to live.
     pub async fn renew(
         &self,
         user: &str,
         active_id: LeaseId,
         ttl: Option<Duration>,
     ) -> Result<Renewal, ActivityError> {
-        let Some(in_force) = self.prepared(user, Need::Look).await? else { return Ok(Renewal::Gone) };
+        let Some(in_force) = self.ensure_limit(user, LimitUse::Look).await? else { return Ok(Renewal::Gone) };
         let ttl = Activity::allowed(&in_force.rules, ttl)?;
         if self.held(user, active_id).await?.is_none() {
             return Ok(Renewal::Gone);
         }
         let renewal = self.inner.limiter.renew_async(active_id, ttl).await?;
         if let Renewal::Until(until) = renewal {
-            self.inner.vigil.renewed(active_id, until);
+            self.inner.watcher.renewed(active_id, until);
         }
         Ok(renewal)
     }
 
-    /// Watches this task of this user, to be told when it ends. `None` if it is over or is not theirs.
+    /// Watches a task of this user for its end. `None` if the task is over or belongs to another user.
     pub async fn watch(&self, user: &str, active_id: LeaseId) -> Result<Option<Watching>, ActivityError> {
-        if self.prepared(user, Need::Look).await?.is_none() {
+        if self.ensure_limit(user, LimitUse::Look).await?.is_none() {
             return Ok(None);
         }
         let Some(until) = self.held(user, active_id).await? else { return Ok(None) };
         let full = || Unavailable { reason: format!("{MOST_WATCHED} activities are watched already") };
-        Ok(Some(self.inner.vigil.watch(user, active_id, until).ok_or_else(full)?))
+        Ok(Some(self.inner.watcher.watch(user, active_id, until).ok_or_else(full)?))
     }
 
-    /// How many tasks are watched.
+    /// Number of watched tasks.
     pub fn watched(&self) -> usize {
-        self.inner.vigil.len()
+        self.inner.watcher.len()
     }
 
     fn limiter(&self) -> &Limiter {
         &self.inner.limiter
     }
 
-    fn vigil(&self) -> &Vigil {
-        &self.inner.vigil
+    fn watcher(&self) -> &TaskWatcher {
+        &self.inner.watcher
     }
 
-    fn in_force(&self) -> Arc<InForce> {
+    fn in_force(&self) -> Arc<ActiveRules> {
         Arc::clone(&self.inner.in_force.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// A time to live that may be had.
+    /// Checks a time to live.
     fn allowed(rules: &Rules, ttl: Option<Duration>) -> Result<Option<Duration>, ActivityError> {
         match ttl.and_then(|ttl| rules.bad_ttl(ttl)) {
             None => Ok(ttl),
@@ -282,8 +280,12 @@ impl Activity {
         }
     }
 
-    /// The rules, when there is a limit and somebody can be called this; `None` if there is no limit and none is needed.
-    async fn prepared(&self, user: &str, need: Need) -> Result<Option<Arc<InForce>>, ActivityError> {
+    /// The rules, once the limit exists and the user name is valid. `None` if there is no limit and none is needed.
+    async fn ensure_limit(
+        &self,
+        user: &str,
+        need: LimitUse,
+    ) -> Result<Option<Arc<ActiveRules>>, ActivityError> {
         BadUser::check(user)?;
         let in_force = self.in_force();
         let is_there = || self.inner.limiter.store().get(ID).is_some();
@@ -291,15 +293,15 @@ impl Activity {
             TaskOwner::SomebodyElse => {}
             TaskOwner::Activity => {
                 let is_put = in_force.is_put.load(Ordering::Acquire);
-                // Somebody may have deleted it since.
+                // It may have been deleted since.
                 if !is_put || !is_there() {
                     self.put(&in_force.rules, ExpectedVersion::Anything).await?;
                     in_force.is_put.store(true, Ordering::Release);
                 }
             }
             TaskOwner::Store if is_there() => {}
-            TaskOwner::Store if need == Need::Look => {
-                // Nobody knows what is there while nobody can look.
+            TaskOwner::Store if need == LimitUse::Look => {
+                // While the store is unreachable it is unknown whether the limit exists.
                 return self.inner.limiter.store().trouble().map_or(Ok(None), |why| Err(why.into()));
             }
             TaskOwner::Store => self.put(&in_force.rules, ExpectedVersion::Absent).await?,
@@ -307,7 +309,7 @@ impl Activity {
         Ok(Some(in_force))
     }
 
-    /// Sees to it that there is a limit: with these rules, or if none was expected, whichever is there by now.
+    /// Puts the limit with these rules, or accepts the one that exists if none was expected.
     async fn put(&self, rules: &Rules, expect: ExpectedVersion) -> Result<(), ActivityError> {
         let store = self.inner.limiter.store();
         let spec = rules.spec();
@@ -326,8 +328,8 @@ impl Activity {
         Ok(())
     }
 
-    /// Whether the limit that is there can keep activities.
-    fn shaped(&self) -> Result<(), ActivityError> {
+    /// Checks that the existing limit can count activities.
+    fn check_limit(&self) -> Result<(), ActivityError> {
         let limit = self.inner.limiter.store().get(ID);
         match limit.map(|limit| Rules::misfit(limit.spec())) {
             Some(Some(flaw)) => Err(ActivityError::Misfit(flaw)),
@@ -340,13 +342,13 @@ impl Activity {
         Ok(store.holders(ID, Some(user.as_bytes())).wait_async(store).await??)
     }
 
-    /// Until when this task is held, if it is this user's.
+    /// Expiry of this task, if it belongs to this user.
     async fn held(&self, user: &str, active_id: LeaseId) -> Result<Option<Timestamp>, ActivityError> {
         let holders = self.holders(user).await?;
         Ok(holders.iter().find(|tenure| tenure.lease == active_id).map(|tenure| tenure.expires_at))
     }
 
-    /// Gives the place of a task back; to the letter also its place in the window. Whether it was there.
+    /// Ends a task. With `compat` its charge to the window is refunded too. Returns whether it was active.
     async fn end(&self, id: LeaseId, rules: Rules) -> Result<bool, ActivityError> {
         let limiter = &self.inner.limiter;
         let ended = if rules.compat {
@@ -354,7 +356,7 @@ impl Activity {
         } else {
             limiter.release_async(id).await?
         };
-        self.inner.vigil.tell(id, Ended::Released);
+        self.inner.watcher.report_end(id, Ended::Released);
         Ok(ended)
     }
 }
@@ -366,7 +368,7 @@ impl fmt::Debug for Activity {
 }
 
 impl Rules {
-    /// Whether, to the letter, as many tasks of the user began in the window and are running as are allowed.
+    /// With `compat`: whether as many running tasks of the user started in the window as are allowed.
     fn window_full(&self, used: Option<u64>) -> bool {
         match (self.compat, self.window_requests) {
             (true, Capacity::AtMost(most)) => used.unwrap_or_default() >= most,
@@ -375,15 +377,15 @@ impl Rules {
     }
 }
 
-/// The instant of a decision.
+/// Time of a decision.
 fn decided_at(decision: &Result<Permit, Refused>) -> Timestamp {
     match decision {
-        Ok(permit) => permit.at(),
+        Ok(permit) => permit.decided_at(),
         Err(refused) => refused.at(),
     }
 }
 
-/// What is said when the limit was answered for by rule, or is off: nobody has counted.
+/// Error for a reply that was not counted, because the limit is off or the store is unreachable.
 fn unknown() -> Unavailable {
     Unavailable { reason: format!("nobody could count for the limit '{ID}'") }
 }

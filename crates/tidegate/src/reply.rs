@@ -54,7 +54,7 @@ impl Replies {
     }
 
     /// For stores with a log: from now on it is noted what answers change.
-    pub fn keep_notes(&mut self) {
+    pub fn record_changes(&mut self) {
         self.notes.get_or_insert_default();
     }
 

@@ -8,7 +8,8 @@
 //!
 //! An asynchronous trait for everything was rejected: a local decision takes less time than a task switch.
 
-pub mod bid;
+pub mod codec;
+pub mod compact;
 mod durable_wait;
 pub mod journal;
 mod leases;
@@ -17,8 +18,8 @@ pub mod memory;
 mod order_path;
 mod requests;
 mod usage;
-pub mod written;
 
+use std::any::Any;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -30,7 +31,7 @@ use tidegate_core::{Amount, LeaseId, LeaseTerm, Order, Tick, Timestamp};
 use crate::catalog::Catalog;
 use crate::reply::{OrderError, Replies};
 
-pub use bid::{CompactBatch, CompactReplies, CompactReply, CompactRequest};
+pub use compact::{CompactBatch, CompactReplies, CompactReply, CompactRequest};
 pub(crate) use durable_wait::block_on;
 pub use durable_wait::{durable, wait_durable};
 pub use map::MapStore;
@@ -201,7 +202,11 @@ pub trait Store: Send + Sync {
     ///
     /// The replies are complete when the log is durable up to the returned position. An error means that the outcome is
     /// unknown. A store without this path decides none.
-    fn bid(&self, _bids: &CompactBatch<'_>, gists: &mut CompactReplies) -> Result<Option<Lsn>, Unavailable> {
+    fn submit_compact(
+        &self,
+        _bids: &CompactBatch<'_>,
+        gists: &mut CompactReplies,
+    ) -> Result<Option<Lsn>, Unavailable> {
         gists.clear();
         Ok(None)
     }
@@ -269,9 +274,9 @@ pub trait Store: Send + Sync {
 }
 
 /// A store that also keeps limit definitions: what a limiter needs.
-pub trait LimitStore: Store + Catalog {}
+pub trait LimitStore: Store + Catalog + Any {}
 
-impl<S: Store + Catalog + ?Sized> LimitStore for S {}
+impl<S: Store + Catalog + Any> LimitStore for S {}
 
 /// The true cost of a held order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

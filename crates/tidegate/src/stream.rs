@@ -1,25 +1,25 @@
-//! Streams of messages with document 001's rules: so many in every window, all together and of each user.
+//! Rate limits for streams of messages: so many per window, for all messages and per user.
 //!
-//! A [`Gate`] has one limit with two sliding windows, `global` and `user`, decided as one: a refused message is charged
-//! to nobody, so hammering never extends a ban. [`LimitExt::limited`] puts a gate into a stream; what passes comes out
-//! in order and unchanged, the rest is dropped. Several streams may share a gate, and count together then.
+//! A [`StreamLimiter`] has one limit with two sliding windows, `global` and `user`. Both are decided together, and a
+//! refused message charges neither, so repeated attempts never extend a refusal. [`LimitExt::limited`] applies the
+//! limiter to a stream. Passed messages come out in order and unchanged; the rest is dropped. Several streams may share
+//! a limiter and its counts.
 //!
 //! ```text
-//!   messages ──▶ key ──▶ gate ──passed──▶ in order, unchanged
-//!                          └───refused──▶ observer, then dropped
+//!   messages ──▶ key ──▶ limiter ──passed──▶ in order, unchanged
+//!                           └──────refused──▶ observer, then dropped
 //! ```
 //!
-//! With [`Limited::waiting`] messages that do not fit are kept back until they do, and what comes after them as well,
-//! so that the order stays: a slower stream instead of one with gaps.
+//! With [`Limited::waiting`] messages that do not fit are delayed until they do. Later messages wait too, so the order
+//! stays.
 //!
-//! Where the document is silent: `0` refuses everything, for users as well; a message that both rules refuse counts as
-//! refused by the global one; a message without a user is from `unknown_user`.
+//! `0` refuses everything, also for users. A message that both rates refuse counts as refused by the global one. A
+//! message without a user belongs to `unknown_user`.
 //!
-//! Refused: errors. A gate decides in this process, about users whose names it has made fit, so there is nothing that
-//! could go wrong, and nothing that could let messages through because it did. To share windows between processes, put
-//! [`Rules::spec`] into a store that they share.
+//! There are no errors: the limiter decides in this process, about user names that always fit a key. To share windows
+//! between processes, put [`Rules::spec`] into a shared store.
 
-mod gate;
+mod limiter;
 mod rules;
 
 use std::fmt;
@@ -31,40 +31,40 @@ use futures_core::Stream;
 use pin_project_lite::pin_project;
 use tidegate_core::order::MAX_WAIT;
 
-use gate::Waiting;
+use limiter::Waiting;
 
-pub use gate::{Counts, Gate, Stats, mean_us};
+pub use limiter::{Counts, Stats, StreamLimiter, mean_us};
 pub use rules::{Fate, Rate, Refusal, RefusedBy, Rules, User};
 
-/// How many messages one task may take in a row before others get their turn. A flood that is refused costs less than
-/// a microsecond a message; this is about as long as a task should keep its thread.
+/// Messages that one task takes in a row before it yields. A refused message costs less than a microsecond, so this
+/// bounds how long the task keeps its thread.
 const LONGEST_RUN: u32 = 128;
 
-/// Puts gates into streams.
+/// Applies limiters to streams.
 pub trait LimitExt: Stream + Sized {
-    /// The messages that this gate lets pass. `key` says whose a message is.
+    /// The messages that this limiter passes. `key` returns the user of a message.
     ///
     /// ```
     /// use futures_util::{StreamExt, stream};
-    /// use tidegate::stream::{Gate, LimitExt, Rules};
+    /// use tidegate::stream::{StreamLimiter, LimitExt, Rules};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), tidegate::catalog::PutError> {
-    /// let gate = Gate::new(Rules::default())?;
+    /// let limiter = StreamLimiter::new(Rules::default())?;
     /// let messages = stream::iter((0..25).map(|n| (if n < 12 { "ada" } else { "bob" }, n)));
-    /// let passed: Vec<_> = messages.limited(&gate, |(user, _)| (*user).into()).collect().await;
+    /// let passed: Vec<_> = messages.limited(&limiter, |(user, _)| (*user).into()).collect().await;
     /// assert_eq!(passed.len(), 20, "ten of each");
     /// # Ok(())
     /// # }
     /// ```
-    fn limited<K>(self, gate: &Gate, key: K) -> Limited<Self, K>
+    fn limited<K>(self, limiter: &StreamLimiter, key: K) -> Limited<Self, K>
     where
         K: FnMut(&Self::Item) -> User<'_>,
     {
         Limited {
             stream: self,
             key,
-            gate: gate.clone(),
+            limiter: limiter.clone(),
             observer: None,
             patience: Duration::ZERO,
             waiting: None,
@@ -75,46 +75,46 @@ pub trait LimitExt: Stream + Sized {
 
 impl<S: Stream> LimitExt for S {}
 
-/// Is told of every message that is refused.
+/// A callback for every refused message.
 type Observer<T> = Box<dyn FnMut(&T, &Refusal) + Send>;
 
 pin_project! {
-    /// The messages of a stream that a gate lets pass. See [`LimitExt::limited`].
+    /// The messages of a stream that a limiter passes. See [`LimitExt::limited`].
     #[must_use = "streams do nothing unless they are polled"]
     pub struct Limited<S: Stream, K> {
         #[pin]
         stream: S,
         key: K,
-        gate: Gate,
+        limiter: StreamLimiter,
         observer: Option<Observer<S::Item>>,
-        // How long a message may wait; if not at all, it is decided at once.
+        // How long a message may wait. Zero decides at once.
         patience: Duration,
         waiting: Option<(S::Item, Waiting)>,
-        // How many messages were taken since the stream last had none, or others last had their turn.
+        // Messages taken since the stream was last pending or the task last yielded.
         run: u32,
     }
 }
 
 impl<S: Stream, K> Limited<S, K> {
-    /// Tells this of every message that is refused, before it is dropped.
+    /// Calls this function for every refused message before it is dropped.
     pub fn observed(mut self, observer: impl FnMut(&S::Item, &Refusal) + Send + 'static) -> Limited<S, K> {
         self.observer = Some(Box::new(observer));
         self
     }
 
-    /// Lets a message that does not fit wait for as long as this, at most a minute, before it is dropped; those behind
-    /// it wait too. A message that would have to wait for longer is dropped at once.
+    /// Lets a message that does not fit wait for this long, at most a minute, before it is dropped. Messages behind it
+    /// wait too. A message that would have to wait longer is dropped at once.
     ///
-    /// Waiting needs a tokio runtime with timers. Messages of several streams that share a gate are served first come
-    /// first served, except that a user who has to wait does not keep others waiting.
+    /// Waiting needs a tokio runtime with timers. Messages of several streams that share a limiter are served first
+    /// come first served, except that a user who has to wait does not delay others.
     pub fn waiting(mut self, patience: Duration) -> Limited<S, K> {
         self.patience = patience.min(MAX_WAIT);
         self
     }
 
-    /// The gate, for its statistics.
-    pub fn gate(&self) -> &Gate {
-        &self.gate
+    /// The limiter, for its statistics.
+    pub fn limiter(&self) -> &StreamLimiter {
+        &self.limiter
     }
 }
 
@@ -148,12 +148,12 @@ where
                 *this.run += 1;
                 let user = (this.key)(&message);
                 if *this.patience > Duration::ZERO {
-                    let waiting = this.gate.wait(&user, *this.patience);
+                    let waiting = this.limiter.wait(&user, *this.patience);
                     drop(user);
                     *this.waiting = Some((message, waiting));
                     continue;
                 }
-                let fate = this.gate.admit(user);
+                let fate = this.limiter.admit(user);
                 (message, fate)
             };
             match fate {
@@ -174,6 +174,6 @@ where
 
 impl<S: Stream, K> fmt::Debug for Limited<S, K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Limited").field("gate", &self.gate).finish_non_exhaustive()
+        f.debug_struct("Limited").field("limiter", &self.limiter).finish_non_exhaustive()
     }
 }

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! The client counts grants over all runs of the server. A grant that arrived is sold, whatever the server remembers.
-//! Sales must never exceed the limit. After everything is sold, the missing units were lost in crashes. Their number
+//! Sales must never exceed the limit. After everything is sold, the missing units were lost in crash_run. Their number
 //! is bounded: one slice per kill, plus the requests that had no reply.
 //!
 //! Every run sells at most its share, so that capacity is left for the last run. One kill in eight hits the server
@@ -41,9 +41,9 @@ use server_process::{ServerAddresses, ServerProcess};
 use tested_limit::zone_at_noon_now;
 
 /// Longest load phase, in milliseconds.
-const LONGEST_LIFE: u32 = 200;
+const MAX_LOAD_MS: u32 = 200;
 /// Longest time from start to kill during a start, in milliseconds.
-const LONGEST_START_TO_KILL: u32 = 30;
+const MAX_START_MS: u32 = 30;
 /// One kill of this many hits a starting server.
 const KILLS_PER_KILLED_START: u32 = 8;
 
@@ -56,7 +56,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     let mut limits = args.crashing.limits.clone();
     limits.sort();
     limits.dedup();
-    let mut crashes = CrashRun {
+    let mut crash_run = CrashRun {
         store,
         kills: args.crashing.kills,
         timeout: args.timeout,
@@ -65,17 +65,17 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
         recoveries: Vec::new(),
         stop,
     };
-    let done = crashes.all();
+    let done = crash_run.all();
     clear_progress();
     if let Err(why) = done {
-        if crashes.stop.is_requested() {
+        if crash_run.stop.is_requested() {
             folder.remove()?;
         } else {
             folder.keep();
         }
         return Err(why);
     }
-    let report = CrashReport::of(&crashes, seed);
+    let report = CrashReport::of(&crash_run, seed);
     publish_text(args.json.as_deref(), &report.text(), &report.json())?;
     let result = report.result();
     if result.is_ok() {
@@ -113,8 +113,8 @@ impl CrashRun {
             } else {
                 let (mut server, addresses) = self.start(kill > 0)?;
                 self.prepare(&addresses)?;
-                let moment = Duration::from_millis(u64::from(self.random.below(LONGEST_LIFE)));
-                runtime.block_on(self.run_life(&mut server, &addresses, moment))?;
+                let moment = Duration::from_millis(u64::from(self.random.below(MAX_LOAD_MS)));
+                runtime.block_on(self.run_until_killed(&mut server, &addresses, moment))?;
             }
         }
         let (server, addresses) = self.start(true)?;
@@ -133,7 +133,7 @@ impl CrashRun {
 
     /// Kills a server while it starts.
     fn kill_during_start(&mut self) -> Result<(), Failure> {
-        let within = Duration::from_millis(u64::from(self.random.below(LONGEST_START_TO_KILL)));
+        let within = Duration::from_millis(u64::from(self.random.below(MAX_START_MS)));
         ServerProcess::start_and_kill(&self.store, within)
     }
 
@@ -146,10 +146,10 @@ impl CrashRun {
         let granted = std::mem::take(&mut self.ledger.borrow_mut().granted);
         let before = self.counted(&server)?;
         let mut refused = 0;
-        for again in &granted {
-            let question = serde_json::json!({"limit_id": again.limit.id(), "limit_key": again.key, "request_id": again.id});
-            let answered: AllowedReply = server.post("/v1/acquire", &question.to_string())?.read()?;
-            refused += u64::from(!answered.allowed);
+        for request in &granted {
+            let body = serde_json::json!({"limit_id": request.limit.id(), "limit_key": request.key, "request_id": request.id});
+            let reply: AllowedReply = server.post("/v1/acquire", &body.to_string())?.read()?;
+            refused += u64::from(!reply.allowed);
         }
         let charged = self.counted(&server)?.saturating_sub(before);
         let mut ledger = self.ledger.borrow_mut();
@@ -184,7 +184,7 @@ impl CrashRun {
     }
 
     /// Runs load against the server and kills it.
-    async fn run_life(
+    async fn run_until_killed(
         &self,
         server: &mut ServerProcess,
         addresses: &ServerAddresses,

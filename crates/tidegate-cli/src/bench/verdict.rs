@@ -72,7 +72,7 @@ impl LoadVerdict {
         self.failures == 0 && self.found == LoadFindings::default() && self.uncompared == 0
     }
 
-    /// An error unless the verdict is clean.
+    /// The verdict as text lines.
     pub(super) fn text(&self) -> String {
         let failures = counted(self.failures, "failure", "failures");
         let decisions = counted(self.decisions, "decision", "decisions");
@@ -107,7 +107,7 @@ impl LoadVerdict {
         lines.join("\n") + "\n"
     }
 
-    /// The verdict as an end of the command.
+    /// An error unless the verdict is clean.
     pub(super) fn result(&self) -> Result<(), Failure> {
         if self.is_clean() {
             return Ok(());

@@ -22,7 +22,7 @@ const WHOLE: i128 = 100_000_000_000;
 /// An exact JSON number.
 pub(super) type JsonNumber = Box<RawValue>;
 
-/// Billionths with two decimals: `27.74`.
+/// Billionths as a JSON number.
 pub(super) fn json_number(billionths: i128) -> JsonNumber {
     RawValue::from_string(shown_decimal(billionths)).expect("a decimal number is JSON")
 }
@@ -59,7 +59,7 @@ pub(super) fn part(part: Quota, of: Quota) -> Option<i128> {
     (of > 0).then(|| part.saturating_mul(WHOLE) / of)
 }
 
-/// Billionths as people read them: `27.74`.
+/// Billionths with two decimals: `27.74`.
 pub(super) fn short(billionths: i128) -> String {
     shown_decimal(billionths.div_euclid(HUNDREDTH) * HUNDREDTH)
 }

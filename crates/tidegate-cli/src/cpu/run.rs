@@ -21,16 +21,16 @@ use std::thread;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use tidegate_cpu::cgroups::Roots;
-use tidegate_cpu::clock::Clock;
-use tidegate_cpu::guardian::{Guardian, restore_left_behind, tend, watch};
+use tidegate_cpu::cgroups::FilesystemRoots;
+use tidegate_cpu::clock::MachineClock;
 use tidegate_cpu::journal::{Journal, JournalError};
 use tidegate_cpu::meter::cores;
-use tidegate_cpu::metrics::{self, Governing};
+use tidegate_cpu::metrics::{self, GovernorState};
 use tidegate_cpu::runner::{RunError, Runner, recent};
 use tidegate_cpu::settings::CpuSpec;
-use tidegate_cpu::status::Status;
-use tidegate_cpu::{Governor, Settings};
+use tidegate_cpu::status::GovernorStatus;
+use tidegate_cpu::watchdog::{CpuWatchdog, restore_left_behind, tend, watch};
+use tidegate_cpu::{Governor, GovernorSettings};
 
 use super::{atomic_file, format, settings, state_directory};
 use crate::args::{CpuRunArgs, CpuWatchArgs};
@@ -70,7 +70,7 @@ pub(crate) fn run(args: &CpuRunArgs) -> Result<(), Failure> {
 fn run_in_state(
     args: &CpuRunArgs,
     spec: CpuSpec,
-    settings: Settings,
+    settings: GovernorSettings,
     program: Option<PathBuf>,
 ) -> Result<(), Failure> {
     let state = &args.state;
@@ -120,16 +120,16 @@ fn start_watchdog(
     state: &Path,
     program: Option<PathBuf>,
     command: &[OsString],
-) -> Result<(Guardian, Option<GovernedCommand>), Failure> {
+) -> Result<(CpuWatchdog, Option<GovernedCommand>), Failure> {
     let program_path = std::env::current_exe()
         .map_err(|error| Failure::Failed(format!("cannot find this program: {error}")))?;
     let args = [OsStr::new("cpu"), OsStr::new("watch")];
     let guarded = match program {
-        None => Guardian::spawn(state, &program_path, &args).map(|guardian| (guardian, None)),
+        None => CpuWatchdog::spawn(state, &program_path, &args).map(|guardian| (guardian, None)),
         Some(program) => {
             let rest = command.iter().skip(1).cloned();
             let command: Vec<OsString> = std::iter::once(program.into_os_string()).chain(rest).collect();
-            Guardian::spawn_with(state, &program_path, &args, &command)
+            CpuWatchdog::spawn_with(state, &program_path, &args, &command)
                 .map(|(guardian, ward)| (guardian, Some(GovernedCommand::new(ward))))
         }
     };
@@ -154,15 +154,16 @@ pub(crate) fn run_watchdog(args: &CpuWatchArgs) -> Result<(), Failure> {
 /// Samples until the end. Returns the command's exit code, if the command ended.
 fn govern(
     args: &CpuRunArgs,
-    (spec, settings): (CpuSpec, Settings),
+    (spec, settings): (CpuSpec, GovernorSettings),
     journal: Journal,
-    guardian: &Guardian,
+    guardian: &CpuWatchdog,
     mut started: Option<&mut GovernedCommand>,
     events: Sender<RunEvent>,
     received: &Receiver<RunEvent>,
 ) -> Result<Option<u8>, Failure> {
-    let roots = &Roots::default();
-    let clock = Clock::new(&roots.proc).map_err(|error| Failure::Failed(format!("the clock: {error}")))?;
+    let roots = &FilesystemRoots::default();
+    let clock =
+        MachineClock::new(&roots.proc).map_err(|error| Failure::Failed(format!("the clock: {error}")))?;
     let samples =
         recent(&args.state, &settings, clock.now()).map_err(|error| Failure::Failed(error.to_string()))?;
     let target = GovernedTarget::find(args, &settings, roots, guardian, started.as_deref())?;
@@ -173,7 +174,7 @@ fn govern(
             .map_err(failed)?;
     // Readers of the samples need these settings. A refused start has no samples, so it saves nothing.
     state_directory::save_settings(&args.state, &spec)?;
-    write_metrics(args, runner.governor(), Governing::Yes)
+    write_metrics(args, runner.governor(), GovernorState::Yes)
         .map_err(|failure| Failure::BadInput(format!("--prometheus: {failure}")))?;
     display.begin(runner.governor());
     if let Some(started) = &mut started {
@@ -222,7 +223,7 @@ fn govern(
         ungoverned.update(None);
         surplus_warning.update(surplus(&runner));
         display.look(runner.governor(), &look);
-        let written = write_metrics(args, runner.governor(), Governing::Yes);
+        let written = write_metrics(args, runner.governor(), GovernorState::Yes);
         unwritten_metrics.update(written.err().map(|failure| failure.to_string()));
         unkept.update(
             runner.unkept().map(|error| format!("samples cannot be kept, governing goes on: {error}")),
@@ -232,7 +233,7 @@ fn govern(
     let _gone = runner.look(clock.now());
     let (mut governor, kept) = runner.finish().map_err(failed)?;
     unkept.update(kept.err().map(|error| format!("the last samples may not be kept: {error}")));
-    let written = write_metrics(args, &mut governor, Governing::No);
+    let written = write_metrics(args, &mut governor, GovernorState::No);
     unwritten_metrics.update(written.err().map(|failure| failure.to_string()));
     display.end(&mut governor);
     Ok(code)
@@ -260,9 +261,13 @@ fn surplus(runner: &Runner) -> Option<String> {
 }
 
 /// Writes the metrics file, if requested.
-fn write_metrics(args: &CpuRunArgs, governor: &mut Governor, governing: Governing) -> Result<(), Failure> {
+fn write_metrics(
+    args: &CpuRunArgs,
+    governor: &mut Governor,
+    governing: GovernorState,
+) -> Result<(), Failure> {
     let Some(file) = &args.prometheus else { return Ok(()) };
-    atomic_file::write_atomically(file, &metrics::text(&Status::of(governor), governing))
+    atomic_file::write_atomically(file, &metrics::text(&GovernorStatus::of(governor), governing))
 }
 
 fn is_gone(error: &RunError) -> bool {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use tidegate_cpu::Settings;
+use tidegate_cpu::GovernorSettings;
 use tidegate_cpu::settings::{CpuSpec, read_cpu_below};
 
 use crate::{Failure, color_of_stderr, read_whole};
@@ -26,10 +26,10 @@ pub(super) fn read(path: Option<&Path>, flags: &CpuSpec) -> Result<CpuSpec, Fail
 }
 
 /// Combines flags and file. Errors of the file were reported by [`read`]; the rest names flags.
-pub(super) fn settings(flags: CpuSpec, file: CpuSpec) -> Result<Settings, Failure> {
+pub(super) fn settings(flags: CpuSpec, file: CpuSpec) -> Result<GovernorSettings, Failure> {
     let spec = flags.over(file);
     check_spec(&spec)?;
-    Settings::of(spec).map_err(|flaw| failure_of(flaw.field, &flaw.message))
+    GovernorSettings::of(spec).map_err(|flaw| failure_of(flaw.field, &flaw.message))
 }
 
 /// Reports all conflicts, with the names of flags.

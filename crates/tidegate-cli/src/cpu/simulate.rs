@@ -11,7 +11,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use tidegate_cpu::Settings;
+use tidegate_cpu::GovernorSettings;
 use tidegate_cpu::simulation::Simulation;
 
 use super::settings;
@@ -69,7 +69,7 @@ fn open(path: &Path) -> Result<(String, File), Failure> {
 }
 
 fn simulate(
-    settings: &Settings,
+    settings: &GovernorSettings,
     name: String,
     input: File,
     mut samples_csv: Option<&mut SamplesCsv>,

@@ -3,8 +3,8 @@
 use std::io;
 use std::path::Path;
 
-use tidegate_cpu::Settings;
-use tidegate_cpu::journal::{Sample, latest};
+use tidegate_cpu::GovernorSettings;
+use tidegate_cpu::journal::{UsageSample, latest};
 use tidegate_cpu::settings::CpuSpec;
 
 use super::atomic_file::write_atomically;
@@ -18,7 +18,7 @@ const SETTINGS: &str = "cpu.yaml";
 /// Saves the settings for `status` and `report`.
 pub(super) fn save_settings(folder: &Path, spec: &CpuSpec) -> Result<(), Failure> {
     let text = format!(
-        "# Settings of the last start of the governor, written by it and read by status and report.\n{}",
+        "# GovernorSettings of the last start of the governor, written by it and read by status and report.\n{}",
         spec.text()
     );
     write_atomically(&folder.join(SETTINGS), &text)
@@ -28,8 +28,8 @@ pub(super) fn save_settings(folder: &Path, spec: &CpuSpec) -> Result<(), Failure
 #[derive(Debug)]
 pub(super) struct StateDirectory<'a> {
     pub(super) folder: &'a Path,
-    pub(super) settings: Settings,
-    pub(super) last: Sample,
+    pub(super) settings: GovernorSettings,
+    pub(super) last: UsageSample,
 }
 
 impl StateDirectory<'_> {
@@ -38,7 +38,7 @@ impl StateDirectory<'_> {
         let folder = args.state.as_path();
         let kept = folder.join(SETTINGS);
         let file = args.config.as_deref().or_else(|| kept.is_file().then_some(kept.as_path()));
-        let settings = Settings::of(settings::read(file, &CpuSpec::default())?)
+        let settings = GovernorSettings::of(settings::read(file, &CpuSpec::default())?)
             .map_err(|flaw| Failure::BadInput(flaw.to_string()))?;
         let last = latest(folder)
             .map_err(|error| unreadable_samples(folder, &error))?

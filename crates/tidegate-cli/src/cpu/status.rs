@@ -6,11 +6,11 @@
 use serde::Serialize;
 use tidegate_core::Zone;
 use tidegate_cpu::Governor;
-use tidegate_cpu::clock::Now;
+use tidegate_cpu::clock::ClockReading;
 use tidegate_cpu::journal::is_in_use;
-use tidegate_cpu::metrics::{self, Governing};
+use tidegate_cpu::metrics::{self, GovernorState};
 use tidegate_cpu::runner::{in_force, recent};
-use tidegate_cpu::status::Status;
+use tidegate_cpu::status::GovernorStatus;
 
 use super::atomic_file::write_atomically;
 use super::format::{self, JsonNumber};
@@ -24,7 +24,7 @@ use crate::{Failure, print_result};
 pub(super) fn run(args: &CpuStatusArgs) -> Result<(), Failure> {
     let state = StateDirectory::open(&args.state)?;
     let zone = state.settings.tiling.zone().clone();
-    let governing = if is_in_use(state.folder) { Governing::Yes } else { Governing::No };
+    let governing = if is_in_use(state.folder) { GovernorState::Yes } else { GovernorState::No };
     let status = read(state)?;
     if let Some(path) = &args.prometheus {
         write_atomically(path, &metrics::text(&status, governing))?;
@@ -36,9 +36,9 @@ pub(super) fn run(args: &CpuStatusArgs) -> Result<(), Failure> {
     })
 }
 
-fn read(state: StateDirectory<'_>) -> Result<Status, Failure> {
+fn read(state: StateDirectory<'_>) -> Result<GovernorStatus, Failure> {
     let last = &state.last;
-    let now = Now { wall: last.at.wall, uptime: last.uptime, boot: last.boot };
+    let now = ClockReading { wall: last.at.wall, uptime: last.uptime, boot: last.boot };
     let samples =
         recent(state.folder, &state.settings, now).map_err(|error| state.unreadable_samples(&error))?;
     let governor = Governor::resume(state.settings, &samples);
@@ -48,7 +48,7 @@ fn read(state: StateDirectory<'_>) -> Result<Status, Failure> {
             state.folder.display()
         ))
     })?;
-    Ok(Status::of(&mut governor))
+    Ok(GovernorStatus::of(&mut governor))
 }
 
 /// The JSON form of a status.
@@ -79,12 +79,12 @@ pub(super) struct StatusJson {
 }
 
 /// Builds the JSON form.
-pub(super) fn status_json(zone: &Zone, status: &Status, governing: Governing) -> StatusJson {
+pub(super) fn status_json(zone: &Zone, status: &GovernorStatus, governing: GovernorState) -> StatusJson {
     let outlook = &status.outlook;
     let (trailing_used, trailing_quota) = status.trailing;
     StatusJson {
         at: format::instant(zone, status.at()),
-        running: governing == Governing::Yes,
+        running: governing == GovernorState::Yes,
         status: outlook.status.word(),
         risk: status.risk.word(),
         used: format::quota(outlook.used),
@@ -108,7 +108,7 @@ pub(super) fn status_json(zone: &Zone, status: &Status, governing: Governing) ->
     }
 }
 
-fn text(zone: &Zone, status: &Status, governing: Governing) -> String {
+fn text(zone: &Zone, status: &GovernorStatus, governing: GovernorState) -> String {
     let outlook = &status.outlook;
     let (start, end) = (status.window.start, status.window.end);
     let at = format::instant(zone, status.at());
@@ -116,8 +116,8 @@ fn text(zone: &Zone, status: &Status, governing: Governing) -> String {
     let (trailing_used, trailing_total) = status.trailing;
     let trailing_limit = format::short_rate(format::at_most_all(status.trailing_limit));
     let running = match governing {
-        Governing::Yes => format!("yes, latest sample at {at}"),
-        Governing::No => format!("no; state at {at}"),
+        GovernorState::Yes => format!("yes, latest sample at {at}"),
+        GovernorState::No => format!("no; state at {at}"),
     };
     let mut standing = outlook.status.word().to_owned();
     if status.is_starting {

@@ -5,7 +5,8 @@ use std::net::IpAddr;
 
 use ureq::http::Uri;
 
-/// The URL of a path on this server.
+/// The URL of a server: `http://127.0.0.1:7700`, or `https://limits.example.com/tidegate` behind a
+/// proxy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ServerUrl {
     /// Without a trailing slash.
@@ -41,7 +42,7 @@ impl ServerUrl {
         Ok(ServerUrl { text: text.to_owned(), host: authority.host().to_owned() })
     }
 
-    /// The URL of a path there.
+    /// The URL of a path on this server.
     pub(crate) fn at(&self, path: &str) -> String {
         format!("{}{path}", self.text)
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use hashbrown::HashMap;
 use tidegate::model::Tick;
-use tidegate::store::memory::restoring::StoredLimit;
+use tidegate::store::memory::restore::StoredLimit;
 use tidegate_core::Limit;
 
 /// Names of the limits read so far.

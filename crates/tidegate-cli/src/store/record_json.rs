@@ -4,8 +4,8 @@ use serde::Serialize;
 use serde_json::Value;
 use tidegate::catalog::RemovalMode;
 use tidegate::reply::Outcome;
-use tidegate::store::journal::{HeldQuestion, Holding, LeaseNote, Origin, Tag, What};
-use tidegate::store::memory::restoring::{Counters, StoredLimit};
+use tidegate::store::journal::{LeaseAction, LeaseHolding, LeaseNote, Origin, RememberedAsk, Tag};
+use tidegate::store::memory::restore::{Counters, StoredLimit};
 use tidegate_core::{Amount, Capacity, LeaseId, UsageRecord};
 use tidegate_disk::record::{LogRecord, RowUsage};
 use tidegate_server::http::limit_as_json;
@@ -214,7 +214,7 @@ impl RecordJson {
     fn deed(deed: LeaseNote) -> RecordJson {
         let serial = deed.serial;
         match deed.what {
-            What::Granted { id, lease, fences } => RecordJson::Granted {
+            LeaseAction::Granted { id, lease, fences } => RecordJson::Granted {
                 serial,
                 lease: public_lease_id(id),
                 expires_at: instant(lease.expires_at),
@@ -224,14 +224,14 @@ impl RecordJson {
                     .map(|(generation, fence)| FenceJson { generation, fence })
                     .collect(),
             },
-            What::Renewed { id, expires_at } => {
+            LeaseAction::Renewed { id, expires_at } => {
                 RecordJson::Renewed { serial, lease: public_lease_id(id), expires_at: instant(expires_at) }
             }
-            What::Released { id } => RecordJson::Released { serial, lease: public_lease_id(id) },
-            What::Settled { id, until } => {
+            LeaseAction::Released { id } => RecordJson::Released { serial, lease: public_lease_id(id) },
+            LeaseAction::Settled { id, until } => {
                 RecordJson::Settled { serial, lease: public_lease_id(id), remembered_until: instant(until) }
             }
-            What::Remembered { id, grant } => RecordJson::Remembered {
+            LeaseAction::Remembered { id, grant } => RecordJson::Remembered {
                 serial,
                 request_id: text(&id),
                 until: instant(grant.until),
@@ -310,7 +310,7 @@ impl LimitRefJson {
 }
 
 impl HoldingJson {
-    fn of(holding: &Holding) -> HoldingJson {
+    fn of(holding: &LeaseHolding) -> HoldingJson {
         let charge = |(name, charged): &(Box<str>, tidegate_core::ChargeRecord)| ChargeJson {
             item: name.to_string(),
             cost: charged.cost,
@@ -337,7 +337,7 @@ impl HoldingJson {
 }
 
 impl AskJson {
-    fn of((limit_id, key, count): &HeldQuestion) -> AskJson {
+    fn of((limit_id, key, count): &RememberedAsk) -> AskJson {
         AskJson { limit_id: limit_id.to_string(), key: key.as_deref().map(text), count: *count }
     }
 

@@ -8,7 +8,7 @@ use serde::Serialize;
 use tidegate::clock::SystemClock;
 use tidegate::model::Timestamp;
 use tidegate::store::Memory;
-use tidegate::store::memory::restoring::Restore;
+use tidegate::store::memory::restore::Restore;
 use tidegate_disk::directory::RealDirectory;
 use tidegate_disk::record::{LogRecord, RecordReader};
 use tidegate_disk::wal::{

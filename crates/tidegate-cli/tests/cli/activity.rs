@@ -14,7 +14,7 @@ fn call(server: &TestServer, method: &str, path: &str) -> (u16, Value) {
     let address = server.url().strip_prefix("http://").expect("an address");
     let mut stream = TcpStream::connect(address).expect("it listens");
     let request = format!("{method} {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).expect("it hears");
+    stream.write_all(request.as_bytes()).expect("it receives");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).expect("an answer");
     let (head, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
@@ -26,7 +26,7 @@ fn environment_overrides_settings() {
     let files = Files::new();
     let settings = "activity: {max_concurrent_tasks: 9, window_requests: 9, max_concurrent_per_user: 3}";
     std::fs::write(files.path("tidegate.yaml"), settings).expect("a file");
-    let directory = TempDir::new().expect("a place");
+    let directory = TempDir::new().expect("a temporary directory");
     let config = files.path("tidegate.yaml").display().to_string();
     let variables = [("MAX_CONCURRENT_TASKS", "2"), ("SLIDE_WINDOW_TIME", "3600")];
     let args = ["--config", &config, "--store", "memory:"];
@@ -58,7 +58,7 @@ fn invalid_variable_is_refused_by_name() {
 /// Running tasks survive a restart, also after a kill.
 #[test]
 fn tasks_survive_a_kill() {
-    let directory = TempDir::new().expect("a place");
+    let directory = TempDir::new().expect("a temporary directory");
     let server = TestServer::at(directory.path(), &[]);
     let (status, begun) = call(&server, "POST", "/v1/activity/ada");
     assert_eq!((status, begun["active_id"].as_str().map(str::len)), (201, Some(32)));

@@ -101,7 +101,7 @@ impl Drop for BusyProcess {
 }
 
 #[track_caller]
-#[expect(clippy::disallowed_methods, reason = "the kernel tells nobody that a process was continued")]
+#[expect(clippy::disallowed_methods, reason = "the kernel does not report that a process was continued")]
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !is_so() {
@@ -327,7 +327,7 @@ fn killed_governor_leaves_no_limits() {
         let pid = governor.child.id();
         assert_eq!(cgroups_of(pid).is_empty(), enforce == "signal");
         governor.kill();
-        wait_until("nobody is stopped", || !states(busy.pid()).contains('T'));
+        wait_until("no process is stopped", || !states(busy.pid()).contains('T'));
         wait_until("no cgroup is left", || cgroups_of(pid).is_empty());
         wait_until("the watchdog has ended", || !folder.path().join("undo").exists());
         let before = number(&status(folder.path()), "used");

@@ -97,5 +97,5 @@ fn peak(tasks: &[(Instant, Instant)]) -> usize {
         running += change;
         running
     });
-    usize::try_from(running.max().unwrap_or(0)).expect("nobody ends what has not begun")
+    usize::try_from(running.max().unwrap_or(0)).expect("every end has a start")
 }

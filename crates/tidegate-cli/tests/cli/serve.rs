@@ -34,7 +34,7 @@ fn server_without_addresses_is_refused() {
 
 #[test]
 fn invalid_settings_are_refused_at_start() {
-    let directory = tempfile::tempdir().expect("a place");
+    let directory = tempfile::tempdir().expect("a temporary directory");
     let folder = directory.path().display().to_string();
     assert!(refused(&["--config", &folder], 2).contains("it is not a file"));
     let missing = directory.path().join("none.yaml").display().to_string();

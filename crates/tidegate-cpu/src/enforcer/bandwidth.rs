@@ -21,23 +21,23 @@ const SECOND: u64 = 1_000_000;
 
 /// How much of a quota that was not used may be used later, in percent of one quota. It makes short bursts possible; the average stays.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Burst(u8);
+pub struct QuotaBurst(u8);
 
-impl Burst {
+impl QuotaBurst {
     /// What is not used in a period is lost.
-    pub const NONE: Burst = Burst(0);
+    pub const NONE: QuotaBurst = QuotaBurst(0);
     /// As much as one quota: the most that there can be.
-    pub const ONE_QUOTA: Burst = Burst(100);
+    pub const ONE_QUOTA: QuotaBurst = QuotaBurst(100);
 
     /// So many percent of a quota, 100 at most.
-    pub const fn of_percent(percent: u8) -> Burst {
-        Burst(if percent > 100 { 100 } else { percent })
+    pub const fn of_percent(percent: u8) -> QuotaBurst {
+        QuotaBurst(if percent > 100 { 100 } else { percent })
     }
 }
 
-impl Default for Burst {
-    fn default() -> Burst {
-        Burst::ONE_QUOTA
+impl Default for QuotaBurst {
+    fn default() -> QuotaBurst {
+        QuotaBurst::ONE_QUOTA
     }
 }
 
@@ -51,12 +51,12 @@ pub(super) struct Bandwidth {
 
 impl Bandwidth {
     /// The largest quota that is not above the limit; but never less than the kernel takes.
-    pub(super) fn of(limit: Rate, cores: u32, burst: Burst) -> Bandwidth {
+    pub(super) fn of(limit: Rate, cores: u32, burst: QuotaBurst) -> Bandwidth {
         Bandwidth::of_share(share(limit, cores), burst)
     }
 
     /// The same, for so many microseconds in a second.
-    pub(super) fn of_share(share: u64, burst: Burst) -> Bandwidth {
+    pub(super) fn of_share(share: u64, burst: QuotaBurst) -> Bandwidth {
         let in_period = |period: u64| share / (SECOND / period);
         let (quota, period) = match in_period(PERIOD) {
             quota if quota >= SMALLEST_QUOTA => (quota, PERIOD),
@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     fn written(millionths: u64, cores: u32) -> (u64, u64) {
-        let bandwidth = Bandwidth::of(Rate::from_billionths(millionths * 1000), cores, Burst::NONE);
+        let bandwidth = Bandwidth::of(Rate::from_billionths(millionths * 1000), cores, QuotaBurst::NONE);
         (bandwidth.quota, bandwidth.period)
     }
 
@@ -112,9 +112,9 @@ mod tests {
     #[test]
     fn a_burst_is_at_most_one_quota() {
         let burst = |burst| Bandwidth::of(Rate::from_units(30), 2, burst).burst;
-        assert_eq!(burst(Burst::default()), 60_000);
-        assert_eq!(burst(Burst::of_percent(250)), 60_000);
-        assert_eq!(burst(Burst::of_percent(25)), 15_000);
-        assert_eq!(burst(Burst::NONE), 0);
+        assert_eq!(burst(QuotaBurst::default()), 60_000);
+        assert_eq!(burst(QuotaBurst::of_percent(250)), 60_000);
+        assert_eq!(burst(QuotaBurst::of_percent(25)), 15_000);
+        assert_eq!(burst(QuotaBurst::NONE), 0);
     }
 }

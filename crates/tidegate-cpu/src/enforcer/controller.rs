@@ -12,8 +12,8 @@ use rustix::io::Errno;
 
 use super::bandwidth::Bandwidth;
 use super::{EnforceError, refused};
-use crate::cgroups::{CgroupError, SUBTREE, Version, has_cpu, lists_cpu, processes_in};
-use crate::guardian::{Trail, Undo, write_if_there};
+use crate::cgroups::{CgroupError, CgroupVersion, SUBTREE, has_cpu, lists_cpu, processes_in};
+use crate::watchdog::{Undo, UndoList, write_if_there};
 
 /// No quota, in version 1.
 const UNLIMITED: &str = "-1";
@@ -21,14 +21,14 @@ const UNLIMITED: &str = "-1";
 /// The files that hold the quota of a cgroup.
 #[derive(Debug)]
 pub(super) struct Controller {
-    version: Version,
+    version: CgroupVersion,
     folder: PathBuf,
     has_burst: bool,
 }
 
 impl Controller {
     /// Those in this directory, if they are there and may be written.
-    pub(super) fn of(version: Version, folder: &Path) -> Result<Controller, CgroupError> {
+    pub(super) fn of(version: CgroupVersion, folder: &Path) -> Result<Controller, CgroupError> {
         let mut controller = Controller { version, folder: folder.to_owned(), has_burst: false };
         controller.has_burst = controller.burst().is_file();
         for file in controller.files() {
@@ -55,8 +55,8 @@ impl Controller {
             keep(self.burst())?;
         }
         match self.version {
-            Version::Two => keep(self.max())?,
-            Version::One => {
+            CgroupVersion::Two => keep(self.max())?,
+            CgroupVersion::One => {
                 keep(self.quota())?;
                 keep(self.period())?;
                 undos.push(Undo::Write { file: self.quota(), content: UNLIMITED.to_owned() });
@@ -80,8 +80,8 @@ impl Controller {
             put(&self.burst(), &burst.to_string())?;
         }
         match self.version {
-            Version::Two => put(&self.max(), &format!("{quota} {period}"))?,
-            Version::One => {
+            CgroupVersion::Two => put(&self.max(), &format!("{quota} {period}"))?,
+            CgroupVersion::One => {
                 if !holds(&self.period(), period) {
                     put(&self.quota(), UNLIMITED)?;
                     put(&self.period(), &period.to_string())?;
@@ -97,18 +97,18 @@ impl Controller {
 
     fn is(&self, Bandwidth { quota, period, burst }: Bandwidth) -> bool {
         let has_quota = match self.version {
-            Version::Two => {
+            CgroupVersion::Two => {
                 fs::read_to_string(self.max()).is_ok_and(|max| max.trim() == format!("{quota} {period}"))
             }
-            Version::One => holds(&self.quota(), quota) && holds(&self.period(), period),
+            CgroupVersion::One => holds(&self.quota(), quota) && holds(&self.period(), period),
         };
         has_quota && (!self.has_burst || holds(&self.burst(), burst))
     }
 
     fn files(&self) -> Vec<PathBuf> {
         let mut files = match self.version {
-            Version::Two => vec![self.max()],
-            Version::One => vec![self.quota(), self.period()],
+            CgroupVersion::Two => vec![self.max()],
+            CgroupVersion::One => vec![self.quota(), self.period()],
         };
         files.extend(self.has_burst.then(|| self.burst()));
         files
@@ -128,8 +128,8 @@ impl Controller {
 
     fn burst(&self) -> PathBuf {
         self.folder.join(match self.version {
-            Version::Two => "cpu.max.burst",
-            Version::One => "cpu.cfs_burst_us",
+            CgroupVersion::Two => "cpu.max.burst",
+            CgroupVersion::One => "cpu.cfs_burst_us",
         })
     }
 }
@@ -169,7 +169,7 @@ pub(super) fn can_have_cpu(tree: &Path, cgroup: &Path) -> bool {
 }
 
 /// Sees to it that the children of a cgroup of version 2 have the CPU controller, beginning at the root of the tree.
-pub(super) fn enable_below(tree: &Path, parent: &Path, trail: &mut Trail) -> Result<(), EnforceError> {
+pub(super) fn enable_below(tree: &Path, parent: &Path, trail: &mut UndoList) -> Result<(), EnforceError> {
     let mut line: Vec<&Path> = parent.ancestors().take_while(|path| path.starts_with(tree)).collect();
     line.reverse();
     for cgroup in line {

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use tidegate_core::budget::Rate;
 
-use super::{Burst, EnforceError, Enforcer, Shares, left_by, limitable, now};
-use crate::cgroups::Roots;
-use crate::guardian::Guardian;
-use crate::meter::{CgroupMeter, HostMeter, Meter, Reading, cores_in, of_machine};
+use super::{EnforceError, Enforcer, QuotaBurst, SharedQuota, left_by, limitable_cgroups, now};
+use crate::cgroups::FilesystemRoots;
+use crate::meter::{CgroupMeter, HostMeter, Meter, MeterReading, cores_in, of_machine};
+use crate::watchdog::CpuWatchdog;
 
 /// Every so many limits, what may be limited is looked for again.
 const FOLLOW_EVERY: u32 = 12;
@@ -21,34 +21,34 @@ const FOLLOW_EVERY: u32 = 12;
 const SHORTEST_LOOK: Duration = Duration::from_millis(100);
 
 /// A machine, of which a part is limited.
-pub struct Machine {
-    roots: Roots,
+pub struct MachineEnforcer {
+    roots: FilesystemRoots,
     /// Whether it was said what is limited.
     is_given: bool,
-    shares: Shares,
-    host: (HostMeter, Reading),
-    parts: BTreeMap<PathBuf, (CgroupMeter, Reading)>,
+    shares: SharedQuota,
+    host: (HostMeter, MeterReading),
+    parts: BTreeMap<PathBuf, (CgroupMeter, MeterReading)>,
     looked_at: Instant,
     limits: u32,
 }
 
-impl Machine {
+impl MachineEnforcer {
     /// Limits these cgroups, or all that may be limited.
     pub fn new(
-        roots: &Roots,
+        roots: &FilesystemRoots,
         paths: Option<&[PathBuf]>,
-        burst: Burst,
-        guardian: &Guardian,
-    ) -> Result<Machine, EnforceError> {
-        let found = paths.map_or_else(|| limitable(roots), |paths| Ok(paths.to_vec()))?;
+        burst: QuotaBurst,
+        guardian: &CpuWatchdog,
+    ) -> Result<MachineEnforcer, EnforceError> {
+        let found = paths.map_or_else(|| limitable_cgroups(roots), |paths| Ok(paths.to_vec()))?;
         for path in paths.unwrap_or_default() {
             // Those that were named have to be there.
             CgroupMeter::new(roots, path)?;
         }
-        let shares = Shares::over(roots, &found, burst, guardian)?;
+        let shares = SharedQuota::over(roots, &found, burst, guardian)?;
         let mut host = HostMeter::new(roots)?;
         let reading = host.read()?;
-        let mut machine = Machine {
+        let mut machine = MachineEnforcer {
             roots: roots.clone(),
             is_given: paths.is_some(),
             shares,
@@ -105,11 +105,11 @@ impl Machine {
     }
 }
 
-impl Enforcer for Machine {
+impl Enforcer for MachineEnforcer {
     fn apply(&mut self, limit: Rate) -> Result<(), EnforceError> {
         self.limits = self.limits.wrapping_add(1);
         if !self.is_given && self.limits.is_multiple_of(FOLLOW_EVERY) {
-            let found = limitable(&self.roots)?;
+            let found = limitable_cgroups(&self.roots)?;
             self.shares.follow(&found)?;
             self.follow();
         }

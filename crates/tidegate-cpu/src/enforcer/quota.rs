@@ -4,55 +4,57 @@ use std::path::Path;
 
 use tidegate_core::budget::Rate;
 
-use super::bandwidth::{Bandwidth, Burst};
+use super::bandwidth::{Bandwidth, QuotaBurst};
 use super::controller::{Controller, enable_below};
-use super::needed::refuse_in_cgroup;
+use super::protected_processes::refuse_in_cgroup;
 use super::{EnforceError, Enforcer};
-use crate::cgroups::{Cgroup, CgroupError, Hierarchy, Roots, Version};
-use crate::guardian::{Guardian, Trail};
+use crate::cgroups::{Cgroup, CgroupError, CgroupVersion, FilesystemRoots, Hierarchy};
 use crate::meter::cores_in;
+use crate::watchdog::{CpuWatchdog, UndoList};
 
 /// A quota for one cgroup with everything below it: `cpu.max` in version 2, `cpu.cfs_quota_us` in version 1.
 #[derive(Debug)]
-pub struct Quota {
-    roots: Roots,
+pub struct QuotaEnforcer {
+    roots: FilesystemRoots,
     controller: Controller,
-    burst: Burst,
-    trail: Trail,
+    burst: QuotaBurst,
+    trail: UndoList,
     is_limited: bool,
 }
 
-impl Quota {
+impl QuotaEnforcer {
     /// For the cgroup at this path. Nothing is limited yet; but in version 2 the CPU controller is enabled for it, if it was not.
     pub fn over(
-        roots: &Roots,
+        roots: &FilesystemRoots,
         path: &Path,
-        burst: Burst,
-        guardian: &Guardian,
-    ) -> Result<Quota, EnforceError> {
+        burst: QuotaBurst,
+        guardian: &CpuWatchdog,
+    ) -> Result<QuotaEnforcer, EnforceError> {
         let hierarchy = Hierarchy::find(roots)?;
         let cgroup = hierarchy.at(path)?;
         refuse_in_cgroup(roots, &hierarchy, &cgroup)?;
-        Quota::of(roots, &hierarchy, &cgroup, burst, guardian)
+        QuotaEnforcer::of(roots, &hierarchy, &cgroup, burst, guardian)
     }
 
     /// For a cgroup of which it is known that nobody is in it who must not be limited.
     pub(super) fn of(
-        roots: &Roots,
+        roots: &FilesystemRoots,
         hierarchy: &Hierarchy,
         cgroup: &Cgroup,
-        burst: Burst,
-        guardian: &Guardian,
-    ) -> Result<Quota, EnforceError> {
-        let mut trail = Trail::new(guardian, &roots.processes());
+        burst: QuotaBurst,
+        guardian: &CpuWatchdog,
+    ) -> Result<QuotaEnforcer, EnforceError> {
+        let mut trail = UndoList::new(guardian, &roots.processes());
         let controller = match (Controller::of(hierarchy.version, &cgroup.limits), cgroup.limits.parent()) {
-            (Err(CgroupError::NoController { .. }), Some(parent)) if hierarchy.version == Version::Two => {
+            (Err(CgroupError::NoController { .. }), Some(parent))
+                if hierarchy.version == CgroupVersion::Two =>
+            {
                 enable_below(&hierarchy.limits, parent, &mut trail)?;
                 Controller::of(hierarchy.version, &cgroup.limits)
             }
             (controller, _) => controller,
         };
-        Ok(Quota { roots: roots.clone(), controller: controller?, burst, trail, is_limited: false })
+        Ok(QuotaEnforcer { roots: roots.clone(), controller: controller?, burst, trail, is_limited: false })
     }
 
     /// Puts a limit in force that was made elsewhere.
@@ -64,12 +66,12 @@ impl Quota {
         self.controller.write(limit)
     }
 
-    pub(super) fn burst(&self) -> Burst {
+    pub(super) fn burst(&self) -> QuotaBurst {
         self.burst
     }
 }
 
-impl Enforcer for Quota {
+impl Enforcer for QuotaEnforcer {
     fn apply(&mut self, limit: Rate) -> Result<(), EnforceError> {
         self.put(Bandwidth::of(limit, cores_in(&self.roots)?, self.burst))
     }
@@ -80,7 +82,7 @@ impl Enforcer for Quota {
     }
 }
 
-impl Drop for Quota {
+impl Drop for QuotaEnforcer {
     fn drop(&mut self) {
         // What cannot be undone now stays noted.
         let _restored = self.restore();

@@ -15,11 +15,11 @@ use std::time::{Duration, Instant};
 
 use tidegate_core::budget::Rate;
 
-use super::bandwidth::{Bandwidth, Burst, share};
-use super::{EnforceError, Enforcer, Quota, now};
-use crate::cgroups::{CgroupError, Roots};
-use crate::guardian::Guardian;
-use crate::meter::{CgroupMeter, Meter, MeterError, Reading, cores_in};
+use super::bandwidth::{Bandwidth, QuotaBurst, share};
+use super::{EnforceError, Enforcer, QuotaEnforcer, now};
+use crate::cgroups::{CgroupError, FilesystemRoots};
+use crate::meter::{CgroupMeter, Meter, MeterError, MeterReading, cores_in};
+use crate::watchdog::CpuWatchdog;
 
 /// What an idle cgroup gets at least: this part of an even share. It must be able to start.
 const FLOOR: u64 = 10;
@@ -28,10 +28,10 @@ const HUNGRY_EIGHTHS: u64 = 7;
 
 /// One limit for several cgroups together.
 #[derive(Debug)]
-pub struct Shares {
-    roots: Roots,
-    burst: Burst,
-    guardian: Guardian,
+pub struct SharedQuota {
+    roots: FilesystemRoots,
+    burst: QuotaBurst,
+    guardian: CpuWatchdog,
     parts: Vec<Part>,
     divided_at: Option<Instant>,
 }
@@ -39,22 +39,22 @@ pub struct Shares {
 #[derive(Debug)]
 struct Part {
     path: PathBuf,
-    quota: Quota,
+    quota: QuotaEnforcer,
     meter: CgroupMeter,
-    last: Reading,
+    last: MeterReading,
     /// What it got the last time.
     share: Option<u64>,
 }
 
-impl Shares {
+impl SharedQuota {
     /// For the cgroups at these paths; those that are gone are left out.
     pub fn over(
-        roots: &Roots,
+        roots: &FilesystemRoots,
         paths: &[PathBuf],
-        burst: Burst,
-        guardian: &Guardian,
-    ) -> Result<Shares, EnforceError> {
-        let mut shares = Shares {
+        burst: QuotaBurst,
+        guardian: &CpuWatchdog,
+    ) -> Result<SharedQuota, EnforceError> {
+        let mut shares = SharedQuota {
             roots: roots.clone(),
             burst,
             guardian: guardian.clone(),
@@ -89,7 +89,7 @@ impl Shares {
     }
 
     fn part(&self, path: &Path) -> Result<Part, EnforceError> {
-        let quota = Quota::over(&self.roots, path, self.burst, &self.guardian)?;
+        let quota = QuotaEnforcer::over(&self.roots, path, self.burst, &self.guardian)?;
         let mut meter = CgroupMeter::new(&self.roots, path)?;
         let last = meter.read()?;
         Ok(Part { path: path.to_owned(), quota, meter, last, share: None })
@@ -115,7 +115,7 @@ impl Shares {
     }
 }
 
-impl Enforcer for Shares {
+impl Enforcer for SharedQuota {
     fn apply(&mut self, limit: Rate) -> Result<(), EnforceError> {
         let now = now();
         let passed = self.divided_at.map_or(Duration::ZERO, |last| now.saturating_duration_since(last));

@@ -1,6 +1,6 @@
 //! Limiting a process tree by stopping it for a part of the time.
 //!
-//! A thread of its own stops and continues the tree some times a second; [`Duty`] says how often, and for how long it runs. Whoever is stopped already when
+//! A thread of its own stops and continues the tree some times a second; [`DutyCycle`] says how often, and for how long it runs. Whoever is stopped already when
 //! its turn comes, and never ran with us, was stopped by somebody else, and is left as it is. After everybody was stopped, the tree is looked at
 //! again: a process may have been started meanwhile.
 //!
@@ -19,13 +19,13 @@ use rustix::process::{Pid, Signal, test_kill_process};
 use rustix::time::{ClockId, clock_gettime};
 use tidegate_core::budget::Rate;
 
-use super::duty::Duty;
-use super::needed::refuse_in_tree;
+use super::duty_cycle::DutyCycle;
+use super::protected_processes::refuse_in_tree;
 use super::{EnforceError, Enforcer, is_forbidden, now};
-use crate::cgroups::Roots;
-use crate::guardian::{Guardian, Trail, Undo};
+use crate::cgroups::FilesystemRoots;
 use crate::meter::cores_in;
-use crate::processes::{Depth, Doing, Hold, Proc, Process, Tree, ticks};
+use crate::processes::{PidHandle, ProcFs, Process, ProcessState, ProcessTree, ScanDepth, ticks};
+use crate::watchdog::{CpuWatchdog, Undo, UndoList};
 
 /// How often to look for processes that were started while others were stopped.
 const MOST_PASSES: u32 = 16;
@@ -38,9 +38,9 @@ const MOST_HOLDS: usize = 256;
 
 /// Stops and continues a process tree, so that it uses no more than the limit. It needs no rights but those to send signals to it.
 #[derive(Debug)]
-pub struct Signals {
+pub struct SignalEnforcer {
     pid: u32,
-    desk: Arc<Desk>,
+    desk: Arc<WatchdogState>,
     state: State,
 }
 
@@ -55,17 +55,25 @@ enum State {
 }
 
 /// The tree below the process of this number, if it may be limited. Of a command, the watchdog has the orphans.
-pub(super) fn tree_of(roots: &Roots, pid: u32, guardian: &Guardian) -> Result<Tree, EnforceError> {
-    let tree = Tree::of(&roots.processes(), pid, guardian.keeper_of(pid));
+pub(super) fn tree_of(
+    roots: &FilesystemRoots,
+    pid: u32,
+    guardian: &CpuWatchdog,
+) -> Result<ProcessTree, EnforceError> {
+    let tree = ProcessTree::of(&roots.processes(), pid, guardian.keeper_of(pid));
     let tree = tree.map_err(|error| EnforceError::Failed { doing: "look at the process tree", error })?;
     let tree = tree.ok_or(EnforceError::Gone { pid })?;
     refuse_in_tree(&roots.processes(), &tree, guardian.keeper_of(pid).is_some())?;
     Ok(tree)
 }
 
-impl Signals {
+impl SignalEnforcer {
     /// For the tree below the process of this number. Nothing is limited yet.
-    pub fn over(roots: &Roots, pid: u32, guardian: &Guardian) -> Result<Signals, EnforceError> {
+    pub fn over(
+        roots: &FilesystemRoots,
+        pid: u32,
+        guardian: &CpuWatchdog,
+    ) -> Result<SignalEnforcer, EnforceError> {
         let tree = tree_of(roots, pid, guardian)?;
         let raw = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(EnforceError::Gone { pid })?;
         match test_kill_process(raw).map_err(io::Error::from) {
@@ -74,23 +82,27 @@ impl Signals {
         }
         let proc = roots.processes();
         let worker = Worker {
-            trail: Trail::new(guardian, &proc),
+            trail: UndoList::new(guardian, &proc),
             proc,
             tree,
-            duty: Duty::new(cores_in(roots)?, Rate::ZERO),
+            duty: DutyCycle::new(cores_in(roots)?, Rate::ZERO),
             looks: 1,
             holds: BTreeMap::new(),
             noted: BTreeSet::new(),
             stopped: BTreeSet::new(),
             foreign: BTreeSet::new(),
         };
-        Ok(Signals { pid, desk: Arc::new(Desk::default()), state: State::Resting(Box::new(worker)) })
+        Ok(SignalEnforcer {
+            pid,
+            desk: Arc::new(WatchdogState::default()),
+            state: State::Resting(Box::new(worker)),
+        })
     }
 
     /// The average is kept over a window of this length; the longer it is, the less often the tree has to be stopped. To be said before the first
     /// limit.
     #[must_use]
-    pub fn over_a_window_of(mut self, window: Duration) -> Signals {
+    pub fn over_a_window_of(mut self, window: Duration) -> SignalEnforcer {
         if let State::Resting(worker) = &mut self.state {
             worker.duty.set_window(window);
         }
@@ -98,7 +110,7 @@ impl Signals {
     }
 }
 
-impl Enforcer for Signals {
+impl Enforcer for SignalEnforcer {
     fn apply(&mut self, limit: Rate) -> Result<(), EnforceError> {
         self.desk.order(Order::Keep(limit));
         if let State::Working(thread) = &self.state {
@@ -134,7 +146,7 @@ impl Enforcer for Signals {
     }
 }
 
-impl Drop for Signals {
+impl Drop for SignalEnforcer {
     fn drop(&mut self) {
         // What cannot be undone now stays noted.
         let _restored = self.restore();
@@ -158,7 +170,7 @@ fn own_time() -> Duration {
 
 /// Where orders lie for the thread, and failures for the governor.
 #[derive(Debug, Default)]
-struct Desk {
+struct WatchdogState {
     paper: Mutex<Paper>,
     changed: Condvar,
 }
@@ -169,7 +181,7 @@ struct Paper {
     failure: Option<EnforceError>,
 }
 
-impl Desk {
+impl WatchdogState {
     fn order(&self, order: Order) {
         let before = std::mem::replace(&mut self.paper().order, order);
         // Who is told nothing new sleeps on.
@@ -201,12 +213,12 @@ impl Desk {
 /// Who stops and continues.
 #[derive(Debug)]
 struct Worker {
-    proc: Proc,
-    tree: Tree,
-    duty: Duty,
-    trail: Trail,
+    proc: ProcFs,
+    tree: ProcessTree,
+    duty: DutyCycle,
+    trail: UndoList,
     looks: u32,
-    holds: BTreeMap<Process, Hold>,
+    holds: BTreeMap<Process, PidHandle>,
     /// Those the guardian knows of.
     noted: BTreeSet<Process>,
     /// Those that are stopped by us.
@@ -216,7 +228,7 @@ struct Worker {
 }
 
 impl Worker {
-    fn work(mut self: Box<Self>, desk: &Desk) -> Worker {
+    fn work(mut self: Box<Self>, desk: &WatchdogState) -> Worker {
         if let Err(error) = self.keep(desk) {
             desk.paper().failure = Some(error);
         }
@@ -226,7 +238,7 @@ impl Worker {
     }
 
     /// Keeps to the limit until the order ends, or the tree.
-    fn keep(&mut self, desk: &Desk) -> Result<(), EnforceError> {
+    fn keep(&mut self, desk: &WatchdogState) -> Result<(), EnforceError> {
         let (mut last, mut counted, mut spent) = (now(), self.tree.used(), own_time());
         let mut rest = Duration::ZERO;
         loop {
@@ -253,7 +265,7 @@ impl Worker {
                 self.wake()?;
             }
             let stopped = now();
-            if self.tree.members().all(|stat| stat.doing == Doing::Ended) {
+            if self.tree.members().all(|stat| stat.doing == ProcessState::Ended) {
                 return Ok(());
             }
             if run < period {
@@ -272,7 +284,7 @@ impl Worker {
 
     /// Looks who is there, and forgets who is not.
     fn look(&mut self) -> Result<(), EnforceError> {
-        let depth = if self.looks.is_multiple_of(WHOLE_EVERY) { Depth::Whole } else { Depth::Near };
+        let depth = if self.looks.is_multiple_of(WHOLE_EVERY) { ScanDepth::Whole } else { ScanDepth::Near };
         self.looks = self.looks.wrapping_add(1);
         self.tree
             .refresh(depth)
@@ -298,8 +310,11 @@ impl Worker {
         }
         for _ in 0..MOST_PASSES {
             self.look()?;
-            let living =
-                self.tree.members().filter(|stat| stat.doing == Doing::Living).map(|stat| stat.process);
+            let living = self
+                .tree
+                .members()
+                .filter(|stat| stat.doing == ProcessState::Living)
+                .map(|stat| stat.process);
             let next: Vec<Process> = living
                 .filter(|process| !asked.contains(process) && !self.foreign.contains(process))
                 .collect();
@@ -334,7 +349,7 @@ impl Worker {
     /// Whoever ran with us and is stopped: by us, or by itself because it saw another stopped.
     fn followers(&self) -> Vec<Process> {
         let stopped =
-            self.tree.members().filter(|stat| stat.doing == Doing::Stopped).map(|stat| stat.process);
+            self.tree.members().filter(|stat| stat.doing == ProcessState::Stopped).map(|stat| stat.process);
         stopped.filter(|process| self.noted.contains(process)).collect()
     }
 

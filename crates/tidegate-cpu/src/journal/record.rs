@@ -13,8 +13,8 @@ use std::time::Duration;
 use tidegate::budget::{BudgetTime, Quota, Rate};
 use tidegate_core::Timestamp;
 
-use super::Sample;
-use crate::meter::Target;
+use super::UsageSample;
+use crate::meter::TargetId;
 
 /// What a file begins with: what it is, and which version.
 pub(super) const HEADER: &[u8] = b"tidegate cpu samples 1\n\n";
@@ -24,7 +24,7 @@ pub(super) const LENGTH: usize = 88;
 
 const CHECKED: usize = LENGTH - 4;
 
-pub(super) fn encode(sample: &Sample) -> [u8; LENGTH] {
+pub(super) fn encode(sample: &UsageSample) -> [u8; LENGTH] {
     let mut bytes = [0; LENGTH];
     let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     bytes[..8].copy_from_slice(&sample.at.wall.ticks().to_le_bytes());
@@ -43,13 +43,13 @@ pub(super) fn encode(sample: &Sample) -> [u8; LENGTH] {
 }
 
 /// The sample, unless it is damaged.
-pub(super) fn decode(bytes: &[u8]) -> Option<Sample> {
+pub(super) fn decode(bytes: &[u8]) -> Option<UsageSample> {
     let sum = u32::from_le_bytes(array(bytes, CHECKED)?);
     if crc32c::crc32c(bytes.get(..CHECKED)?) != sum {
         return None;
     }
     let number = |at: usize| array(bytes, at).map(u64::from_le_bytes);
-    Some(Sample {
+    Some(UsageSample {
         at: BudgetTime {
             wall: Timestamp::from_ticks(number(0)?),
             monotonic: i64::from_le_bytes(array(bytes, 8)?),
@@ -59,7 +59,7 @@ pub(super) fn decode(bytes: &[u8]) -> Option<Sample> {
         applied: Rate::from_billionths(number(32)?),
         counter: Duration::from_nanos(number(40)?),
         life: u128::from_le_bytes(array(bytes, 48)?),
-        target: Target::from_bytes(array(bytes, 81)?),
+        target: TargetId::from_bytes(array(bytes, 81)?),
         boot: number(64)?,
         uptime: Duration::from_nanos(number(72)?),
     })

@@ -9,28 +9,28 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::counter::Counter;
-use super::{Life, Meter, MeterError, Reading, Target};
-use crate::cgroups::{CgroupError, Hierarchy, Roots, Version};
+use super::kernel_file::KernelFile;
+use super::{CounterId, Meter, MeterError, MeterReading, TargetId};
+use crate::cgroups::{CgroupError, CgroupVersion, FilesystemRoots, Hierarchy};
 
 /// A cgroup with everything below it: `cpu.stat` in version 2, `cpuacct.usage` in version 1. What has ended is in it.
 #[derive(Debug)]
 pub struct CgroupMeter {
     boot: String,
-    version: Version,
+    version: CgroupVersion,
     folder: PathBuf,
     open: Option<Open>,
 }
 
 #[derive(Debug)]
 struct Open {
-    counter: Counter,
-    life: Life,
+    counter: KernelFile,
+    life: CounterId,
 }
 
 impl CgroupMeter {
     /// The cgroup at this path.
-    pub fn new(roots: &Roots, path: &Path) -> Result<CgroupMeter, MeterError> {
+    pub fn new(roots: &FilesystemRoots, path: &Path) -> Result<CgroupMeter, MeterError> {
         let hierarchy = Hierarchy::find(roots)?;
         let folder = hierarchy.at(path)?.counts;
         let proc = roots.processes();
@@ -47,35 +47,35 @@ impl CgroupMeter {
                 let found =
                     fs::metadata(&self.folder).map_err(|error| CgroupError::of(&self.folder, error))?;
                 let path = self.folder.join(match self.version {
-                    Version::One => "cpuacct.usage",
-                    Version::Two => "cpu.stat",
+                    CgroupVersion::One => "cpuacct.usage",
+                    CgroupVersion::Two => "cpu.stat",
                 });
-                let counter = Counter::open(path).map_err(|error| without_counter(&self.folder, error))?;
+                let counter = KernelFile::open(path).map_err(|error| without_counter(&self.folder, error))?;
                 // A cgroup that is made anew has another number.
                 let place = [found.dev().to_le_bytes(), found.ino().to_le_bytes()].concat();
-                let life = Life::of(&[b"cgroup", self.boot.as_bytes(), &place]);
+                let life = CounterId::of(&[b"cgroup", self.boot.as_bytes(), &place]);
                 Ok(none.insert(Open { counter, life }))
             }
         }
     }
 
-    fn try_read(&mut self) -> Result<Reading, MeterError> {
+    fn try_read(&mut self) -> Result<MeterReading, MeterError> {
         let version = self.version;
         let open = self.open()?;
         let (path, life) = (open.counter.path().to_owned(), open.life);
         let text = open.counter.text().map_err(|error| MeterError::of(&path, error))?;
         let used = match version {
-            Version::One => text.trim().parse().ok().map(Duration::from_nanos),
-            Version::Two => usage(text).map(Duration::from_micros),
+            CgroupVersion::One => text.trim().parse().ok().map(Duration::from_nanos),
+            CgroupVersion::Two => usage(text).map(Duration::from_micros),
         };
         let used = used.ok_or(MeterError::Unreadable { path })?;
-        let target = Target::of(&[b"cgroup", self.folder.as_os_str().as_bytes()]);
-        Ok(Reading { used, life, target, age: None })
+        let target = TargetId::of(&[b"cgroup", self.folder.as_os_str().as_bytes()]);
+        Ok(MeterReading { used, life, target, age: None })
     }
 }
 
 impl Meter for CgroupMeter {
-    fn read(&mut self) -> Result<Reading, MeterError> {
+    fn read(&mut self) -> Result<MeterReading, MeterError> {
         match self.try_read() {
             // The cgroup that was open is gone. Another one of the same name may be there.
             Err(MeterError::Failed { error, .. }) if is_removed(&error) => {

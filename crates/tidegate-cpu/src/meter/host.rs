@@ -4,10 +4,10 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::counter::Counter;
-use super::{Life, Meter, MeterError, Reading, Target};
-use crate::cgroups::Roots;
-use crate::processes::{Proc, ticks};
+use super::kernel_file::KernelFile;
+use super::{CounterId, Meter, MeterError, MeterReading, TargetId};
+use crate::cgroups::FilesystemRoots;
+use crate::processes::{ProcFs, ticks};
 
 /// The whole machine: what all its processors did since the boot.
 ///
@@ -15,26 +15,26 @@ use crate::processes::{Proc, ticks};
 /// nothing to do; not `steal`, which was somebody else's; not `guest`, which is in `user` already.
 #[derive(Debug)]
 pub struct HostMeter {
-    proc: Proc,
-    stat: Counter,
-    life: Life,
+    proc: ProcFs,
+    stat: KernelFile,
+    life: CounterId,
     highest: Duration,
 }
 
 impl HostMeter {
     /// The machine that this directory tells of.
-    pub fn new(roots: &Roots) -> Result<HostMeter, MeterError> {
+    pub fn new(roots: &FilesystemRoots) -> Result<HostMeter, MeterError> {
         let proc = roots.processes();
         let boot = proc.boot().map_err(|error| MeterError::of(proc.root(), error))?;
         let path = roots.proc.join("stat");
-        let stat = Counter::open(path.clone()).map_err(|error| MeterError::of(&path, error))?;
-        let life = Life::of(&[b"host", boot.as_bytes()]);
+        let stat = KernelFile::open(path.clone()).map_err(|error| MeterError::of(&path, error))?;
+        let life = CounterId::of(&[b"host", boot.as_bytes()]);
         Ok(HostMeter { proc, stat, life, highest: Duration::ZERO })
     }
 }
 
 impl Meter for HostMeter {
-    fn read(&mut self) -> Result<Reading, MeterError> {
+    fn read(&mut self) -> Result<MeterReading, MeterError> {
         let path = self.stat.path().to_owned();
         let text = self.stat.text().map_err(|error| MeterError::of(&path, error))?;
         let used = busy(text).map(ticks).ok_or(MeterError::Unreadable { path })?;
@@ -42,7 +42,12 @@ impl Meter for HostMeter {
         self.highest = self.highest.max(used);
         let age =
             self.proc.uptime().map_err(|error| MeterError::of(&self.proc.root().join("uptime"), error))?;
-        Ok(Reading { used: self.highest, life: self.life, target: Target::of(&[b"host"]), age: Some(age) })
+        Ok(MeterReading {
+            used: self.highest,
+            life: self.life,
+            target: TargetId::of(&[b"host"]),
+            age: Some(age),
+        })
     }
 }
 
@@ -60,13 +65,13 @@ fn busy(text: &str) -> Option<u64> {
 /// How many processors are online.
 pub fn cores() -> u32 {
     // Without a `/proc` there is nothing to govern; what is asked must have an answer all the same.
-    cores_in(&Roots::default()).unwrap_or_else(|_| {
+    cores_in(&FilesystemRoots::default()).unwrap_or_else(|_| {
         std::thread::available_parallelism().map_or(1, |count| u32::try_from(count.get()).unwrap_or(u32::MAX))
     })
 }
 
 /// How many processors are online, as this directory tells it.
-pub(crate) fn cores_in(roots: &Roots) -> Result<u32, MeterError> {
+pub(crate) fn cores_in(roots: &FilesystemRoots) -> Result<u32, MeterError> {
     let path: PathBuf = roots.proc.join("stat");
     let text = fs::read_to_string(&path).map_err(|error| MeterError::of(&path, error))?;
     let is_core = |line: &&str| {

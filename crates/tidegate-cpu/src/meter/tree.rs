@@ -2,9 +2,9 @@
 
 use std::io;
 
-use super::{Life, Meter, MeterError, Reading, Target};
-use crate::cgroups::Roots;
-use crate::processes::{Depth, Proc, Tree, ticks};
+use super::{CounterId, Meter, MeterError, MeterReading, TargetId};
+use crate::cgroups::FilesystemRoots;
+use crate::processes::{ProcFs, ProcessTree, ScanDepth, ticks};
 
 /// Every so many reads all processes are looked at, for those whose parents ended before anybody saw them.
 const WHOLE_EVERY: u32 = 12;
@@ -14,38 +14,38 @@ const WHOLE_EVERY: u32 = 12;
 /// What it says is exact to a tick of the kernel's clock for every process that lives, usually a hundredth of a second.
 #[derive(Debug)]
 pub struct TreeMeter {
-    proc: Proc,
-    tree: Tree,
-    life: Life,
-    target: Target,
+    proc: ProcFs,
+    tree: ProcessTree,
+    life: CounterId,
+    target: TargetId,
     reads: u32,
 }
 
 impl TreeMeter {
     /// The tree below the process of this number.
-    pub fn new(roots: &Roots, pid: u32) -> Result<TreeMeter, MeterError> {
+    pub fn new(roots: &FilesystemRoots, pid: u32) -> Result<TreeMeter, MeterError> {
         TreeMeter::kept(roots, pid, None)
     }
 
     /// The same of a command whose parent has its orphans too: nobody leaves that tree, and what was used is known also when all have ended.
-    pub fn kept(roots: &Roots, pid: u32, keeper: Option<u32>) -> Result<TreeMeter, MeterError> {
+    pub fn kept(roots: &FilesystemRoots, pid: u32, keeper: Option<u32>) -> Result<TreeMeter, MeterError> {
         let proc = roots.processes();
         let failed = |error| MeterError::of(proc.root(), error);
         let boot = proc.boot().map_err(failed)?;
-        let tree = Tree::of(&proc, pid, keeper).map_err(failed)?.ok_or(MeterError::Gone { pid })?;
+        let tree = ProcessTree::of(&proc, pid, keeper).map_err(failed)?.ok_or(MeterError::Gone { pid })?;
         let root = tree.root();
         let (pid, started) = (root.pid.to_le_bytes(), root.started.to_le_bytes());
         let words: [&[u8]; 4] = [b"tree", boot.as_bytes(), &pid, &started];
         // A process has one life: in another, it is another process.
-        let (life, target) = (Life::of(&words), Target::of(&words));
+        let (life, target) = (CounterId::of(&words), TargetId::of(&words));
         Ok(TreeMeter { proc, tree, life, target, reads: 0 })
     }
 }
 
 impl Meter for TreeMeter {
-    fn read(&mut self) -> Result<Reading, MeterError> {
+    fn read(&mut self) -> Result<MeterReading, MeterError> {
         let failed = |error: io::Error| MeterError::of(self.proc.root(), error);
-        let depth = if self.reads.is_multiple_of(WHOLE_EVERY) { Depth::Whole } else { Depth::Near };
+        let depth = if self.reads.is_multiple_of(WHOLE_EVERY) { ScanDepth::Whole } else { ScanDepth::Near };
         self.reads = self.reads.wrapping_add(1);
         self.tree.refresh(depth).map_err(failed)?;
         let root = self.tree.root();
@@ -53,6 +53,11 @@ impl Meter for TreeMeter {
             return Err(MeterError::Gone { pid: root.pid });
         }
         let age = self.proc.uptime().map_err(failed)?.saturating_sub(ticks(root.started));
-        Ok(Reading { used: ticks(self.tree.used()), life: self.life, target: self.target, age: Some(age) })
+        Ok(MeterReading {
+            used: ticks(self.tree.used()),
+            life: self.life,
+            target: self.target,
+            age: Some(age),
+        })
     }
 }

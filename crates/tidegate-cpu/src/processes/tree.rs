@@ -30,7 +30,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 
-use super::{Newest, Proc, Process, Stat, children_in, unless_gone};
+use super::{Newest, ProcFs, ProcStat, Process, children_in, unless_gone};
 
 /// How many members are read from files that stay open.
 const MOST_OPEN: usize = 256;
@@ -41,7 +41,7 @@ const FINDS: u32 = 2;
 
 /// How thoroughly to look for new members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Depth {
+pub(crate) enum ScanDepth {
     /// Among the children of those that are known, if anybody was started; it costs as much as the tree is large.
     Near,
     /// Among all processes of the machine.
@@ -50,12 +50,12 @@ pub(crate) enum Depth {
 
 /// A process with all its descendants.
 #[derive(Debug)]
-pub(crate) struct Tree {
-    proc: Proc,
+pub(crate) struct ProcessTree {
+    proc: ProcFs,
     root: Process,
-    members: BTreeMap<u32, Stat>,
+    members: BTreeMap<u32, ProcStat>,
     /// Who has the orphans, if that is somebody of ours.
-    keeper: Option<Stat>,
+    keeper: Option<ProcStat>,
     /// What is read of them again and again.
     files: BTreeMap<Process, Open>,
     most_open: usize,
@@ -90,12 +90,12 @@ struct Debt {
     ticks: u64,
 }
 
-impl Tree {
+impl ProcessTree {
     /// The tree below the process of this number; `None` if there is none. Its keeper, if it has one, has not asked for anybody yet.
-    pub(crate) fn of(proc: &Proc, pid: u32, keeper: Option<u32>) -> io::Result<Option<Tree>> {
+    pub(crate) fn of(proc: &ProcFs, pid: u32, keeper: Option<u32>) -> io::Result<Option<ProcessTree>> {
         let keeper = keeper.map(|keeper| proc.stat(keeper)).transpose()?.flatten();
         let Some(root) = proc.stat(pid)? else { return Ok(None) };
-        let mut tree = Tree {
+        let mut tree = ProcessTree {
             proc: proc.clone(),
             root: root.process,
             members: BTreeMap::new(),
@@ -111,13 +111,13 @@ impl Tree {
             owed: Vec::new(),
         };
         let mut present = BTreeMap::from([(pid, root)]);
-        tree.find(Depth::Whole, &mut present, keeper.as_ref())?;
+        tree.find(ScanDepth::Whole, &mut present, keeper.as_ref())?;
         tree.take(present, keeper);
         Ok(Some(tree))
     }
 
     /// Looks who is there and what they have used.
-    pub(crate) fn refresh(&mut self, depth: Depth) -> io::Result<()> {
+    pub(crate) fn refresh(&mut self, depth: ScanDepth) -> io::Result<()> {
         // Parents before their children.
         let keeper = self.keeper.as_ref().map(|keeper| keeper.process);
         let keeper = keeper.map(|keeper| self.look(keeper)).transpose()?.flatten();
@@ -129,7 +129,7 @@ impl Tree {
                 present.insert(stat.process.pid, stat);
             }
         }
-        if self.may_have_grown() || depth == Depth::Whole || present.is_empty() {
+        if self.may_have_grown() || depth == ScanDepth::Whole || present.is_empty() {
             self.find(depth, &mut present, keeper.as_ref())?;
         }
         self.take(present, keeper);
@@ -137,7 +137,7 @@ impl Tree {
     }
 
     /// What is known of a process; `None` if it is gone.
-    fn look(&mut self, process: Process) -> io::Result<Option<Stat>> {
+    fn look(&mut self, process: Process) -> io::Result<Option<ProcStat>> {
         if let Some(open) = self.files.get(&process) {
             return unless_gone(self.proc.stat_in(&open.stat, process.pid));
         }
@@ -155,7 +155,7 @@ impl Tree {
     }
 
     /// The numbers of a process's children; `None` if this kernel does not tell.
-    fn children(&self, stat: &Stat, is_keeper: bool) -> io::Result<Option<Vec<u32>>> {
+    fn children(&self, stat: &ProcStat, is_keeper: bool) -> io::Result<Option<Vec<u32>>> {
         let open = self.files.get(&stat.process).and_then(|open| open.children.as_ref());
         match open {
             // Those of a keeper are all with its first thread: orphans are, and it started the root.
@@ -181,13 +181,18 @@ impl Tree {
     }
 
     /// Adds whoever belongs to those who are present.
-    fn find(&self, depth: Depth, present: &mut BTreeMap<u32, Stat>, keeper: Option<&Stat>) -> io::Result<()> {
+    fn find(
+        &self,
+        depth: ScanDepth,
+        present: &mut BTreeMap<u32, ProcStat>,
+        keeper: Option<&ProcStat>,
+    ) -> io::Result<()> {
         let is_told = match (keeper, depth) {
             // Everybody is below it.
             (Some(_), _) => self.find_near(present, keeper)?,
             // Where everybody is gone, somebody may be left whose parents ended before they were seen.
-            (None, Depth::Near) => !present.is_empty() && self.find_near(present, keeper)?,
-            (None, Depth::Whole) => false,
+            (None, ScanDepth::Near) => !present.is_empty() && self.find_near(present, keeper)?,
+            (None, ScanDepth::Whole) => false,
         };
         if is_told { Ok(()) } else { self.find_whole(present, keeper) }
     }
@@ -198,7 +203,7 @@ impl Tree {
     }
 
     /// Who was there at the last look, the ended ones that nobody has asked for included.
-    pub(crate) fn members(&self) -> impl Iterator<Item = &Stat> {
+    pub(crate) fn members(&self) -> impl Iterator<Item = &ProcStat> {
         self.members.values()
     }
 
@@ -218,7 +223,11 @@ impl Tree {
     }
 
     /// Adds the children of those who are present, and theirs; `false` if the kernel does not tell.
-    fn find_near(&self, present: &mut BTreeMap<u32, Stat>, keeper: Option<&Stat>) -> io::Result<bool> {
+    fn find_near(
+        &self,
+        present: &mut BTreeMap<u32, ProcStat>,
+        keeper: Option<&ProcStat>,
+    ) -> io::Result<bool> {
         let mut ask: Vec<u32> = present.keys().copied().collect();
         ask.extend(keeper.map(|keeper| keeper.process.pid));
         while let Some(parent) = ask.pop() {
@@ -238,7 +247,7 @@ impl Tree {
     }
 
     /// Adds everybody who descends from those who are present, or is in a session that a member began.
-    fn find_whole(&self, present: &mut BTreeMap<u32, Stat>, keeper: Option<&Stat>) -> io::Result<()> {
+    fn find_whole(&self, present: &mut BTreeMap<u32, ProcStat>, keeper: Option<&ProcStat>) -> io::Result<()> {
         let keeper = keeper.map(|keeper| keeper.process.pid);
         let mut others = Vec::new();
         for pid in self.proc.all()? {
@@ -251,7 +260,7 @@ impl Tree {
             sessions.extend(
                 present.values().filter(|stat| stat.session == stat.process.pid).map(|stat| stat.session),
             );
-            let is_ours = |stat: &Stat| {
+            let is_ours = |stat: &ProcStat| {
                 present.contains_key(&stat.parent)
                     || sessions.contains(&stat.session)
                     || Some(stat.parent) == keeper
@@ -266,7 +275,7 @@ impl Tree {
     }
 
     /// Counts what was used since the last look.
-    fn take(&mut self, present: BTreeMap<u32, Stat>, keeper: Option<Stat>) {
+    fn take(&mut self, present: BTreeMap<u32, ProcStat>, keeper: Option<ProcStat>) {
         let mut reaped = self.reaped(&present, keeper.as_ref());
         for debt in std::mem::take(&mut self.owed) {
             pay(&mut reaped, debt, keeper.as_ref());
@@ -291,26 +300,31 @@ impl Tree {
         self.sessions.retain(|session| present.values().any(|stat| stat.session == *session));
         self.members = present;
         self.keeper = keeper;
-        let Tree { files, members, keeper, .. } = self;
+        let ProcessTree { files, members, keeper, .. } = self;
         let keeper = keeper.as_ref().map(|keeper| keeper.process);
         files.retain(|process, _| is_there(members, *process) || Some(*process) == keeper);
     }
 
     /// What those who are there have heard of others since the last look who ended.
-    fn reaped(&self, present: &BTreeMap<u32, Stat>, keeper: Option<&Stat>) -> BTreeMap<Process, u64> {
+    fn reaped(&self, present: &BTreeMap<u32, ProcStat>, keeper: Option<&ProcStat>) -> BTreeMap<Process, u64> {
         let before = |process: Process| self.known(process).map_or(0, |known| known.reaped);
         let all = present.values().chain(keeper);
         all.map(|stat| (stat.process, stat.reaped.saturating_sub(before(stat.process)))).collect()
     }
 
     /// What was known of a process at the last look.
-    fn known(&self, process: Process) -> Option<&Stat> {
+    fn known(&self, process: Process) -> Option<&ProcStat> {
         let member = self.members.get(&process.pid);
         member.into_iter().chain(&self.keeper).find(|known| known.process == process)
     }
 
     /// The nearest ancestor that is still there: it has asked for those between, as they had asked for this one.
-    fn heir(&self, gone: &Stat, present: &BTreeMap<u32, Stat>, keeper: Option<&Stat>) -> Option<Process> {
+    fn heir(
+        &self,
+        gone: &ProcStat,
+        present: &BTreeMap<u32, ProcStat>,
+        keeper: Option<&ProcStat>,
+    ) -> Option<Process> {
         let mut parent = gone.parent;
         // No line of ancestors is longer than the tree; parents that were reused could make a circle.
         for _ in 0..=self.members.len() {
@@ -328,7 +342,7 @@ impl Tree {
 }
 
 /// Takes a debt off what was heard; what is left of it.
-fn pay(reaped: &mut BTreeMap<Process, u64>, mut debt: Debt, keeper: Option<&Stat>) -> Option<Debt> {
+fn pay(reaped: &mut BTreeMap<Process, u64>, mut debt: Debt, keeper: Option<&ProcStat>) -> Option<Debt> {
     let keeper = keeper.filter(|_| debt.or_keeper).map(|keeper| keeper.process);
     for payer in [Some(debt.heir), keeper].into_iter().flatten() {
         if let Some(heard) = reaped.get_mut(&payer) {
@@ -340,6 +354,6 @@ fn pay(reaped: &mut BTreeMap<Process, u64>, mut debt: Debt, keeper: Option<&Stat
     (debt.ticks > 0).then_some(debt)
 }
 
-fn is_there(present: &BTreeMap<u32, Stat>, process: Process) -> bool {
+fn is_there(present: &BTreeMap<u32, ProcStat>, process: Process) -> bool {
     present.get(&process.pid).is_some_and(|stat| stat.process == process)
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tidegate::budget::{Quota, Rate};
 use tidegate_cpu::governor::Risk;
-use tidegate_cpu::{Governor, Seen};
+use tidegate_cpu::{Governor, Observation};
 
 use super::{after, percent, settings};
 
@@ -22,7 +22,7 @@ fn use_for(governor: &mut Governor, samples: u32, rate: Rate) {
     for _ in 0..samples {
         let now = governor.account().now().monotonic.unsigned_abs();
         let next = after(Duration::from_nanos(now) + SAMPLE);
-        governor.look(next, Seen::Used(rate.over(SAMPLE)));
+        governor.look(next, Observation::Used(rate.over(SAMPLE)));
     }
 }
 
@@ -77,7 +77,8 @@ fn slots_are_caps_also_over_midnight() {
     let mut governor = governor(day);
     let mut seen = Vec::new();
     for hour in 0..24u64 {
-        let look = governor.look(after(Duration::from_secs(hour * 3600 + 1800)), Seen::Used(Quota::ZERO));
+        let look =
+            governor.look(after(Duration::from_secs(hour * 3600 + 1800)), Observation::Used(Quota::ZERO));
         seen.push(look.slot.map(|slot| slot.billionths() / 1_000_000_000));
         assert!(look.slot.is_none_or(|slot| look.applied <= slot));
     }
@@ -92,7 +93,7 @@ fn slots_are_caps_also_over_midnight() {
     assert_eq!(seen, expected);
     // In the zone that is meant: eight hours earlier by our clock.
     let mut shanghai = self::governor(&format!("time_zone: Asia/Shanghai\n{day}"));
-    let look = shanghai.look(after(Duration::from_secs(3600)), Seen::Used(Quota::ZERO));
+    let look = shanghai.look(after(Duration::from_secs(3600)), Observation::Used(Quota::ZERO));
     assert_eq!(look.slot, Some(percent(15_000)), "it is nine there");
 }
 
@@ -100,7 +101,7 @@ fn slots_are_caps_also_over_midnight() {
 fn more_than_the_limit_is_told() {
     let mut governor = governor("");
     let look = |governor: &mut Governor, second: u64, rate: Rate| {
-        governor.look(after(Duration::from_secs(second)), Seen::Used(rate.over(SAMPLE))).exceeds
+        governor.look(after(Duration::from_secs(second)), Observation::Used(rate.over(SAMPLE))).exceeds
     };
     assert!(!look(&mut governor, 5, percent(29_000)), "a point above is tolerated");
     assert!(look(&mut governor, 10, percent(29_500)));
@@ -113,7 +114,8 @@ fn risk_is_how_much_of_the_quota_is_used() {
     let mut at = |minutes: u64, rate: u32| {
         let time = Duration::from_secs(60 * minutes);
         let before = Duration::from_nanos(governor.account().now().monotonic.unsigned_abs());
-        governor.look(after(time), Seen::Used(Rate::from_units(rate).over(time.saturating_sub(before))));
+        governor
+            .look(after(time), Observation::Used(Rate::from_units(rate).over(time.saturating_sub(before))));
         governor.risk()
     };
     assert_eq!(at(335, 90), Risk::Low);

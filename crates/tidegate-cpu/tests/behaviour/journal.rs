@@ -6,33 +6,33 @@ use std::time::Duration;
 
 use tidegate::budget::{Quota, Rate};
 use tidegate_core::Timestamp;
-use tidegate_cpu::journal::{Journal, JournalError, Sample, before, is_in_use, latest, read_since};
-use tidegate_cpu::{Governor, Seen};
+use tidegate_cpu::journal::{Journal, JournalError, UsageSample, before, is_in_use, latest, read_since};
+use tidegate_cpu::{Governor, Observation};
 
 use super::{after, settings};
 
 const DAY: Duration = Duration::from_secs(86_400);
 const SAMPLE: Duration = Duration::from_secs(5);
 
-fn sample(number: u32, total: Quota) -> Sample {
+fn sample(number: u32, total: Quota) -> UsageSample {
     let at = SAMPLE * number;
-    Sample {
+    UsageSample {
         at: after(at),
         total,
         observed: true,
         applied: Rate::from_units(20 + number % 7),
         counter: at,
         life: 7,
-        target: tidegate_cpu::meter::Target::UNSAID,
+        target: tidegate_cpu::meter::TargetId::UNKNOWN,
         boot: 1,
         uptime: at,
     }
 }
 
 /// Writes so many samples of a load of 20 %.
-fn write(folder: &Path, count: u32) -> Vec<Sample> {
+fn write(folder: &Path, count: u32) -> Vec<UsageSample> {
     let mut journal = Journal::open(folder, DAY * 30).expect("a journal");
-    let samples: Vec<Sample> =
+    let samples: Vec<UsageSample> =
         (0..count).map(|number| sample(number, Rate::from_units(20).over(SAMPLE * number))).collect();
     for sample in &samples {
         journal.append(sample).expect("room on the disk");
@@ -125,16 +125,16 @@ fn the_latest_sample_is_found_behind_empty_files() {
 fn counts_survive_a_restart() {
     let text = "rolling_window_hours: 1\nmin_load_percent: 0";
     let mut governor = Governor::new(settings(text), after(Duration::ZERO));
-    let mut samples = vec![Sample { applied: governor.applied(), ..sample(0, Quota::ZERO) }];
+    let mut samples = vec![UsageSample { applied: governor.applied(), ..sample(0, Quota::ZERO) }];
     let mut total = Quota::ZERO;
     for number in 1..1000u32 {
         let over = Rate::from_units(if number % 10 == 3 { 2 } else { 1 });
         let used = governor.applied().plus(over).over(SAMPLE);
         let is_seen = number != 720;
         total = if is_seen { total.plus(used) } else { total };
-        let seen = if is_seen { Seen::Used(used) } else { Seen::Nothing };
+        let seen = if is_seen { Observation::Used(used) } else { Observation::Nothing };
         let look = governor.look(after(SAMPLE * number), seen);
-        samples.push(Sample { applied: look.applied, observed: is_seen, ..sample(number, total) });
+        samples.push(UsageSample { applied: look.applied, observed: is_seen, ..sample(number, total) });
         let again = Governor::resume(settings(text), &samples).expect("samples");
         assert_eq!(again.samples(), governor.samples(), "at {number}");
     }
@@ -176,12 +176,12 @@ fn a_restart_continues_the_same_window() {
     let load =
         |number: u32| Rate::from_units(if (number / 200).is_multiple_of(3) { 90 } else { number % 37 });
     let begin = sample(0, Quota::ZERO);
-    journal.append(&Sample { applied: governor.applied(), ..begin }).expect("room on the disk");
+    journal.append(&UsageSample { applied: governor.applied(), ..begin }).expect("room on the disk");
     for number in 1..4000u32 {
         let used = load(number).min(governor.applied()).over(SAMPLE);
         total = total.plus(used);
-        let look = governor.look(after(SAMPLE * number), Seen::Used(used));
-        let written = Sample { applied: look.applied, ..sample(number, total) };
+        let look = governor.look(after(SAMPLE * number), Observation::Used(used));
+        let written = UsageSample { applied: look.applied, ..sample(number, total) };
         journal.append(&written).expect("room on the disk");
         if number % 499 == 0 {
             let now = written.at.wall;

@@ -1,19 +1,19 @@
 //! What the CPU governor does, seen from outside.
 
 mod enforcer;
+mod fixture;
 mod governor;
-mod guardian;
 mod journal;
 mod meter;
 mod runner;
-mod stage;
+mod watchdog;
 mod weeks;
 
 use std::time::Duration;
 
 use tidegate::budget::{BudgetTime, Rate};
 use tidegate_core::{Span, Timestamp};
-use tidegate_cpu::Settings;
+use tidegate_cpu::GovernorSettings;
 use tidegate_cpu::settings::{CpuSpec, read_cpu};
 
 /// 2025-10-22 at midnight.
@@ -21,9 +21,9 @@ const MIDNIGHT: u64 = 1_761_091_200_000_000_000;
 
 /// The settings that a file stands for.
 #[track_caller]
-fn settings(text: &str) -> Settings {
+fn settings(text: &str) -> GovernorSettings {
     let spec = read_cpu("cpu.yaml", text.as_bytes()).unwrap_or_else(|wrong| panic!("{}", wrong.summary()));
-    Settings::of(spec).unwrap_or_else(|flaw| panic!("{flaw}"))
+    GovernorSettings::of(spec).unwrap_or_else(|flaw| panic!("{flaw}"))
 }
 
 /// So long after midnight, by both clocks.
@@ -41,7 +41,7 @@ fn percent(thousandths: u64) -> Rate {
 
 #[test]
 fn the_defaults_are_those_of_the_document() {
-    let usual = Settings::of(CpuSpec::default()).expect("they make sense");
+    let usual = GovernorSettings::of(CpuSpec::default()).expect("they make sense");
     let written = settings(
         "avg_load_limit_percent: 30\nrolling_window_hours: 24\nwindow_start_hour: 0\ntime_zone: UTC\nmin_load_percent: 10\n\
          max_load_percent: 90\nsafety_factor: 0.9\nmetrics_interval_seconds: 5\nadjust_interval_seconds: 15\ntrailing_guard: true\n\
@@ -113,6 +113,6 @@ fn files_that_make_no_sense_are_refused_with_the_reason() {
     assert_eq!(unread.iter().count(), 1, "what the floor would be is not known");
     // The reserve that nobody wrote leaves less than the floor.
     let spec = read_cpu("cpu.yaml", b"min_load_percent: 30").expect("it makes sense by itself");
-    let flaw = Settings::of(spec).expect_err("29.7 are left");
+    let flaw = GovernorSettings::of(spec).expect_err("29.7 are left");
     assert!(flaw.to_string().contains("29.7"), "{flaw}");
 }

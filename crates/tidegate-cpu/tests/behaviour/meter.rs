@@ -4,11 +4,11 @@ use std::fs;
 use std::time::Duration;
 
 use rustix::process::getpid;
-use tidegate_cpu::cgroups::{CgroupError, Roots};
+use tidegate_cpu::cgroups::{CgroupError, FilesystemRoots};
 use tidegate_cpu::meter::{CgroupMeter, HostMeter, Meter, MeterError, TreeMeter};
-use tidegate_cpu::processes::{Doing, ticks};
+use tidegate_cpu::processes::{ProcessState, ticks};
 
-use crate::stage::{Kernel, Life, RealCgroup, Troop, eventually, real_cgroups, real_proc};
+use crate::fixture::{CounterId, Kernel, RealCgroup, Troop, eventually, real_cgroups, real_proc};
 
 #[test]
 fn the_machine_counts_work_and_nothing_else() {
@@ -39,7 +39,7 @@ fn another_boot_is_another_life() {
 
 #[test]
 fn this_machine_can_be_read() {
-    let mut meter = HostMeter::new(&Roots::default()).expect("this is Linux");
+    let mut meter = HostMeter::new(&FilesystemRoots::default()).expect("this is Linux");
     let first = meter.read().expect("it can be read");
     let troop = Troop::busy(1);
     eventually("the machine is busy", || meter.read().expect("it can be read").used > first.used);
@@ -162,7 +162,7 @@ struct Grove {
 }
 
 impl Grove {
-    fn new(root: &Life<'_>) -> Grove {
+    fn new(root: &CounterId<'_>) -> Grove {
         let kernel = Kernel::bare();
         kernel.stat(100, root);
         let meter = TreeMeter::new(&kernel.roots, 100).expect("it is there");
@@ -170,10 +170,10 @@ impl Grove {
     }
 
     /// The same with a keeper, process 99.
-    fn kept(root: &Life<'_>) -> Grove {
+    fn kept(root: &CounterId<'_>) -> Grove {
         let kernel = Kernel::bare();
-        kernel.stat(99, &Life { own: 7, started: 40, ..Life::default() });
-        kernel.stat(100, &Life { parent: 99, ..*root });
+        kernel.stat(99, &CounterId { own: 7, started: 40, ..CounterId::default() });
+        kernel.stat(100, &CounterId { parent: 99, ..*root });
         let meter = TreeMeter::kept(&kernel.roots, 100, Some(99)).expect("it is there");
         Grove { kernel, meter }
     }
@@ -186,60 +186,60 @@ impl Grove {
 
 #[test]
 fn a_tree_is_everybody_in_it() {
-    let mut grove = Grove::new(&Life { own: 10, reaped: 7, started: 50, ..Life::default() });
+    let mut grove = Grove::new(&CounterId { own: 10, reaped: 7, started: 50, ..CounterId::default() });
     grove.says(17);
-    grove.kernel.stat(101, &Life { parent: 100, own: 5, started: 60, ..Life::default() });
-    grove.kernel.stat(102, &Life { parent: 101, own: 3, started: 70, ..Life::default() });
-    grove.kernel.stat(200, &Life { parent: 1, own: 1000, started: 60, ..Life::default() });
+    grove.kernel.stat(101, &CounterId { parent: 100, own: 5, started: 60, ..CounterId::default() });
+    grove.kernel.stat(102, &CounterId { parent: 101, own: 3, started: 70, ..CounterId::default() });
+    grove.kernel.stat(200, &CounterId { parent: 1, own: 1000, started: 60, ..CounterId::default() });
     grove.says(25);
 }
 
 #[test]
 fn who_was_asked_for_by_its_parent_is_counted_once() {
-    let mut grove = Grove::new(&Life { own: 10, started: 50, ..Life::default() });
-    grove.kernel.stat(101, &Life { parent: 100, own: 5, started: 60, ..Life::default() });
-    grove.kernel.stat(102, &Life { parent: 101, own: 3, started: 70, ..Life::default() });
+    let mut grove = Grove::new(&CounterId { own: 10, started: 50, ..CounterId::default() });
+    grove.kernel.stat(101, &CounterId { parent: 100, own: 5, started: 60, ..CounterId::default() });
+    grove.kernel.stat(102, &CounterId { parent: 101, own: 3, started: 70, ..CounterId::default() });
     grove.says(18);
     // 102 used 4 in the end, 101 asked for it and used 9 itself, and 100 asked for that one.
     grove.kernel.ended(102);
     grove.kernel.ended(101);
-    grove.kernel.stat(100, &Life { own: 10, reaped: 13, started: 50, ..Life::default() });
+    grove.kernel.stat(100, &CounterId { own: 10, reaped: 13, started: 50, ..CounterId::default() });
     grove.says(23);
 }
 
 #[test]
 fn who_ended_in_the_middle_of_a_look_is_counted_once() {
-    let mut grove = Grove::new(&Life { own: 10, started: 50, ..Life::default() });
-    grove.kernel.stat(101, &Life { parent: 100, own: 5, started: 60, ..Life::default() });
+    let mut grove = Grove::new(&CounterId { own: 10, started: 50, ..CounterId::default() });
+    grove.kernel.stat(101, &CounterId { parent: 100, own: 5, started: 60, ..CounterId::default() });
     grove.says(15);
     // The parent was read before, the child after its end.
     grove.kernel.ended(101);
     grove.says(15);
-    grove.kernel.stat(100, &Life { own: 10, reaped: 6, started: 50, ..Life::default() });
+    grove.kernel.stat(100, &CounterId { own: 10, reaped: 6, started: 50, ..CounterId::default() });
     grove.says(16);
 }
 
 #[test]
 fn who_nobody_asked_for_is_not_forgotten() {
-    let mut grove = Grove::new(&Life { own: 10, started: 50, ..Life::default() });
-    grove.kernel.stat(101, &Life { parent: 100, own: 500, started: 60, ..Life::default() });
+    let mut grove = Grove::new(&CounterId { own: 10, started: 50, ..CounterId::default() });
+    grove.kernel.stat(101, &CounterId { parent: 100, own: 500, started: 60, ..CounterId::default() });
     grove.says(510);
     grove.kernel.ended(101);
     grove.says(510);
     grove.says(510);
-    grove.kernel.stat(100, &Life { own: 12, reaped: 3, started: 50, ..Life::default() });
+    grove.kernel.stat(100, &CounterId { own: 12, reaped: 3, started: 50, ..CounterId::default() });
     grove.says(515);
 }
 
 #[test]
 fn orphans_stay_in_the_tree() {
-    let mut grove = Grove::new(&Life { own: 10, started: 50, ..Life::default() });
-    grove.kernel.stat(101, &Life { parent: 100, started: 60, ..Life::default() });
-    grove.kernel.stat(102, &Life { parent: 101, own: 3, started: 70, ..Life::default() });
+    let mut grove = Grove::new(&CounterId { own: 10, started: 50, ..CounterId::default() });
+    grove.kernel.stat(101, &CounterId { parent: 100, started: 60, ..CounterId::default() });
+    grove.kernel.stat(102, &CounterId { parent: 101, own: 3, started: 70, ..CounterId::default() });
     grove.says(13);
     grove.kernel.ended(101);
     grove.kernel.ended(100);
-    grove.kernel.stat(102, &Life { parent: 1, own: 30, started: 70, ..Life::default() });
+    grove.kernel.stat(102, &CounterId { parent: 1, own: 30, started: 70, ..CounterId::default() });
     grove.says(40);
     grove.kernel.ended(102);
     let gone = grove.meter.read().expect_err("nobody is left");
@@ -248,29 +248,35 @@ fn orphans_stay_in_the_tree() {
 
 #[test]
 fn who_was_born_and_orphaned_unseen_is_found_by_its_session() {
-    let mut grove = Grove::new(&Life { own: 10, session: 100, started: 50, ..Life::default() });
-    grove.kernel.stat(102, &Life { parent: 1, session: 100, own: 3, started: 70, ..Life::default() });
+    let mut grove = Grove::new(&CounterId { own: 10, session: 100, started: 50, ..CounterId::default() });
+    grove
+        .kernel
+        .stat(102, &CounterId { parent: 1, session: 100, own: 3, started: 70, ..CounterId::default() });
     grove.says(13);
     // Also when the leader ends, as long as there is anybody.
     grove.kernel.ended(100);
-    grove.kernel.stat(103, &Life { parent: 1, session: 100, own: 4, started: 80, ..Life::default() });
+    grove
+        .kernel
+        .stat(103, &CounterId { parent: 1, session: 100, own: 4, started: 80, ..CounterId::default() });
     grove.says(17);
 }
 
 #[test]
 fn who_comes_to_the_keeper_is_in_the_tree() {
-    let mut grove = Grove::kept(&Life { own: 10, started: 50, ..Life::default() });
+    let mut grove = Grove::kept(&CounterId { own: 10, started: 50, ..CounterId::default() });
     grove.says(10);
     // Born, orphaned and in a session of its own before anybody looked.
-    grove.kernel.stat(150, &Life { parent: 99, session: 149, own: 4, started: 60, ..Life::default() });
+    grove
+        .kernel
+        .stat(150, &CounterId { parent: 99, session: 149, own: 4, started: 60, ..CounterId::default() });
     grove.says(14);
     // It ended; so did somebody whom nobody has ever seen.
     grove.kernel.ended(150);
-    grove.kernel.stat(99, &Life { own: 8, reaped: 6 + 20, started: 40, ..Life::default() });
+    grove.kernel.stat(99, &CounterId { own: 8, reaped: 6 + 20, started: 40, ..CounterId::default() });
     grove.says(36);
     // In the end there is nobody, and everything is known. What the keeper does itself is not counted.
     grove.kernel.ended(100);
-    grove.kernel.stat(99, &Life { own: 30, reaped: 26 + 12, started: 40, ..Life::default() });
+    grove.kernel.stat(99, &CounterId { own: 30, reaped: 26 + 12, started: 40, ..CounterId::default() });
     grove.says(38);
     grove.kernel.ended(99);
     let gone = grove.meter.read().expect_err("nobody is left");
@@ -280,9 +286,9 @@ fn who_comes_to_the_keeper_is_in_the_tree() {
 #[test]
 fn who_came_to_the_keeper_in_the_end_is_counted_once() {
     let family = || {
-        let mut grove = Grove::kept(&Life { own: 10, started: 50, ..Life::default() });
-        grove.kernel.stat(101, &Life { parent: 100, own: 5, started: 60, ..Life::default() });
-        grove.kernel.stat(102, &Life { parent: 101, own: 500, started: 70, ..Life::default() });
+        let mut grove = Grove::kept(&CounterId { own: 10, started: 50, ..CounterId::default() });
+        grove.kernel.stat(101, &CounterId { parent: 100, own: 5, started: 60, ..CounterId::default() });
+        grove.kernel.stat(102, &CounterId { parent: 101, own: 500, started: 70, ..CounterId::default() });
         grove.says(515);
         grove.kernel.ended(101);
         grove.kernel.ended(102);
@@ -290,18 +296,24 @@ fn who_came_to_the_keeper_in_the_end_is_counted_once() {
     };
     // 100 asked for 101, which had not asked for 102: that was the keeper, later.
     let mut grove = family();
-    grove.kernel.stat(100, &Life { parent: 99, own: 10, reaped: 6, started: 50, ..Life::default() });
-    grove.kernel.stat(99, &Life { own: 7, reaped: 501, started: 40, ..Life::default() });
+    grove
+        .kernel
+        .stat(100, &CounterId { parent: 99, own: 10, reaped: 6, started: 50, ..CounterId::default() });
+    grove.kernel.stat(99, &CounterId { own: 7, reaped: 501, started: 40, ..CounterId::default() });
     grove.says(517);
     // The keeper was looked at before it had asked.
     let mut grove = family();
-    grove.kernel.stat(100, &Life { parent: 99, own: 10, reaped: 6, started: 50, ..Life::default() });
+    grove
+        .kernel
+        .stat(100, &CounterId { parent: 99, own: 10, reaped: 6, started: 50, ..CounterId::default() });
     grove.says(515);
-    grove.kernel.stat(99, &Life { own: 7, reaped: 501, started: 40, ..Life::default() });
+    grove.kernel.stat(99, &CounterId { own: 7, reaped: 501, started: 40, ..CounterId::default() });
     grove.says(517);
     // Everybody was asked for by its parent.
     let mut grove = family();
-    grove.kernel.stat(100, &Life { parent: 99, own: 10, reaped: 507, started: 50, ..Life::default() });
+    grove
+        .kernel
+        .stat(100, &CounterId { parent: 99, own: 10, reaped: 507, started: 50, ..CounterId::default() });
     grove.says(517);
 }
 
@@ -310,20 +322,20 @@ fn who_came_to_the_keeper_in_the_end_is_counted_once() {
 fn new_ones_are_looked_for_when_somebody_was_started() {
     let kernel = Kernel::bare();
     kernel.put("proc/loadavg", "0.10 0.20 0.30 1/99 100\n");
-    kernel.stat(100, &Life { own: 10, started: 50, ..Life::default() });
+    kernel.stat(100, &CounterId { own: 10, started: 50, ..CounterId::default() });
     let meter = TreeMeter::new(&kernel.roots, 100).expect("it is there");
     let mut grove = Grove { kernel, meter };
     // Twice more after the last number was given: who has it may not be there yet.
     grove.says(10);
-    grove.kernel.stat(101, &Life { parent: 100, own: 5, started: 60, ..Life::default() });
+    grove.kernel.stat(101, &CounterId { parent: 100, own: 5, started: 60, ..CounterId::default() });
     grove.says(15);
-    grove.kernel.stat(102, &Life { parent: 100, own: 3, started: 70, ..Life::default() });
+    grove.kernel.stat(102, &CounterId { parent: 100, own: 3, started: 70, ..CounterId::default() });
     grove.says(15);
     grove.kernel.put("proc/loadavg", "0.10 0.20 0.30 1/99 102\n");
     grove.says(18);
     // Whatever the numbers say, in the end everybody is found.
     grove.says(18);
-    grove.kernel.stat(103, &Life { parent: 100, own: 2, started: 80, ..Life::default() });
+    grove.kernel.stat(103, &CounterId { parent: 100, own: 2, started: 80, ..CounterId::default() });
     grove.says(18);
     let found = (0..20).any(|_| grove.meter.read().expect("it is there").used == ticks(20));
     assert!(found);
@@ -331,17 +343,19 @@ fn new_ones_are_looked_for_when_somebody_was_started() {
 
 #[test]
 fn a_number_that_was_given_again_is_not_the_same_process() {
-    let mut grove = Grove::new(&Life { own: 10, started: 50, ..Life::default() });
-    grove.kernel.stat(101, &Life { parent: 100, own: 5, started: 60, ..Life::default() });
+    let mut grove = Grove::new(&CounterId { own: 10, started: 50, ..CounterId::default() });
+    grove.kernel.stat(101, &CounterId { parent: 100, own: 5, started: 60, ..CounterId::default() });
     grove.says(15);
-    grove.kernel.stat(101, &Life { parent: 1, own: 1000, started: 99, ..Life::default() });
+    grove.kernel.stat(101, &CounterId { parent: 1, own: 1000, started: 99, ..CounterId::default() });
     grove.says(15);
-    grove.kernel.stat(100, &Life { own: 1000, started: 99, ..Life::default() });
+    grove.kernel.stat(100, &CounterId { own: 1000, started: 99, ..CounterId::default() });
     let gone = grove.meter.read().expect_err("it is another one");
     assert!(matches!(gone, MeterError::Gone { pid: 100 }), "{gone}");
     let read = TreeMeter::new(&grove.kernel.roots, 100).and_then(|mut meter| meter.read());
-    let other =
-        Grove::new(&Life { own: 10, started: 50, ..Life::default() }).meter.read().expect("it is there");
+    let other = Grove::new(&CounterId { own: 10, started: 50, ..CounterId::default() })
+        .meter
+        .read()
+        .expect("it is there");
     assert_eq!(read.expect("it is there").since(&other), None);
 }
 
@@ -358,7 +372,7 @@ fn a_storm_of_short_lives_is_counted_exactly() {
     let troop = Troop::run(&format!(
         "n=0; while [ $n -lt 150 ]; do ( {burn} ); ( {burn} ) & n=$((n+1)); [ $((n % 8)) -eq 0 ] && wait; done; wait"
     ));
-    let mut meter = TreeMeter::new(&Roots::default(), troop.pid()).expect("it is there");
+    let mut meter = TreeMeter::new(&FilesystemRoots::default(), troop.pid()).expect("it is there");
     let mut last = Duration::ZERO;
     let proc = real_proc();
     let mut whole = None;
@@ -367,7 +381,7 @@ fn a_storm_of_short_lives_is_counted_exactly() {
         assert!(used >= last, "{used:?} after {last:?}");
         last = used;
         let stat = proc.stat(troop.pid()).expect("it can be read").expect("its end is not asked for");
-        whole = (stat.doing == Doing::Ended).then(|| ticks(stat.own + stat.reaped));
+        whole = (stat.doing == ProcessState::Ended).then(|| ticks(stat.own + stat.reaped));
         whole.is_some()
     });
     let whole = whole.expect("it ended");
@@ -379,7 +393,8 @@ fn a_storm_of_short_lives_is_counted_exactly() {
 #[test]
 fn this_process_has_an_age() {
     let pid = u32::try_from(getpid().as_raw_nonzero().get()).expect("it is a number");
-    let reading =
-        TreeMeter::new(&Roots::default(), pid).and_then(|mut meter| meter.read()).expect("it is there");
+    let reading = TreeMeter::new(&FilesystemRoots::default(), pid)
+        .and_then(|mut meter| meter.read())
+        .expect("it is there");
     assert!(reading.age.expect("it is known") < Duration::from_secs(24 * 3600));
 }

@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate::budget::Rate;
-use tidegate_cpu::clock::Now;
+use tidegate_cpu::clock::ClockReading;
 use tidegate_cpu::enforcer::{EnforceError, Enforcer};
 use tidegate_cpu::journal::Journal;
-use tidegate_cpu::meter::{Life, Meter, MeterError, Reading, Target};
+use tidegate_cpu::meter::{CounterId, Meter, MeterError, MeterReading, TargetId};
 use tidegate_cpu::runner::{in_force, recent};
-use tidegate_cpu::{Runner, Settings};
+use tidegate_cpu::{GovernorSettings, Runner};
 
 use super::{after, settings};
 
@@ -19,14 +19,14 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 /// A counter that says what it is told to.
 #[derive(Clone)]
-struct Counter(Arc<Mutex<Reading>>);
+struct KernelFile(Arc<Mutex<MeterReading>>);
 
-impl Counter {
-    fn new() -> Counter {
-        Counter(Arc::new(Mutex::new(Reading {
+impl KernelFile {
+    fn new() -> KernelFile {
+        KernelFile(Arc::new(Mutex::new(MeterReading {
             used: Duration::ZERO,
-            life: Life::of(&[b"first"]),
-            target: Target::of(&[b"host"]),
+            life: CounterId::of(&[b"first"]),
+            target: TargetId::of(&[b"host"]),
             age: None,
         })))
     }
@@ -36,13 +36,13 @@ impl Counter {
         self.0.lock().expect("no panic").used += time;
     }
 
-    fn set(&self, reading: Reading) {
+    fn set(&self, reading: MeterReading) {
         *self.0.lock().expect("no panic") = reading;
     }
 }
 
-impl Meter for Counter {
-    fn read(&mut self) -> Result<Reading, MeterError> {
+impl Meter for KernelFile {
+    fn read(&mut self) -> Result<MeterReading, MeterError> {
         Ok(*self.0.lock().expect("no panic"))
     }
 }
@@ -69,29 +69,29 @@ impl Enforcer for Limit {
     }
 }
 
-fn at(minutes: u64) -> Now {
+fn at(minutes: u64) -> ClockReading {
     let time = MINUTE * u32::try_from(minutes).expect("some days");
-    Now { wall: after(time).wall, uptime: time, boot: 1 }
+    ClockReading { wall: after(time).wall, uptime: time, boot: 1 }
 }
 
-struct Desk {
+struct WatchdogState {
     folder: tempfile::TempDir,
-    counter: Counter,
+    counter: KernelFile,
     limit: Limit,
-    settings: Settings,
+    settings: GovernorSettings,
 }
 
-impl Desk {
-    fn new(text: &str) -> Desk {
-        Desk {
+impl WatchdogState {
+    fn new(text: &str) -> WatchdogState {
+        WatchdogState {
             folder: tempfile::tempdir().expect("a folder"),
-            counter: Counter::new(),
+            counter: KernelFile::new(),
             limit: Limit::default(),
             settings: settings(text),
         }
     }
 
-    fn start(&self, part: Option<&Counter>, now: Now) -> Runner {
+    fn start(&self, part: Option<&KernelFile>, now: ClockReading) -> Runner {
         let folder: &Path = self.folder.path();
         let samples = recent(folder, &self.settings, now).expect("it is there");
         let journal = Journal::open(folder, self.settings.retention).expect("a journal");
@@ -109,21 +109,21 @@ fn stepped(rate: Rate) -> Rate {
 }
 
 /// What another counter says.
-fn another(used: Duration, age: Option<Duration>) -> Reading {
-    Reading { used, life: Life::of(&[b"second"]), target: Target::of(&[b"another"]), age }
+fn another(used: Duration, age: Option<Duration>) -> MeterReading {
+    MeterReading { used, life: CounterId::of(&[b"second"]), target: TargetId::of(&[b"another"]), age }
 }
 
 fn used(runner: &mut Runner) -> i128 {
     runner.governor().account().used().billionth_minutes() / 1_000_000_000
 }
 
-fn look(runner: &mut Runner, now: Now) -> Rate {
+fn look(runner: &mut Runner, now: ClockReading) -> Rate {
     runner.look(now).unwrap_or_else(|error| panic!("{error}")).applied
 }
 
 #[test]
 fn time_of_all_cores_is_percents_of_the_machine() {
-    let desk = Desk::new("unobserved: zero");
+    let desk = WatchdogState::new("unobserved: zero");
     let mut runner = desk.start(None, at(0));
     // Two of four cores for a minute.
     desk.counter.use_up(MINUTE * 2);
@@ -148,7 +148,7 @@ fn what_is_in_force_is_less_than_a_tenth_of_a_point_below_the_limit() {
 /// The counter has it all, however long nobody looked.
 #[test]
 fn a_restart_loses_nothing_that_was_counted() {
-    let desk = Desk::new("unobserved: limit\nreserve_percent: 0");
+    let desk = WatchdogState::new("unobserved: limit\nreserve_percent: 0");
     let mut runner = desk.start(None, at(0));
     desk.counter.use_up(MINUTE * 40);
     look(&mut runner, at(10));
@@ -167,7 +167,7 @@ fn a_restart_loses_nothing_that_was_counted() {
 #[test]
 fn what_no_counter_knows_counts_by_policy() {
     for (policy, expected) in [("limit", 1800), ("zero", 0)] {
-        let desk = Desk::new(&format!("unobserved: {policy}\nreserve_percent: 0"));
+        let desk = WatchdogState::new(&format!("unobserved: {policy}\nreserve_percent: 0"));
         drop(desk.start(None, at(0)));
         desk.counter.set(another(MINUTE * 999, None));
         let mut runner = desk.start(None, at(60));
@@ -182,16 +182,16 @@ fn what_no_counter_knows_counts_by_policy() {
 /// A machine that was started again counts from its start, and only the time before that is unknown.
 #[test]
 fn a_counter_that_began_meanwhile_is_believed_from_there_on() {
-    let desk = Desk::new("unobserved: limit\nreserve_percent: 0");
+    let desk = WatchdogState::new("unobserved: limit\nreserve_percent: 0");
     drop(desk.start(None, at(0)));
-    let target = Target::of(&[b"host"]);
-    desk.counter.set(Reading { target, ..another(MINUTE * 20, Some(MINUTE * 20)) });
-    let now = Now { uptime: MINUTE * 20, boot: 2, ..at(60) };
+    let target = TargetId::of(&[b"host"]);
+    desk.counter.set(MeterReading { target, ..another(MINUTE * 20, Some(MINUTE * 20)) });
+    let now = ClockReading { uptime: MINUTE * 20, boot: 2, ..at(60) };
     let mut runner = desk.start(None, now);
     assert_eq!(used(&mut runner), 30 * 40 + 500, "forty minutes by policy, then one core of four");
     drop(runner);
     desk.counter.use_up(MINUTE * 4);
-    let mut runner = desk.start(None, Now { uptime: MINUTE * 21, boot: 2, ..at(61) });
+    let mut runner = desk.start(None, ClockReading { uptime: MINUTE * 21, boot: 2, ..at(61) });
     assert_eq!(used(&mut runner), 30 * 40 + 600);
 }
 
@@ -201,9 +201,9 @@ fn the_counter_of_another_target_is_not_charged_for_the_past() {
     for (age, now) in [
         (MINUTE * 5000, at(60)),
         (MINUTE * 20, at(60)),
-        (MINUTE * 20, Now { uptime: MINUTE * 20, boot: 2, ..at(60) }),
+        (MINUTE * 20, ClockReading { uptime: MINUTE * 20, boot: 2, ..at(60) }),
     ] {
-        let desk = Desk::new("unobserved: limit\nreserve_percent: 0");
+        let desk = WatchdogState::new("unobserved: limit\nreserve_percent: 0");
         drop(desk.start(None, at(0)));
         let first = *desk.counter.0.lock().expect("no panic");
         desk.counter.set(another(MINUTE * 70, Some(age)));
@@ -211,8 +211,8 @@ fn the_counter_of_another_target_is_not_charged_for_the_past() {
         assert_eq!(used(&mut runner), 30 * 60, "an hour by policy, {age:?}");
         drop(runner);
         // And back again, as who governs two with one directory does.
-        desk.counter.set(Reading { used: MINUTE * 400, age: Some(MINUTE * 5000), ..first });
-        let back = Now { uptime: now.uptime + MINUTE * 60, boot: now.boot, ..at(120) };
+        desk.counter.set(MeterReading { used: MINUTE * 400, age: Some(MINUTE * 5000), ..first });
+        let back = ClockReading { uptime: now.uptime + MINUTE * 60, boot: now.boot, ..at(120) };
         let mut runner = desk.start(None, back);
         assert_eq!(used(&mut runner), 30 * 120, "two hours by policy, {age:?}");
     }
@@ -221,7 +221,7 @@ fn the_counter_of_another_target_is_not_charged_for_the_past() {
 /// Whatever a counter says: a machine does no more than all it can, and somebody is told.
 #[test]
 fn no_time_counts_as_more_than_all_of_the_machine() {
-    let desk = Desk::new("unobserved: zero\nreserve_percent: 0\ntrailing_guard: false");
+    let desk = WatchdogState::new("unobserved: zero\nreserve_percent: 0\ntrailing_guard: false");
     let mut runner = desk.start(None, at(0));
     desk.counter.use_up(MINUTE * 4000);
     look(&mut runner, at(1));
@@ -238,7 +238,7 @@ fn no_time_counts_as_more_than_all_of_the_machine() {
 /// A counter that ticks late loses nothing: what did not fit into a look is in the next one.
 #[test]
 fn what_is_counted_late_counts_in_the_next_look() {
-    let desk = Desk::new("unobserved: zero\nreserve_percent: 0\nmax_load_percent: 100");
+    let desk = WatchdogState::new("unobserved: zero\nreserve_percent: 0\nmax_load_percent: 100");
     let mut runner = desk.start(None, at(0));
     desk.counter.use_up(MINUTE * 4 + Duration::from_secs(2));
     look(&mut runner, at(1));
@@ -252,8 +252,8 @@ fn what_is_counted_late_counts_in_the_next_look() {
 /// What is limited gets what the others leave.
 #[test]
 fn others_are_taken_off() {
-    let desk = Desk::new("unobserved: zero\nreserve_percent: 0");
-    let command = Counter::new();
+    let desk = WatchdogState::new("unobserved: zero\nreserve_percent: 0");
+    let command = KernelFile::new();
     let mut runner = desk.start(Some(&command), at(0));
     // Others use a tenth of the machine, the command a fifth.
     desk.counter.use_up(MINUTE * 4 * 30 / 100);
@@ -269,12 +269,12 @@ fn others_are_taken_off() {
 /// A clock that is put back or forward changes neither what was used nor for how long.
 #[test]
 fn clocks_that_are_set_change_nothing_on_the_trail() {
-    let desk = Desk::new("unobserved: zero\nreserve_percent: 0");
+    let desk = WatchdogState::new("unobserved: zero\nreserve_percent: 0");
     let mut runner = desk.start(None, at(600));
     for minute in 1..=10u64 {
         desk.counter.use_up(MINUTE);
         let wall = at(if minute % 2 == 0 { 600 + minute } else { 540 + minute }).wall;
-        look(&mut runner, Now { wall, ..at(600 + minute) });
+        look(&mut runner, ClockReading { wall, ..at(600 + minute) });
     }
     assert_eq!(used(&mut runner), 250);
     let account = runner.governor().account();

@@ -5,10 +5,10 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tidegate::budget::{BudgetTime, Quota, Rate};
 use tidegate_core::Timestamp;
-use tidegate_cpu::journal::Sample;
+use tidegate_cpu::journal::UsageSample;
 use tidegate_cpu::runner::in_force;
 use tidegate_cpu::simulation::Simulation;
-use tidegate_cpu::{Governor, Seen, Settings};
+use tidegate_cpu::{Governor, GovernorSettings, Observation};
 use tidegate_testkit::test_scale::cases;
 
 use super::{MIDNIGHT, after, settings};
@@ -18,7 +18,7 @@ const SECOND: i64 = 1_000_000_000;
 /// What really happened, and what a governor knows of it.
 struct World {
     governor: Governor,
-    journal: Vec<Sample>,
+    journal: Vec<UsageSample>,
     /// Real time, and how far the wall clock is from it.
     now: i64,
     offset: i64,
@@ -34,7 +34,7 @@ struct World {
 }
 
 impl World {
-    fn new(settings: Settings, begin: u64) -> World {
+    fn new(settings: GovernorSettings, begin: u64) -> World {
         let window = i64::try_from(settings.tiling.nominal_length().as_nanos()).expect("a week");
         let at = BudgetTime { wall: Timestamp::from_ticks(begin), monotonic: 0 };
         let governor = Governor::new(settings, at);
@@ -75,19 +75,20 @@ impl World {
         // A clock that is put back makes a window longer than it says: its average is over the time that it really has.
         let allowed = self.governor.settings().terms.average.over(tile.length().max(self.tile_time));
         assert!(self.tile_used <= allowed, "{:?} of {allowed:?} in {tile:?}", self.tile_used);
-        let look = self.governor.look(moment, if is_seen { Seen::Used(used) } else { Seen::Nothing });
+        let look =
+            self.governor.look(moment, if is_seen { Observation::Used(used) } else { Observation::Nothing });
         if self.governor.account().window() != tile {
             (self.tile_used, self.tile_time) = (Quota::ZERO, Duration::ZERO);
         }
         let seen_total = self.journal.last().map_or(Quota::ZERO, |last| last.total);
-        self.journal.push(Sample {
+        self.journal.push(UsageSample {
             at: moment,
             total: if is_seen { seen_total.plus(used) } else { seen_total },
             observed: is_seen,
             applied: look.applied,
             counter: Duration::ZERO,
             life: 0,
-            target: tidegate_cpu::meter::Target::UNSAID,
+            target: tidegate_cpu::meter::TargetId::UNKNOWN,
             boot: 0,
             uptime: Duration::ZERO,
         });
@@ -244,7 +245,7 @@ fn after_a_part(unobserved: &str, late: u64, lost: u64) -> u64 {
             whole = whole.plus(used);
         }
         now += second;
-        governor.look(after(now), Seen::Used(used));
+        governor.look(after(now), Observation::Used(used));
     }
     whole.rate_over(window).billionths() / 1_000_000
 }

@@ -14,7 +14,7 @@ mod disk_model;
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use disk_model::{DiskChange, DiskModel, SeededRng};
+use disk_model::{CrashRng, DiskChange, DiskModel};
 
 use super::{Directory, DirectoryFile, DirectoryLock, OpenMode};
 
@@ -174,7 +174,7 @@ impl SimulatedDirectory {
     /// byte or a sector, or with missing sectors, in any order. Each unsynced change of a name is kept or
     /// dropped. The seed decides.
     pub fn crash(&self, seed: u64) -> SimulatedDirectory {
-        SimulatedDirectory::of(self.lock_state().disk.image(&mut SeededRng::new(seed)), None)
+        SimulatedDirectory::of(self.lock_state().disk.image(&mut CrashRng::new(seed)), None)
     }
 
     /// A possible state after a power failure that follows this many [changes](SimulatedDirectory::changes).
@@ -183,7 +183,7 @@ impl SimulatedDirectory {
     /// # Panics
     /// If the directory is not [recorded](SimulatedDirectory::recorded).
     pub fn crash_after(&self, changes: usize, seed: u64) -> SimulatedDirectory {
-        let disk = self.disk_after(changes).image(&mut SeededRng::new(seed));
+        let disk = self.disk_after(changes).image(&mut CrashRng::new(seed));
         let record = ChangeHistory::of(&disk);
         SimulatedDirectory::of(disk, Some(record))
     }
@@ -405,7 +405,7 @@ impl Directory for SimulatedDirectory {
     fn random(&self) -> io::Result<[u8; 16]> {
         let mut state = self.lock_state();
         state.random_calls += 1;
-        let mut rng = SeededRng::new(state.random_calls);
+        let mut rng = CrashRng::new(state.random_calls);
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&rng.next_u64().to_le_bytes());
         bytes[8..].copy_from_slice(&rng.next_u64().to_le_bytes());

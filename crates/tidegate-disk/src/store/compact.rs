@@ -7,7 +7,7 @@ use super::StoreCore;
 impl StoreCore {
     /// Decides a compact batch and logs its changes. Returns the position that must be durable before it is
     /// reported.
-    pub(super) fn bid(
+    pub(super) fn submit_compact(
         &self,
         bids: &CompactBatch<'_>,
         gists: &mut CompactReplies,
@@ -17,8 +17,8 @@ impl StoreCore {
             gists.clear();
             return Ok(None);
         }
-        gists.keep_notes();
-        self.memory.bid(bids, gists)?;
+        gists.record_changes();
+        self.memory.submit_compact(bids, gists)?;
         let Some(notes) = gists.notes() else { return Ok(None) };
         let until = self.log_notes(notes)?;
         Ok(until.filter(|lsn| *lsn > self.log.durable()))

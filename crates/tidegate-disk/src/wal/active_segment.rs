@@ -13,7 +13,7 @@ use std::io;
 use std::sync::Arc;
 
 use super::block::{self, BlockKind, ChainPosition};
-use super::encoding::StoreId;
+use super::codec::StoreId;
 use super::file_names;
 use super::segment::{self, SegmentHeader};
 use super::snapshot_file::remove_if_exists;

@@ -121,7 +121,7 @@ pub(super) enum CloseMode {
 /// The queue between appenders and the writer thread.
 #[derive(Debug)]
 pub(super) struct AppendQueue {
-    state: Mutex<QueueState>,
+    state: Mutex<AppendQueueState>,
     changed: Condvar,
     tip: AtomicU64,
     /// Whether the log is not healthy. Read without the lock.
@@ -130,7 +130,7 @@ pub(super) struct AppendQueue {
 }
 
 #[derive(Debug)]
-struct QueueState {
+struct AppendQueueState {
     queue: VecDeque<WriterJob>,
     /// Bytes in the queue and in the block being written.
     bytes: usize,
@@ -164,7 +164,7 @@ fn commit_delay(bytes: usize, took: Duration) -> Duration {
 impl AppendQueue {
     /// Creates a queue whose blocks fit into segments of this length.
     pub(super) fn new(segment_bytes: u64) -> AppendQueue {
-        let state = QueueState {
+        let state = AppendQueueState {
             queue: VecDeque::new(),
             bytes: 0,
             tip: 0,
@@ -311,13 +311,13 @@ impl AppendQueue {
     /// Waits for this duration or until the log is closed. Returns the close mode in the second case.
     pub(super) fn wait_for_close(&self, time: Duration) -> Option<CloseMode> {
         let state = self.lock();
-        let is_open = |state: &mut QueueState| state.close_mode.is_none();
+        let is_open = |state: &mut AppendQueueState| state.close_mode.is_none();
         let waited = self.changed.wait_timeout_while(state, time, is_open);
         waited.unwrap_or_else(PoisonError::into_inner).0.close_mode
     }
 
     /// Wakes the writer if it is idle, or if it delays and enough is pending.
-    fn wake_writer(&self, mut state: MutexGuard<'_, QueueState>) {
+    fn wake_writer(&self, mut state: MutexGuard<'_, AppendQueueState>) {
         let is_needed = match state.writer {
             WriterState::Busy => false,
             WriterState::Idle => true,
@@ -330,12 +330,12 @@ impl AppendQueue {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, QueueState> {
+    fn lock(&self) -> MutexGuard<'_, AppendQueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl QueueState {
+impl AppendQueueState {
     fn refusal(&self) -> Option<Unavailable> {
         match self.close_mode {
             Some(_) => LogHealth::Stopped.refusal(),
@@ -373,7 +373,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_wrote_little_does_not_rest_and_nobody_rests_long() {
+    fn commit_delay_is_zero_for_small_blocks_and_bounded() {
         let micros = Duration::from_micros;
         assert_eq!(commit_delay(DELAY_AFTER_BYTES - 1, micros(90)), Duration::ZERO);
         assert_eq!(commit_delay(DELAY_AFTER_BYTES, micros(90)), micros(450));
@@ -382,7 +382,7 @@ mod tests {
 
     /// Without an early end, each case would wait for an hour.
     #[test]
-    fn a_rest_ends_with_enough_to_write_and_with_the_log() {
+    fn commit_delay_ends_with_enough_data_or_close() {
         let endings: [fn(&AppendQueue) -> bool; 3] = [
             |queue| queue.append(&vec![1; DELAY_UNTIL_BYTES], 1).is_ok(),
             |queue| queue.roll(std::sync::mpsc::channel().0).is_ok(),

@@ -11,7 +11,7 @@ use std::fmt;
 use std::io;
 
 use super::block::{self, BlockError, BlockKind, ChainPosition};
-use super::encoding::end_of_content;
+use super::codec::end_of_content;
 use super::error::{Damage, OpenError};
 use super::file_names::{self, DirectoryListing, FIRST_SEGMENT};
 use super::identity::StoreIdentity;

@@ -31,7 +31,7 @@
 //! that must not be zero have several bits set. The reader cuts a torn block only if no valid block follows
 //! it.
 
-use super::encoding::{StoreId, array_at, checksum_after, checksum_of, u32_at, u64_at};
+use super::codec::{StoreId, array_at, checksum_after, checksum_of, u32_at, u64_at};
 
 /// The length of a block header.
 pub(super) const HEADER_BYTES: usize = 40;
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn encoded_block_is_decoded() {
         for length in [0, 1, 500, 5000] {
             let payload = vec![3; length];
             let bytes = segment(&block(&payload, 64), 64);
@@ -311,13 +311,13 @@ mod tests {
     }
 
     #[test]
-    fn a_block_of_another_store_is_none() {
+    fn block_of_another_store_is_damage() {
         let bytes = segment(&block(b"abc", 0), 0);
         assert!(matches!(read_block(&bytes, 0, &[8; 16]), Err(BlockError::Damaged { .. })));
     }
 
     #[test]
-    fn a_block_cut_off_anywhere_is_torn() {
+    fn truncated_block_is_torn() {
         let whole = block(&[1; 1200], 100);
         for kept in 0..whole.len() {
             let bytes = segment(&[&whole[..kept], &vec![0; whole.len() - kept]].concat(), 100);
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_without_any_of_its_sectors_is_torn_wherever_it_lies() {
+    fn block_with_missing_sector_is_torn() {
         // A payload of mostly zeros is the hard case.
         let mut payload = vec![0; 3000];
         payload[1500] = 1;
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flipped_bit_is_damage_even_among_zeros() {
+    fn flipped_bit_in_zero_payload_is_damage() {
         let whole = block(&[0; 3000], 64);
         let segment = segment(&whole, 64);
         for at in 64..64 + whole.len() {
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn later_blocks_are_found_and_earlier_ones_are_not() {
+    fn find_later_skips_earlier_blocks() {
         let mut bytes = segment(&block(b"x", 200), 200);
         assert_eq!(find_later(&bytes, 0, 5, &STORE), Some(200));
         assert_eq!(find_later(&bytes, 0, 6, &STORE), None);

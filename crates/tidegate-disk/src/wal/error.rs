@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use super::encoding::VERSION;
+use super::codec::VERSION;
 
 /// A file differs from what was written.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_read_as_they_are_written() {
+    fn file_names_round_trip() {
         let mut listing = DirectoryListing::default();
         for name in ["identity", "lock", "lost+found", "log-00000000000000ff", "snapshot-0000000000000001"] {
             listing.add(name.to_owned());

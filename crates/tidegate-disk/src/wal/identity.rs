@@ -12,7 +12,7 @@
 
 use std::fmt;
 
-use super::encoding::{PREAMBLE_BYTES, StoreId, array_at, check_preamble, checksum, preamble, u32_at};
+use super::codec::{PREAMBLE_BYTES, StoreId, array_at, check_preamble, checksum, preamble, u32_at};
 use super::error::{Damage, OpenError};
 
 const MAGIC: [u8; 8] = *b"TGATE-ID";

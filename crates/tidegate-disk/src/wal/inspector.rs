@@ -9,7 +9,7 @@ use std::io;
 
 use super::PreviousRun;
 use super::block::{self, BlockError, BlockKind, ChainPosition, LogBlock};
-use super::encoding::{StoreId, end_of_content};
+use super::codec::{StoreId, end_of_content};
 use super::error::OpenError;
 use super::file_names::{self, DirectoryListing, FIRST_SEGMENT};
 use super::recovery::read_identity;

@@ -13,7 +13,7 @@
 use std::ops::Range;
 
 use super::block::{self, BlockError, BlockKind, ChainPosition, LogBlock};
-use super::encoding::end_of_content;
+use super::codec::end_of_content;
 use super::error::{Damage, OpenError};
 use super::file_names::{self, DirectoryListing, FIRST_SEGMENT};
 use super::identity::StoreIdentity;

@@ -15,9 +15,7 @@
 //! durable, so no segment has half a header.
 
 use super::block::ChainPosition;
-use super::encoding::{
-    PREAMBLE_BYTES, StoreId, array_at, check_preamble, checksum, preamble, u32_at, u64_at,
-};
+use super::codec::{PREAMBLE_BYTES, StoreId, array_at, check_preamble, checksum, preamble, u32_at, u64_at};
 use super::error::{Damage, OpenError};
 
 const MAGIC: [u8; 8] = *b"TGATELOG";

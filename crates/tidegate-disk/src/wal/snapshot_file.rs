@@ -25,7 +25,7 @@
 use std::io;
 
 use super::block::ChainPosition;
-use super::encoding::{
+use super::codec::{
     PREAMBLE_BYTES, StoreId, array_at, check_preamble, checksum, checksum_after, checksum_of, preamble,
     u32_at, u64_at,
 };

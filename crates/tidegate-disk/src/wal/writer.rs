@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tidegate::store::Unavailable;
 
-use super::LogShared;
+use super::WalShared;
 use super::active_segment::{ActiveSegment, WriteFailure};
 use super::append_queue::{CloseMode, LogHealth, PendingBlock, SegmentRoll, WriterJob, now};
 use super::block::{self, BlockKind};
@@ -19,7 +19,7 @@ use super::snapshot_file::SnapshotHeader;
 const RETRY_FULL_DISK: Duration = Duration::from_millis(500);
 
 /// Starts the writer thread.
-pub(super) fn start_writer(shared: Arc<LogShared>, active: ActiveSegment) -> io::Result<JoinHandle<()>> {
+pub(super) fn start_writer(shared: Arc<WalShared>, active: ActiveSegment) -> io::Result<JoinHandle<()>> {
     let thread = std::thread::Builder::new().name("tidegate-log".to_owned());
     thread.spawn(move || {
         // If the writer panics, its waiters must not wait forever.
@@ -31,7 +31,7 @@ pub(super) fn start_writer(shared: Arc<LogShared>, active: ActiveSegment) -> io:
 
 /// Reports the end of the writer and its reason when dropped.
 struct WriterExit {
-    shared: Arc<LogShared>,
+    shared: Arc<WalShared>,
     health: LogHealth,
 }
 
@@ -45,7 +45,7 @@ impl Drop for WriterExit {
 }
 
 struct LogWriter {
-    shared: Arc<LogShared>,
+    shared: Arc<WalShared>,
     active: ActiveSegment,
 }
 

@@ -1,4 +1,4 @@
-//! Ghosts: what was not written down before a crash is taken to have been used, until that has passed.
+//! After a crash, usage without a record is assumed until it expires.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,22 +11,23 @@ use tidegate::store::Store;
 use tidegate_disk::DiskStore;
 use tidegate_disk::directory::SimulatedDirectory;
 
-use crate::crashes::spoken;
+use crate::crashes::split_reply;
 use crate::store::open;
 
 const START: Timestamp = Timestamp::from_ticks(1_700_000_000_000_000_000);
 const WINDOW: Duration = Duration::from_secs(3_600);
 
-/// A key that was written down in an earlier window has used something in this one that was not.
+/// A key with a record in an earlier window has usage without a record in the present one.
 #[test]
-fn what_was_not_written_down_is_taken_to_have_been_used() {
+fn usage_without_record_is_assumed_after_crash() {
     let (directory, clock) = (Arc::new(SimulatedDirectory::new()), Arc::new(ManualClock::at(START)));
     let store = open(&directory, &clock);
     let item = ItemSpec::of(Policy::Interval { window: Duration::from_secs(1) }, 1_024).per_key();
     store.put(LimitSpec::named("short").with(item), ExpectedVersion::Absent).expect("it makes sense");
     let take = |store: &DiskStore, key: &str, count| {
         let asks = [Ask { limit_id: "short", key: Some(key.as_bytes()), count }];
-        let (answers, lsn) = spoken(store.submit(&[Order::acquire(&asks)], Replies::new(Detail::Readings)));
+        let (answers, lsn) =
+            split_reply(store.submit(&[Order::acquire(&asks)], Replies::new(Detail::Readings)));
         let answer = answers.get(0).expect("one").as_ref().expect("it makes sense");
         assert!(answer.is_granted());
         (answers.readings(answer)[0].reading.used, lsn)
@@ -42,14 +43,14 @@ fn what_was_not_written_down_is_taken_to_have_been_used() {
     for key in ["known", "new", "never seen"] {
         assert_eq!(take(&store, key, 1).0, 5, "{key}");
     }
-    // And it passes with the window.
+    // The assumed usage expires with the window.
     clock.advance(Duration::from_secs(1));
     assert_eq!(take(&store, "never seen", 1).0, 1);
 }
 
-/// The same for a row that is known by another of its items.
+/// The same for a row with a record of only one of its items.
 #[test]
-fn a_row_that_is_known_by_halves_is_taken_to_have_used_the_other() {
+fn row_with_one_recorded_item_assumes_usage_of_the_other() {
     let (directory, clock) = (Arc::new(SimulatedDirectory::new()), Arc::new(ManualClock::at(START)));
     let store = open(&directory, &clock);
     let window = ItemSpec::of(Policy::Interval { window: WINDOW }, 1_024).per_key();
@@ -58,7 +59,7 @@ fn a_row_that_is_known_by_halves_is_taken_to_have_used_the_other() {
         .put(LimitSpec::named("halves").with(window).with(total), ExpectedVersion::Absent)
         .expect("it makes sense");
     let asks = [Ask { limit_id: "halves", key: Some(b"known"), count: 4 }];
-    spoken(store.submit(&[Order::acquire(&asks)], Replies::new(Detail::Verdicts)));
+    split_reply(store.submit(&[Order::acquire(&asks)], Replies::new(Detail::Verdicts)));
     store.wait_durable(store.tip().expect("it has a log")).expect("the disk is well");
     let store = open(&Arc::new(directory.killed()), &clock);
     let answers = store.submit(&[Order::peek(&asks)], Replies::new(Detail::Readings)).decided();
@@ -67,9 +68,9 @@ fn a_row_that_is_known_by_halves_is_taken_to_have_used_the_other() {
     assert!(used[0] == 4 && used[1] >= 4, "{used:?}");
 }
 
-/// A limit that is haunted vanishes from a file, and does not come back in time. Nobody misses its ghost.
+/// A limit with assumed usage is retired and never returns.
 #[test]
-fn a_ghost_goes_with_its_limit() {
+fn assumed_usage_is_removed_with_its_limit() {
     let (directory, clock) = (Arc::new(SimulatedDirectory::new()), Arc::new(ManualClock::at(START)));
     let store = open(&directory, &clock);
     let month = Duration::from_secs(30 * 86_400);
@@ -84,10 +85,10 @@ fn a_ghost_goes_with_its_limit() {
     assert!(open(&directory, &clock).list().is_empty());
 }
 
-/// A key is allowed a hundred times as much for a while, uses some of it, and the machine dies. When the exception is over, what was used is
-/// used at the usual rate too: the ghost must not make less of it.
+/// A key has an override of a hundred times the rate, uses some of it, and the process dies. After the
+/// override the usage still counts at the normal rate: the assumed usage must not reduce it.
 #[test]
-fn a_ghost_takes_nothing_from_an_exception() {
+fn assumed_usage_keeps_usage_of_an_override() {
     let (directory, clock) = (Arc::new(SimulatedDirectory::new()), Arc::new(ManualClock::at(START)));
     let store = open(&directory, &clock);
     let day = Duration::from_secs(86_400);

@@ -1,4 +1,4 @@
-//! Snapshots beside everything else: what is changed while one is taken is neither lost nor made up.
+//! Snapshots during other operations neither lose nor invent changes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,11 +13,11 @@ use tidegate_disk::directory::SimulatedDirectory;
 
 use crate::store::open;
 
-/// How many times limits are changed.
+/// The number of limit edits.
 const CHANGES: u64 = 400;
 
 #[test]
-fn limits_that_change_while_snapshots_are_taken_are_as_they_were_told() {
+fn limit_edits_during_snapshots_are_recovered() {
     let clock = Arc::new(ManualClock::at(Timestamp::from_ticks(1_700_000_000_000_000_000)));
     let directory: Arc<SimulatedDirectory> = Arc::default();
     let store = open(&directory, &clock);
@@ -46,18 +46,19 @@ fn limits_that_change_while_snapshots_are_taken_are_as_they_were_told() {
     });
     store.wait_durable(store.tip().expect("it has a log")).expect("the disk is well");
     let again = open(&Arc::new(directory.killed()), &clock);
-    let told = |store: &dyn Catalog| {
+    let limit_versions = |store: &dyn Catalog| {
         let limits = store.list();
         limits.iter().map(|limit| (limit.id().to_owned(), limit.version())).collect::<Vec<_>>()
     };
-    assert_eq!(told(&again), told(&store));
+    assert_eq!(limit_versions(&again), limit_versions(&store));
     let used = again.usage("edited", Some(b"u")).decided().expect("it is there").count;
     assert!(used >= Some(CHANGES), "{used:?}");
 }
 
-/// A store is stopped while others still ask. Whatever they were told counts when it is opened again, also what needed no record.
+/// A store is stopped while other threads still acquire. All reported grants count after the next opening,
+/// including those without a record.
 #[test]
-fn whoever_is_told_something_while_a_store_stops_is_believed_afterwards() {
+fn replies_during_stop_are_recovered() {
     const ROUNDS: u64 = 30;
     const KEYS: u64 = 4;
     let clock = Arc::new(ManualClock::at(Timestamp::from_ticks(1_700_000_000_000_000_000)));
@@ -70,37 +71,37 @@ fn whoever_is_told_something_while_a_store_stops_is_believed_afterwards() {
         store
             .put(LimitSpec::named("busy").with(shared).with(own), ExpectedVersion::Absent)
             .expect("it makes sense");
-        let sold: Vec<u64> = thread::scope(|scope| {
-            let asking = |key: u64| {
+        let granted: Vec<u64> = thread::scope(|scope| {
+            let spawn_client = |key: u64| {
                 let (store, name) = (&store, [b'0' + u8::try_from(key).expect("few")]);
                 scope.spawn(move || {
                     let asks = [Ask { limit_id: "busy", key: Some(&name), count: 1 }];
-                    let mut told = 0;
+                    let mut reported = 0;
                     loop {
-                        let heard = store.submit(&[Order::acquire(&asks)], Replies::new(Detail::Verdicts));
-                        let is_told = match heard {
+                        let reply = store.submit(&[Order::acquire(&asks)], Replies::new(Detail::Verdicts));
+                        let is_reported = match reply {
                             tidegate::store::StoreReply::Now(_) => true,
                             tidegate::store::StoreReply::Durable(_, lsn) => store.wait_durable(lsn).is_ok(),
-                            tidegate::store::StoreReply::Later(_) => return told,
+                            tidegate::store::StoreReply::Later(_) => return reported,
                         };
-                        told += u64::from(is_told);
+                        reported += u64::from(is_reported);
                     }
                 })
             };
-            let askers: Vec<_> = (0..KEYS).map(asking).collect();
-            // Not always as soon.
+            let clients: Vec<_> = (0..KEYS).map(spawn_client).collect();
+            // Stop at a different moment in each round.
             (0..round).for_each(|_| thread::yield_now());
             store.stop().expect("the disk is well");
-            askers.into_iter().map(|asker| asker.join().expect("nobody panics")).collect()
+            clients.into_iter().map(|client| client.join().expect("no thread panics")).collect()
         });
         let again = open(&directory, &clock);
         let all = again.usage("busy", None).decided().expect("it is there").count;
-        assert!(all >= Some(sold.iter().sum()), "{all:?} of {sold:?}");
-        for (key, sold) in sold.iter().enumerate() {
+        assert!(all >= Some(granted.iter().sum()), "{all:?} of {granted:?}");
+        for (key, granted) in granted.iter().enumerate() {
             let name = [b'0' + u8::try_from(key).expect("few")];
             let used =
                 again.usage("busy", Some(&name)).decided().expect("it is there").items[0].current_count;
-            assert!(used >= *sold, "{used} of {sold}");
+            assert!(used >= *granted, "{used} of {granted}");
         }
     }
 }

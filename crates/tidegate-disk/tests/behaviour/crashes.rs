@@ -1,10 +1,10 @@
-//! Crashes: whatever was told before one holds after it.
+//! Crashes: every reported decision holds after a crash.
 //!
-//! A *life* is a story on a store whose disk records every write: grants, leases, request ids, edits, resets, snapshots, on limits of
-//! every law, small and large. The clock stands or moves with the story. Every answer is written into a diary when it may be told, which
-//! is when the log is durable up to it. Then the machine dies: between any two writes, with everything that was not synced kept, lost, torn
-//! or reordered. The store is opened from what is left and asked until it refuses, and what it sells then and what was told before
-//! together must not be more than the limit. Nor much less: what was decided and not told, and a slice.
+//! A random run uses a store on a recorded disk: grants, leases, request ids, edits, resets and snapshots, on
+//! small and large limits of every law. A ledger records each reply when it is reported, which is when the
+//! log is durable up to it. Then the machine crashes between any two writes, with unsynced data kept, lost,
+//! torn or reordered. The store is opened from the remains and used until it refuses. The grants before and
+//! after must not exceed the limit. They may fall short by unreported decisions and a slice at most.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,51 +27,51 @@ use tidegate_testkit::test_scale::cases;
 
 use crate::store::open;
 
-/// A moment of a life at which the machine may die.
+/// The start time of every run.
 const START: Timestamp = Timestamp::from_ticks(1_700_000_000_000_000_000);
 
-/// Something that happens.
+/// A step of a run.
 #[derive(Debug, Clone)]
-enum Event {
-    /// So many of this limit for this key, one order or several at once.
+enum CrashStep {
+    /// Acquires from a limit for a key, in one or several orders of a batch.
     Take { limit: usize, key: u8, count: u8, times: u8 },
-    /// With a request id, asked again and again.
+    /// Acquires with a request id that repeats.
     Request { limit: usize, key: u8, id: u8 },
-    /// A concurrency slot is taken.
+    /// Acquires a concurrency slot.
     Hold,
-    /// The oldest slot is given back.
-    GiveBack,
-    /// What was said before is waited for.
+    /// Releases the oldest slot.
+    Release,
+    /// Waits until everything is durable.
     Wait,
-    /// Time passes.
+    /// Advances the clock.
     Pass(u8),
-    /// A snapshot takes the place of the log.
+    /// Takes a snapshot.
     Snapshot,
-    /// The limit gets another text that allows the same.
+    /// Edits a limit without a change of its capacity.
     Edit(usize),
-    /// The counts of a limit, or of one key of it, are zeroed.
+    /// Resets a limit or one of its keys.
     Reset(usize, Option<u8>),
 }
 
-fn events() -> impl Strategy<Value = Vec<Event>> {
+fn events() -> impl Strategy<Value = Vec<CrashStep>> {
     let event = prop_oneof![
         8 => (0..LIMITS, 0u8..3, 1u8..5, 1u8..9)
-            .prop_map(|(limit, key, count, times)| Event::Take { limit, key, count, times }),
-        3 => (0..3usize, 0u8..2, 0u8..2).prop_map(|(limit, key, id)| Event::Request { limit, key, id }),
-        2 => Just(Event::Hold),
-        1 => Just(Event::GiveBack),
-        3 => Just(Event::Wait),
-        1 => (1u8..50).prop_map(Event::Pass),
-        1 => Just(Event::Snapshot),
-        1 => (0..LIMITS).prop_map(Event::Edit),
-        1 => (0..LIMITS, prop::option::of(0u8..3)).prop_map(|(limit, key)| Event::Reset(limit, key)),
+            .prop_map(|(limit, key, count, times)| CrashStep::Take { limit, key, count, times }),
+        3 => (0..3usize, 0u8..2, 0u8..2).prop_map(|(limit, key, id)| CrashStep::Request { limit, key, id }),
+        2 => Just(CrashStep::Hold),
+        1 => Just(CrashStep::Release),
+        3 => Just(CrashStep::Wait),
+        1 => (1u8..50).prop_map(CrashStep::Pass),
+        1 => Just(CrashStep::Snapshot),
+        1 => (0..LIMITS).prop_map(CrashStep::Edit),
+        1 => (0..LIMITS, prop::option::of(0u8..3)).prop_map(|(limit, key)| CrashStep::Reset(limit, key)),
     ];
     prop::collection::vec(event, 5..40)
 }
 
 const WINDOW: Duration = Duration::from_secs(3_600);
 
-/// The limits of every life, with what each may sell in an hour.
+/// The limits of every run.
 fn limits() -> Vec<LimitSpec> {
     let interval = Policy::Interval { window: WINDOW };
     let bucket = Policy::Bucket { window: Duration::from_secs(30 * 86_400), burst: Some(900) };
@@ -95,37 +95,37 @@ fn limits() -> Vec<LimitSpec> {
 
 const LIMITS: usize = 11;
 const SLOTS: &str = "slots";
-const MOST_SLOTS: Amount = 5;
+const MAX_SLOTS: Amount = 5;
 
-/// What was sold of one row, as far as it matters later.
+/// The grants of one row.
 #[derive(Debug, Clone, Default)]
-struct Sold {
-    /// Told: the client has it.
-    told: Amount,
-    /// Decided, and perhaps never told.
-    untold: Amount,
+struct RowGrants {
+    /// Reported to the client.
+    reported: Amount,
+    /// Decided and not reported yet.
+    unreported: Amount,
 }
 
-/// What a life leaves behind.
-struct Diary {
-    /// By limit and key; all keys together under the last.
-    sold: Vec<[Sold; 4]>,
-    /// Request ids with what they were granted for, and whether that was told.
+/// The expected state of the store.
+struct GrantLedger {
+    /// By limit and key. The last entry is the shared row.
+    granted_rows: Vec<[RowGrants; 4]>,
+    /// Granted request ids, and whether the grant was reported.
     requests: Vec<(usize, u8, u8, bool)>,
     leases: Vec<(LeaseId, bool)>,
-    /// Leases whose release was told.
+    /// Leases whose release was reported.
     released: Vec<LeaseId>,
-    /// What is not told yet, with its place in the log.
-    pending: Vec<(Lsn, Told)>,
-    /// What was told, and after how many changes of the disk.
-    history: Vec<(usize, Told)>,
+    /// Unreported decisions with their log positions.
+    pending: Vec<(Lsn, ReportedEvent)>,
+    /// Reported decisions with the number of disk changes at that time.
+    history: Vec<(usize, ReportedEvent)>,
     directory: Option<Arc<SimulatedDirectory>>,
-    deaths: Amount,
+    crashes: Amount,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Told {
-    Sold {
+enum ReportedEvent {
+    Granted {
         limit: usize,
         key: u8,
         count: Amount,
@@ -137,83 +137,83 @@ enum Told {
     },
     Lease(LeaseId),
     Release(LeaseId),
-    /// What was told before does not count any more.
+    /// Earlier grants no longer count.
     Reset {
         limit: usize,
         key: Option<u8>,
     },
 }
 
-impl Diary {
-    /// The counts of a limit are about to be zeroed.
+impl GrantLedger {
+    /// Records that a limit is about to be reset.
     fn forget(&mut self, limit: usize, key: Option<u8>) {
         self.history.push((
             self.directory.as_ref().map_or(0, |directory| directory.changes()),
-            Told::Reset { limit, key },
+            ReportedEvent::Reset { limit, key },
         ));
         for row in 0..4 {
             if key.is_none_or(|key| usize::from(key) == row) {
-                self.sold[limit][row] = Sold::default();
+                self.granted_rows[limit][row] = RowGrants::default();
             }
         }
     }
 
-    fn new() -> Diary {
-        Diary {
-            sold: vec![Default::default(); LIMITS],
+    fn new() -> GrantLedger {
+        GrantLedger {
+            granted_rows: vec![Default::default(); LIMITS],
             requests: Vec::new(),
             leases: Vec::new(),
             released: Vec::new(),
             pending: Vec::new(),
             history: Vec::new(),
             directory: None,
-            deaths: 0,
+            crashes: 0,
         }
     }
 
-    fn note(&mut self, lsn: Option<Lsn>, told: Told) {
-        if let Told::Sold { limit, key, count } = told {
+    fn add_decision(&mut self, lsn: Option<Lsn>, reported: ReportedEvent) {
+        if let ReportedEvent::Granted { limit, key, count } = reported {
             for row in [usize::from(key), 3] {
-                self.sold[limit][row].untold += count;
+                self.granted_rows[limit][row].unreported += count;
             }
         }
         match lsn {
-            Some(lsn) => self.pending.push((lsn, told)),
-            None => self.tell(told),
+            Some(lsn) => self.pending.push((lsn, reported)),
+            None => self.report(reported),
         }
     }
 
-    fn tell(&mut self, told: Told) {
+    fn report(&mut self, reported: ReportedEvent) {
         if let Some(directory) = &self.directory {
-            self.history.push((directory.changes(), told));
+            self.history.push((directory.changes(), reported));
         }
-        match told {
-            Told::Sold { limit, key, count } => {
+        match reported {
+            ReportedEvent::Granted { limit, key, count } => {
                 for row in [usize::from(key), 3] {
-                    self.sold[limit][row].untold -= count;
-                    self.sold[limit][row].told += count;
+                    self.granted_rows[limit][row].unreported -= count;
+                    self.granted_rows[limit][row].reported += count;
                 }
             }
-            Told::Request { limit, key, id } => {
+            ReportedEvent::Request { limit, key, id } => {
                 let known = self.requests.iter_mut().find(|(l, k, i, _)| (*l, *k, *i) == (limit, key, id));
                 known.expect("it was noted").3 = true;
             }
-            Told::Lease(id) => {
+            ReportedEvent::Lease(id) => {
                 self.leases.iter_mut().find(|(lease, _)| *lease == id).expect("noted").1 = true;
             }
-            Told::Release(id) => self.released.push(id),
-            Told::Reset { .. } => {}
+            ReportedEvent::Release(id) => self.released.push(id),
+            ReportedEvent::Reset { .. } => {}
         }
     }
 
-    /// Whatever the log is durable up to is told.
-    fn hear(&mut self, durable: Lsn) {
-        let (told, pending) =
+    /// Reports everything up to a durable position.
+    fn report_durable(&mut self, durable: Lsn) {
+        let (reported, pending) =
             std::mem::take(&mut self.pending).into_iter().partition(|(lsn, _)| *lsn <= durable);
         self.pending = pending;
-        let told: Vec<(Lsn, Told)> = told;
-        for (_, told) in told {
-            self.tell(told);
+        let reported: Vec<(Lsn, ReportedEvent)> = reported;
+        for (_, reported) in reported {
+            self.report(reported);
         }
     }
 }
@@ -222,112 +222,114 @@ fn key_name(key: u8) -> [u8; 2] {
     [b'k', b'0' + key]
 }
 
-/// Takes `count`, `times` in one batch.
-fn take(store: &DiskStore, diary: &mut Diary, limit: usize, key: u8, count: u8, times: u8) -> Amount {
+/// Acquires `count` units, `times` times in one batch.
+fn take(store: &DiskStore, ledger: &mut GrantLedger, limit: usize, key: u8, count: u8, times: u8) -> Amount {
     let id = limits()[limit].id.clone();
     let name = key_name(key);
     let asks = [Ask { limit_id: &id, key: Some(&name), count: Amount::from(count) }];
     let orders = vec![Order::acquire(&asks); usize::from(times)];
-    let (answers, lsn) = spoken(store.submit(&orders, Replies::new(Detail::Verdicts)));
+    let (answers, lsn) = split_reply(store.submit(&orders, Replies::new(Detail::Verdicts)));
     let granted = answers
         .iter()
         .filter(|answer| answer.as_ref().is_ok_and(tidegate::reply::OrderReply::is_granted))
         .count();
     let count = Amount::from(count) * granted as Amount;
     if count > 0 {
-        diary.note(lsn, Told::Sold { limit, key, count });
+        ledger.add_decision(lsn, ReportedEvent::Granted { limit, key, count });
     }
     count
 }
 
-fn request(store: &DiskStore, diary: &mut Diary, limit: usize, key: u8, id: u8) {
+fn request(store: &DiskStore, ledger: &mut GrantLedger, limit: usize, key: u8, id: u8) {
     let limit_id = limits()[limit].id.clone();
     let (name, request) = (key_name(key), [id, b'0' + u8::try_from(limit).expect("few"), key]);
     let asks = [Ask { limit_id: &limit_id, key: Some(&name), count: 1 }];
     let order = Order { request_id: Some(&request), ..Order::acquire(&asks) };
-    let (answers, lsn) = spoken(store.submit(&[order], Replies::new(Detail::Verdicts)));
+    let (answers, lsn) = split_reply(store.submit(&[order], Replies::new(Detail::Verdicts)));
     let granted = answers.get(0).expect("one").as_ref().expect("it makes sense").is_granted();
-    let known = diary.requests.iter().any(|(l, k, i, _)| (*l, *k, *i) == (limit, key, id));
+    let known = ledger.requests.iter().any(|(l, k, i, _)| (*l, *k, *i) == (limit, key, id));
     if granted && !known {
-        diary.note(lsn, Told::Sold { limit, key, count: 1 });
-        diary.requests.push((limit, key, id, false));
+        ledger.add_decision(lsn, ReportedEvent::Granted { limit, key, count: 1 });
+        ledger.requests.push((limit, key, id, false));
     }
     if granted {
-        diary.note(lsn, Told::Request { limit, key, id });
+        ledger.add_decision(lsn, ReportedEvent::Request { limit, key, id });
     }
     if known {
         assert!(granted, "what was granted is granted again");
     }
 }
 
-fn hold(store: &DiskStore, diary: &mut Diary) -> bool {
+fn hold(store: &DiskStore, ledger: &mut GrantLedger) -> bool {
     let asks = [Ask::one(SLOTS, None)];
     let order = Order { hold: Hold::No, ..Order::acquire(&asks) };
-    let (answers, lsn) = spoken(store.submit(&[order], Replies::new(Detail::Verdicts)));
+    let (answers, lsn) = split_reply(store.submit(&[order], Replies::new(Detail::Verdicts)));
     let answer = answers.get(0).expect("one").as_ref().expect("it makes sense");
     let Outcome::Granted(Some(grant)) = &answer.outcome else { return false };
-    diary.leases.push((grant.lease, false));
-    diary.note(lsn, Told::Lease(grant.lease));
+    ledger.leases.push((grant.lease, false));
+    ledger.add_decision(lsn, ReportedEvent::Lease(grant.lease));
     true
 }
 
-pub(crate) fn spoken<T>(spoken: StoreReply<T>) -> (T, Option<Lsn>) {
-    match spoken {
+pub(crate) fn split_reply<T>(reply: StoreReply<T>) -> (T, Option<Lsn>) {
+    match reply {
         StoreReply::Now(reply) => (reply, None),
         StoreReply::Durable(reply, lsn) => (reply, Some(lsn)),
         StoreReply::Later(_) => panic!("the disk is well"),
     }
 }
 
-fn live(store: &DiskStore, clock: &ManualClock, diary: &mut Diary, events: &[Event]) {
+fn play(store: &DiskStore, clock: &ManualClock, ledger: &mut GrantLedger, events: &[CrashStep]) {
     for event in events {
         match *event {
-            Event::Take { limit, key, count, times } => {
-                take(store, diary, limit, key, count, times);
+            CrashStep::Take { limit, key, count, times } => {
+                take(store, ledger, limit, key, count, times);
             }
-            Event::Request { limit, key, id } => request(store, diary, limit, key, id),
-            Event::Hold => {
-                hold(store, diary);
+            CrashStep::Request { limit, key, id } => request(store, ledger, limit, key, id),
+            CrashStep::Hold => {
+                hold(store, ledger);
             }
-            Event::GiveBack => {
-                if let Some(at) = diary.leases.iter().position(|(_, told)| *told) {
-                    let (lease, _) = diary.leases.remove(at);
-                    let (released, lsn) = spoken(store.release(lease));
+            CrashStep::Release => {
+                if let Some(at) = ledger.leases.iter().position(|(_, reported)| *reported) {
+                    let (lease, _) = ledger.leases.remove(at);
+                    let (released, lsn) = split_reply(store.release(lease));
                     assert!(released, "it was held");
-                    diary.note(lsn, Told::Release(lease));
+                    ledger.add_decision(lsn, ReportedEvent::Release(lease));
                 }
             }
-            Event::Wait => wait(store, diary),
-            Event::Edit(limit) => {
+            CrashStep::Wait => wait(store, ledger),
+            CrashStep::Edit(limit) => {
                 let spec = limits().swap_remove(limit);
                 let version = store.get(&spec.id).expect("it is there").version();
                 let spec = LimitSpec { description: Some(format!("after {version}")), ..spec };
                 store.put(spec, ExpectedVersion::Version(version)).expect("it makes sense");
             }
-            Event::Reset(limit, key) => {
+            CrashStep::Reset(limit, key) => {
                 let spec = limits().swap_remove(limit);
-                // A key's reset leaves what all keys have used together.
+                // The reset of a key does not affect the shared row.
                 let key = key.filter(|_| spec.items.iter().all(|item| item.per == Per::Key));
-                wait(store, diary);
-                diary.forget(limit, key);
+                wait(store, ledger);
+                ledger.forget(limit, key);
                 let name = key.map(key_name);
-                spoken(store.reset(&spec.id, name.as_ref().map(|name| &name[..]))).0.expect("it is there");
-                wait(store, diary);
+                split_reply(store.reset(&spec.id, name.as_ref().map(|name| &name[..])))
+                    .0
+                    .expect("it is there");
+                wait(store, ledger);
             }
-            Event::Pass(millis) => clock.advance(Duration::from_millis(u64::from(millis))),
-            Event::Snapshot => store.snapshot().expect("the disk is well"),
+            CrashStep::Pass(millis) => clock.advance(Duration::from_millis(u64::from(millis))),
+            CrashStep::Snapshot => store.snapshot().expect("the disk is well"),
         }
     }
 }
 
-/// Waits until everything that was decided can be told, and tells it.
-fn wait(store: &DiskStore, diary: &mut Diary) {
+/// Waits until all decisions are durable, and reports them.
+fn wait(store: &DiskStore, ledger: &mut GrantLedger) {
     let tip = store.tip().expect("it has a log");
     store.wait_durable(tip).expect("the disk is well");
-    diary.hear(tip);
+    ledger.report_durable(tip);
 }
 
-/// What may be sold of a row in an hour, and what a crash may lose of it.
+/// The capacity of a row, and how much of it a crash may lose.
 fn bounds(spec: &LimitSpec, row: usize) -> Option<(Amount, Amount)> {
     let per = if row == 3 { Per::All } else { Per::Key };
     let item = spec.items.iter().find(|item| item.per == per)?;
@@ -338,27 +340,27 @@ fn bounds(spec: &LimitSpec, row: usize) -> Option<(Amount, Amount)> {
     Some((limit, slice))
 }
 
-/// Opens what is left, sells the rest, and looks whether it was too much or too little.
-fn check(image: SimulatedDirectory, clock: &Arc<ManualClock>, diary: &mut Diary) -> DiskStore {
+/// Opens the remains and checks leases, releases and request ids.
+fn check(image: SimulatedDirectory, clock: &Arc<ManualClock>, ledger: &mut GrantLedger) -> DiskStore {
     let store = open(&Arc::new(image), clock);
-    diary.deaths += 1;
-    // Nobody will ever be told of these; a request of which nobody heard is as good as new.
-    diary.pending.clear();
-    diary.requests.retain(|(_, _, _, told)| *told);
-    for (lease, told) in std::mem::take(&mut diary.leases) {
-        let renewed = spoken(store.renew(lease, None)).0.expect("it makes sense");
-        assert!(renewed.is_some() || !told, "a lease that was told is gone");
+    ledger.crashes += 1;
+    // These will never be reported. An unreported request counts as new.
+    ledger.pending.clear();
+    ledger.requests.retain(|(_, _, _, reported)| *reported);
+    for (lease, reported) in std::mem::take(&mut ledger.leases) {
+        let renewed = split_reply(store.renew(lease, None)).0.expect("it makes sense");
+        assert!(renewed.is_some() || !reported, "a lease that was reported is gone");
         if renewed.is_some() {
-            diary.leases.push((lease, true));
+            ledger.leases.push((lease, true));
         }
     }
-    for lease in &diary.released {
-        assert!(!spoken(store.release(*lease)).0, "what was given back is held");
+    for lease in &ledger.released {
+        assert!(!split_reply(store.release(*lease)).0, "what was given back is held");
     }
-    for (limit, key, id, told) in diary.requests.clone() {
-        assert!(told, "the others were struck out");
+    for (limit, key, id, reported) in ledger.requests.clone() {
+        assert!(reported, "the others were struck out");
         let used = used(&store, limit, key);
-        request(&store, diary, limit, key, id);
+        request(&store, ledger, limit, key, id);
         assert_eq!(self::used(&store, limit, key), used, "a retried request is charged once");
     }
     store
@@ -373,110 +375,121 @@ fn used(store: &DiskStore, limit: usize, key: u8) -> Vec<Amount> {
     answers.readings(answer).iter().map(|each| each.reading.used).collect()
 }
 
-/// Sells until nobody buys any more.
-fn sell_out(store: &DiskStore, diary: &mut Diary) {
+/// Acquires until every limit is used up.
+fn sell_out(store: &DiskStore, ledger: &mut GrantLedger) {
     for (limit, spec) in limits().iter().enumerate() {
         for key in 0..3 {
-            while take(store, diary, limit, key, 1, 64) > 0 {}
+            while take(store, ledger, limit, key, 1, 64) > 0 {}
         }
         for row in 0..4 {
             let Some((most, slice)) = bounds(spec, row) else { continue };
-            let sold = &diary.sold[limit][row];
-            let told = sold.told + sold.untold;
+            let granted_rows = &ledger.granted_rows[limit][row];
+            let reported = granted_rows.reported + granted_rows.unreported;
             let id = &spec.id;
-            assert!(sold.told <= most, "{id}: {} of {most} were told in row {row}", sold.told);
-            // A key may also be stopped by what all keys have used.
-            let alone = row == 3 || !spec.items.iter().any(|item| item.per == Per::All);
-            let lost = diary.deaths * slice;
             assert!(
-                !alone || told + lost >= most,
-                "{id}: only {told} of {most} in row {row} after {} deaths",
-                diary.deaths
+                granted_rows.reported <= most,
+                "{id}: {} of {most} were reported in row {row}",
+                granted_rows.reported
+            );
+            // A key may also be refused because of the shared row.
+            let alone = row == 3 || !spec.items.iter().any(|item| item.per == Per::All);
+            let lost = ledger.crashes * slice;
+            assert!(
+                !alone || reported + lost >= most,
+                "{id}: only {reported} of {most} in row {row} after {} crashes",
+                ledger.crashes
             );
         }
     }
-    let mut held = Amount::try_from(diary.leases.len()).expect("few");
-    while hold(store, diary) {
+    let mut held = Amount::try_from(ledger.leases.len()).expect("few");
+    while hold(store, ledger) {
         held += 1;
     }
-    let open = diary.leases.len() as Amount;
+    let open = ledger.leases.len() as Amount;
     assert_eq!(open, held);
-    assert!(open <= MOST_SLOTS, "{open} slots are held");
+    assert!(open <= MAX_SLOTS, "{open} slots are held");
 }
 
-fn a_life(
+fn start_run(
     directory: &Arc<SimulatedDirectory>,
-    events: &[Event],
+    events: &[CrashStep],
     keeps_history: bool,
-) -> (DiskStore, Arc<ManualClock>, Diary) {
+) -> (DiskStore, Arc<ManualClock>, GrantLedger) {
     let clock = Arc::new(ManualClock::at(START));
     let store = open(directory, &clock);
     for spec in limits() {
         store.put(spec, ExpectedVersion::Absent).expect("it makes sense");
     }
-    let slots = ItemSpec::of(Policy::Concurrency { ttl: WINDOW }, MOST_SLOTS);
+    let slots = ItemSpec::of(Policy::Concurrency { ttl: WINDOW }, MAX_SLOTS);
     store.put(LimitSpec::named(SLOTS).with(slots), ExpectedVersion::Absent).expect("it makes sense");
     store.wait_durable(store.tip().expect("it has a log")).expect("the disk is well");
-    let mut diary = Diary::new();
-    diary.directory = keeps_history.then(|| Arc::clone(directory));
-    live(&store, &clock, &mut diary, events);
-    (store, clock, diary)
+    let mut ledger = GrantLedger::new();
+    ledger.directory = keeps_history.then(|| Arc::clone(directory));
+    play(&store, &clock, &mut ledger, events);
+    (store, clock, ledger)
 }
 
-/// Dies at any moment of a life, once for every image, and looks whether less is remembered than was told by then, or more than was ever
-/// decided and a slice.
+/// Crashes at random changes of a run, and checks that the store remembers at least the reported usage and at
+/// most the decided usage plus a slice.
 #[test]
-fn every_moment_is_survived() {
-    let lived = TestRunner::new(cases(CHRONICLES)).run(&(events(), any::<u64>()), |(events, seed)| {
+fn crash_at_any_change_keeps_reported_usage() {
+    let result = TestRunner::new(cases(RECORDED_RUNS)).run(&(events(), any::<u64>()), |(events, seed)| {
         let directory = Arc::new(SimulatedDirectory::recorded());
-        let (store, clock, mut diary) = a_life(&directory, &events, true);
-        let born = diary.history.first().map_or(directory.changes(), |(change, _)| *change);
+        let (store, clock, mut ledger) = start_run(&directory, &events, true);
+        let first_change = ledger.history.first().map_or(directory.changes(), |(change, _)| *change);
         store.wait_durable(store.tip().expect("it has a log")).expect("the disk is well");
-        diary.hear(store.durable());
+        ledger.report_durable(store.durable());
         drop(store);
-        let moments = directory.changes() - born + 1;
+        let moments = directory.changes() - first_change + 1;
         for image in 0..IMAGES {
-            let dice = seed.wrapping_add(image).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-            let moment = born + usize::try_from(dice >> 33).expect("31 bits") % moments;
-            look_at(directory.crash_after(moment, dice), moment, &clock, &diary);
+            let random = seed.wrapping_add(image).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            let moment = first_change + usize::try_from(random >> 33).expect("31 bits") % moments;
+            check_image(directory.crash_after(moment, random), moment, &clock, &ledger);
         }
         Ok(())
     });
-    lived.unwrap_or_else(|error| panic!("{error}"));
+    result.unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// Opens an image, and compares what it remembers with what was told by then and with what was ever decided.
-fn look_at(image: SimulatedDirectory, moment: usize, clock: &Arc<ManualClock>, diary: &Diary) {
+/// Opens an image and compares it with the reported and the decided usage.
+fn check_image(image: SimulatedDirectory, moment: usize, clock: &Arc<ManualClock>, ledger: &GrantLedger) {
     let store = open(&Arc::new(image), clock);
-    let told: Vec<Told> =
-        diary.history.iter().filter(|(change, _)| *change <= moment).map(|(_, told)| *told).collect();
+    let reported: Vec<ReportedEvent> = ledger
+        .history
+        .iter()
+        .filter(|(change, _)| *change <= moment)
+        .map(|(_, reported)| *reported)
+        .collect();
     for (limit, spec) in limits().iter().enumerate() {
         for key in 0..3 {
             let used = used(&store, limit, key);
             for (item, used) in spec.items.iter().zip(used) {
                 let row = if item.per == Per::All { 3 } else { usize::from(key) };
-                let own = |each: &&Told| match each {
-                    Told::Sold { limit: other, key, .. } => {
+                let own = |each: &&ReportedEvent| match each {
+                    ReportedEvent::Granted { limit: other, key, .. } => {
                         *other == limit && (row == 3 || usize::from(*key) == row)
                     }
                     _ => false,
                 };
-                let count = |each: &Told| if let Told::Sold { count, .. } = each { *count } else { 0 };
-                let zeroed = |each: &Told| match *each {
-                    Told::Reset { limit: other, key } => {
+                let count = |each: &ReportedEvent| {
+                    if let ReportedEvent::Granted { count, .. } = each { *count } else { 0 }
+                };
+                let zeroed = |each: &ReportedEvent| match *each {
+                    ReportedEvent::Reset { limit: other, key } => {
                         other == limit && key.is_none_or(|key| row != 3 && usize::from(key) == row)
                     }
                     _ => false,
                 };
-                let since = told.iter().rposition(zeroed).map_or(0, |at| at + 1);
-                let told: Amount = told[since..].iter().filter(own).map(count).sum();
+                let since = reported.iter().rposition(zeroed).map_or(0, |at| at + 1);
+                let reported: Amount = reported[since..].iter().filter(own).map(count).sum();
                 assert!(
-                    used >= told,
-                    "{}: {used} are remembered in row {row}, and {told} were told",
+                    used >= reported,
+                    "{}: {used} are remembered in row {row}, and {reported} were reported",
                     spec.id
                 );
                 let (_, slice) = bounds(spec, row).expect("there is such a row");
-                let decided: Amount = diary.history.iter().map(|(_, each)| each).filter(own).map(count).sum();
+                let decided: Amount =
+                    ledger.history.iter().map(|(_, each)| each).filter(own).map(count).sum();
                 assert!(
                     used <= decided + slice,
                     "{}: {used} are remembered in row {row} of {decided}",
@@ -486,20 +499,22 @@ fn look_at(image: SimulatedDirectory, moment: usize, clock: &Arc<ManualClock>, d
         }
     }
     let released = |id: LeaseId| {
-        diary.history.iter().any(|(_, each)| matches!(each, Told::Release(other) if *other == id))
+        ledger.history.iter().any(|(_, each)| matches!(each, ReportedEvent::Release(other) if *other == id))
     };
-    for each in &told {
+    for each in &reported {
         match *each {
-            Told::Lease(id) if !released(id) => {
+            ReportedEvent::Lease(id) if !released(id) => {
                 assert!(
-                    spoken(store.renew(id, None)).0.expect("it makes sense").is_some(),
+                    split_reply(store.renew(id, None)).0.expect("it makes sense").is_some(),
                     "a lease is gone"
                 );
             }
-            Told::Release(id) => assert!(!spoken(store.release(id)).0, "what was given back is held"),
-            Told::Request { limit, key, id } => {
+            ReportedEvent::Release(id) => {
+                assert!(!split_reply(store.release(id)).0, "what was given back is held");
+            }
+            ReportedEvent::Request { limit, key, id } => {
                 let before = used(&store, limit, key);
-                let mut again = Diary::new();
+                let mut again = GrantLedger::new();
                 again.requests.push((limit, key, id, true));
                 request(&store, &mut again, limit, key, id);
                 assert_eq!(used(&store, limit, key), before, "a retried request is charged once");
@@ -509,44 +524,44 @@ fn look_at(image: SimulatedDirectory, moment: usize, clock: &Arc<ManualClock>, d
     }
 }
 
-/// How many lives are written down in full, and how many deaths are looked at in each.
-const CHRONICLES: u32 = 40;
+/// The number of recorded runs, and of crash images per run.
+const RECORDED_RUNS: u32 = 40;
 const IMAGES: u64 = 260;
 
-/// How many lives are lived, and how many deaths died in each.
-const LIVES: u32 = 40;
-const DEATHS: u64 = 3;
+/// The number of runs with a continuation, and of crashes per run.
+const RUNS: u32 = 40;
+const CRASHES_PER_RUN: u64 = 3;
 
-/// The machine loses power: what was not synced is kept, lost, torn or reordered.
+/// Power failure: unsynced data is kept, lost, torn or reordered.
 #[test]
-fn a_machine_that_loses_power_sells_nothing_twice() {
-    die_often(SimulatedDirectory::crash);
+fn power_failure_grants_no_unit_twice() {
+    crash_and_continue(SimulatedDirectory::crash);
 }
 
-/// The process is killed: everything that was written is there.
+/// Killed process: all written data is there.
 #[test]
-fn a_process_that_is_killed_sells_nothing_twice() {
-    die_often(|directory, _| directory.killed());
+fn killed_process_grants_no_unit_twice() {
+    crash_and_continue(|directory, _| directory.killed());
 }
 
-fn die_often(die: impl Fn(&SimulatedDirectory, u64) -> SimulatedDirectory) {
-    let mut runner = TestRunner::new(cases(LIVES));
-    let stories = (events(), events(), any::<u64>());
-    let lived = runner.run(&stories, |(before, after, seed)| {
-        for death in 0..DEATHS {
+fn crash_and_continue(crash: impl Fn(&SimulatedDirectory, u64) -> SimulatedDirectory) {
+    let mut runner = TestRunner::new(cases(RUNS));
+    let inputs = (events(), events(), any::<u64>());
+    let result = runner.run(&inputs, |(before, after, seed)| {
+        for death in 0..CRASHES_PER_RUN {
             let directory = Arc::new(SimulatedDirectory::new());
-            let (store, clock, mut diary) = a_life(&directory, &before, false);
-            // What is durable now may have been told; what becomes durable while the machine dies was not.
-            diary.hear(store.durable());
-            let image = die(&directory, seed.wrapping_add(death));
+            let (store, clock, mut ledger) = start_run(&directory, &before, false);
+            // Everything durable now may have been reported. What becomes durable during the crash was not.
+            ledger.report_durable(store.durable());
+            let image = crash(&directory, seed.wrapping_add(death));
             drop(store);
-            let store = check(image, &clock, &mut diary);
-            // It goes on living, and dies once more.
-            live(&store, &clock, &mut diary, &after);
-            diary.hear(store.durable());
-            sell_out(&store, &mut diary);
+            let store = check(image, &clock, &mut ledger);
+            // The store continues after the crash.
+            play(&store, &clock, &mut ledger, &after);
+            ledger.report_durable(store.durable());
+            sell_out(&store, &mut ledger);
         }
         Ok(())
     });
-    lived.unwrap_or_else(|error| panic!("{error}"));
+    result.unwrap_or_else(|error| panic!("{error}"));
 }

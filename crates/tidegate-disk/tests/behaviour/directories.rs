@@ -1,4 +1,4 @@
-//! Directories: the one of the file system and the one that is simulated behave alike, and the second can be crashed.
+//! The real and the simulated directory fulfill the same contract. The simulated one can be crashed.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -19,8 +19,8 @@ fn content(file: &dyn DirectoryFile) -> Vec<u8> {
     bytes
 }
 
-/// What every directory does.
-fn behaves(directory: &dyn Directory) {
+/// The contract of every directory.
+fn check_contract(directory: &dyn Directory) {
     assert_eq!(directory.list().expect("it is there"), [""; 0]);
     let file = directory.create("a").expect("there is room");
     file.write_at(b"world", 6).expect("there is room");
@@ -45,24 +45,24 @@ fn behaves(directory: &dyn Directory) {
     assert_eq!(directory.list().expect("it is there"), ["b"]);
     assert_eq!(content(&*directory.open("b", OpenMode::ReadWrite).expect("it is there")).len(), 20);
     directory.remove("b").expect("it is there");
-    assert_eq!(content(&*reader).len(), 20, "who has it open still has it");
+    assert_eq!(content(&*reader).len(), 20, "an open file can still be read");
 
-    let guard = directory.lock("lock").expect("nobody has it");
-    assert_eq!(directory.lock("lock").expect_err("somebody has it").kind(), ErrorKind::WouldBlock);
+    let guard = directory.lock("lock").expect("it is free");
+    assert_eq!(directory.lock("lock").expect_err("it is taken").kind(), ErrorKind::WouldBlock);
     drop(guard);
-    directory.lock("lock").expect("nobody has it");
+    directory.lock("lock").expect("it is free");
     assert_ne!(directory.random().expect("chance"), directory.random().expect("chance"));
 }
 
 #[test]
-fn a_simulated_directory_behaves() {
-    behaves(&SimulatedDirectory::new());
+fn simulated_directory_fulfills_contract() {
+    check_contract(&SimulatedDirectory::new());
 }
 
 #[test]
-fn a_directory_of_the_file_system_behaves_and_is_its_owners() {
+fn real_directory_fulfills_contract_with_owner_permissions() {
     let folder = folder("behaves");
-    behaves(&RealDirectory::create(&folder).expect("there is a temporary directory"));
+    check_contract(&RealDirectory::create(&folder).expect("there is a temporary directory"));
     let mode =
         |path: &std::path::Path| std::fs::metadata(path).expect("it is there").permissions().mode() & 0o777;
     assert_eq!((mode(&folder), mode(&folder.join("lock"))), (0o700, 0o600));
@@ -70,22 +70,22 @@ fn a_directory_of_the_file_system_behaves_and_is_its_owners() {
 }
 
 #[test]
-fn who_removes_the_lock_file_lets_nobody_in() {
+fn removed_lock_file_keeps_directory_locked() {
     let folder = folder("locked");
     let (directory, other) = (
         RealDirectory::create(&folder).expect("it is made"),
         RealDirectory::create(&folder).expect("it is there"),
     );
-    let guard = directory.lock("lock").expect("nobody has it");
+    let guard = directory.lock("lock").expect("it is free");
     std::fs::remove_file(folder.join("lock")).expect("it is there");
-    assert_eq!(other.lock("lock").expect_err("somebody has the directory").kind(), ErrorKind::WouldBlock);
+    assert_eq!(other.lock("lock").expect_err("the directory is locked").kind(), ErrorKind::WouldBlock);
     drop(guard);
-    other.lock("lock").expect("nobody has it");
+    other.lock("lock").expect("it is free");
     std::fs::remove_dir_all(&folder).expect("it was there");
 }
 
 #[test]
-fn a_crash_keeps_what_was_synced_and_may_do_anything_to_the_rest() {
+fn crash_keeps_synced_data_and_varies_the_rest() {
     let directory = SimulatedDirectory::new();
     let file = directory.create("a").expect("there is room");
     file.reserve(2048).expect("there is room");
@@ -119,7 +119,7 @@ fn a_crash_keeps_what_was_synced_and_may_do_anything_to_the_rest() {
 }
 
 #[test]
-fn what_a_failed_sync_lost_is_not_found_by_the_next() {
+fn data_of_failed_sync_is_not_written_by_next_sync() {
     let directory = SimulatedDirectory::new();
     let file = directory.create("a").expect("there is room");
     directory.sync_names().expect("it can be synced");
@@ -139,7 +139,7 @@ fn what_a_failed_sync_lost_is_not_found_by_the_next() {
 }
 
 #[test]
-fn rules_count_calls_and_room_is_counted_in_bytes() {
+fn fault_rules_count_calls_and_capacity_counts_bytes() {
     let directory = SimulatedDirectory::new();
     directory.fail(DiskCall::Create, 1, DiskFault::PermissionDenied, FaultDuration::Permanent);
     let file = directory.create("a").expect("the first passes");
@@ -157,9 +157,10 @@ fn rules_count_calls_and_room_is_counted_in_bytes() {
     assert_eq!(directory.used(), 11);
 }
 
-/// Somebody removes the directory, and somebody else makes another of the same name: nothing is put into that one, and nothing removed.
+/// The directory was removed and another one was created under its name. Nothing is written to that one or
+/// removed from it.
 #[test]
-fn a_directory_that_was_replaced_is_left_alone() {
+fn replaced_directory_is_unchanged() {
     let folder = folder("replaced");
     let directory = RealDirectory::create(&folder).expect("there is room");
     directory.create("own").expect("there is room");
@@ -176,9 +177,9 @@ fn a_directory_that_was_replaced_is_left_alone() {
     std::fs::remove_dir_all(&folder).expect("it is there");
 }
 
-/// What is not a file is not waited for.
+/// Opening must not block.
 #[test]
-fn what_is_not_a_file_is_not_opened() {
+fn opening_a_non_file_fails() {
     let folder = folder("strange");
     let directory = RealDirectory::create(&folder).expect("there is room");
     std::fs::create_dir(folder.join("a")).expect("there is room");

@@ -1,4 +1,4 @@
-//! What a disk does to a store. Nothing panics, nothing is sold twice, and whoever asks is told why.
+//! Disk failures: the store never panics, never grants a unit twice, and reports the reason.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,28 +24,30 @@ use tidegate_disk::{DiskOptions, DiskStore};
 use crate::store::{OPTIONS, open};
 
 const START: Timestamp = Timestamp::from_ticks(1_700_000_000_000_000_000);
-const MOST: Amount = 5_000;
+const CAPACITY: Amount = 5_000;
 const LIMIT: &str = "stock";
 
-struct Stage {
+struct FailureFixture {
     directory: Arc<SimulatedDirectory>,
     clock: Arc<ManualClock>,
 }
 
-impl Stage {
-    fn new() -> Stage {
-        Stage { directory: Arc::default(), clock: Arc::new(ManualClock::at(START)) }
+impl FailureFixture {
+    fn new() -> FailureFixture {
+        FailureFixture { directory: Arc::default(), clock: Arc::new(ManualClock::at(START)) }
     }
 
-    /// A store with a limit of which some is sold.
-    fn begin(&self) -> DiskStore {
+    /// Opens a store with one limit, of which five units are used.
+    fn open_store(&self) -> DiskStore {
         let store = open(&self.directory, &self.clock);
-        // Every unit is written down, so that every answer waits for the disk.
+        // Every unit is logged, so every reply waits for the disk.
         let sync = tidegate_core::Durability::Sync;
-        let spec =
-            LimitSpec { durability: sync, ..LimitSpec::named(LIMIT).with(ItemSpec::of(Policy::Total, MOST)) };
+        let spec = LimitSpec {
+            durability: sync,
+            ..LimitSpec::named(LIMIT).with(ItemSpec::of(Policy::Total, CAPACITY))
+        };
         store.put(spec, ExpectedVersion::Absent).expect("it makes sense");
-        assert_eq!(buy(&store, 5), Ok(true));
+        assert_eq!(acquire(&store, 5), Ok(true));
         store
     }
 
@@ -60,38 +62,39 @@ impl Stage {
     }
 }
 
-/// Buys so much and waits for the answer; whether it was granted.
-fn buy(store: &DiskStore, count: Amount) -> Result<bool, Unavailable> {
+/// Acquires units and waits for the reply. Returns whether they were granted.
+fn acquire(store: &DiskStore, count: Amount) -> Result<bool, Unavailable> {
     let asks = [Ask { limit_id: LIMIT, key: None, count }];
-    let answers = heard(store, store.submit(&[Order::acquire(&asks)], Replies::new(Detail::Verdicts)))?;
+    let answers = wait_reply(store, store.submit(&[Order::acquire(&asks)], Replies::new(Detail::Verdicts)))?;
     Ok(answers.get(0).expect("one").as_ref().expect("it makes sense").is_granted())
 }
 
-/// What is said in the end.
-fn heard<T>(store: &DiskStore, spoken: StoreReply<T>) -> Result<T, Unavailable> {
-    match spoken {
-        StoreReply::Now(reply) => Ok(reply),
-        StoreReply::Durable(reply, lsn) => store.wait_durable(lsn).map(|()| reply),
+/// Waits for a reply.
+fn wait_reply<T>(store: &DiskStore, reply: StoreReply<T>) -> Result<T, Unavailable> {
+    match reply {
+        StoreReply::Now(value) => Ok(value),
+        StoreReply::Durable(value, lsn) => store.wait_durable(lsn).map(|()| value),
         StoreReply::Later(mut later) => match later.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(reply) => reply,
-            Poll::Pending => panic!("nobody else decides"),
+            Poll::Pending => panic!("only this thread decides"),
         },
     }
 }
 
-/// Everybody buys until the store cannot answer any more, or has nothing left; what they were told they got.
-fn crowd(store: &DiskStore) -> Amount {
-    let told = AtomicU64::new(0);
+/// Acquires units from four threads until the store fails or the limit is used up. Returns the reported
+/// grants.
+fn acquire_all(store: &DiskStore) -> Amount {
+    let reported = AtomicU64::new(0);
     thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
-                while buy(store, 1) == Ok(true) {
-                    told.fetch_add(1, Ordering::Relaxed);
+                while acquire(store, 1) == Ok(true) {
+                    reported.fetch_add(1, Ordering::Relaxed);
                 }
             });
         }
     });
-    told.into_inner()
+    reported.into_inner()
 }
 
 fn used(store: &DiskStore) -> Amount {
@@ -102,58 +105,62 @@ fn used(store: &DiskStore) -> Amount {
 }
 
 #[test]
-fn a_disk_that_fails_ends_the_selling_and_loses_nothing_that_was_told() {
+fn disk_failure_stops_grants_and_keeps_reported_ones() {
     for (call, pass) in [(DiskCall::Write, 9), (DiskCall::Sync, 9), (DiskCall::Write, 0), (DiskCall::Sync, 0)]
     {
-        let stage = Stage::new();
-        let store = stage.begin();
-        stage.directory.fail(call, pass, DiskFault::IoError, FaultDuration::Once);
-        let told = 5 + crowd(&store);
-        assert!(told < MOST, "{call:?}: it went on selling");
+        let fixture = FailureFixture::new();
+        let store = fixture.open_store();
+        fixture.directory.fail(call, pass, DiskFault::IoError, FaultDuration::Once);
+        let reported = 5 + acquire_all(&store);
+        assert!(reported < CAPACITY, "{call:?}: it continued to grant");
         let why = store.trouble().expect("the disk failed");
         assert!(why.reason.contains("check the disk, then restart"), "{call:?}: {why}");
-        // Nothing goes on by itself, and everybody is told the same.
-        assert_eq!(buy(&store, 1), Err(why.clone()), "{call:?}");
-        assert_eq!(heard(&store, store.reset(LIMIT, None)).map(drop), Err(why.clone()), "{call:?}");
+        // The store does not recover by itself, and all calls return the same error.
+        assert_eq!(acquire(&store, 1), Err(why.clone()), "{call:?}");
+        assert_eq!(wait_reply(&store, store.reset(LIMIT, None)).map(drop), Err(why.clone()), "{call:?}");
         let put = store
             .put(LimitSpec::named("other").with(ItemSpec::of(Policy::Total, 1)), ExpectedVersion::Absent);
         assert!(matches!(put, Err(PutError::Unavailable(_))), "{call:?}: {put:?}");
         assert!(store.snapshot().is_err() && store.stop().is_err(), "{call:?}");
         drop(store);
-        let store = open(&stage.directory, &stage.clock);
+        let store = open(&fixture.directory, &fixture.clock);
         assert!(store.trouble().is_none());
-        // Four buyers may have been decided on and told nothing.
-        assert!((told..=told + 4).contains(&used(&store)), "{call:?}: {} of {told}", used(&store));
-        assert!(told + crowd(&store) <= MOST, "{call:?}: sold twice");
-        assert_eq!(used(&store), MOST);
+        // Four decisions may have been made and not reported.
+        assert!(
+            (reported..=reported + 4).contains(&used(&store)),
+            "{call:?}: {} of {reported}",
+            used(&store)
+        );
+        assert!(reported + acquire_all(&store) <= CAPACITY, "{call:?}: granted twice");
+        assert_eq!(used(&store), CAPACITY);
     }
 }
 
 #[test]
-fn a_full_disk_is_waited_for() {
-    let stage = Stage::new();
-    let store = stage.begin();
-    stage.directory.set_capacity(Some(stage.directory.used() + 1));
-    let told = 5 + crowd(&store);
-    assert!(told < MOST, "it went on selling");
+fn full_disk_resumes_when_there_is_room() {
+    let fixture = FailureFixture::new();
+    let store = fixture.open_store();
+    fixture.directory.set_capacity(Some(fixture.directory.used() + 1));
+    let reported = 5 + acquire_all(&store);
+    assert!(reported < CAPACITY, "it continued to grant");
     let why = store.trouble().expect("the disk is full");
     assert!(why.reason.contains("room"), "{why}");
-    stage.directory.set_capacity(None);
+    fixture.directory.set_capacity(None);
     while store.trouble().is_some() {
         thread::yield_now();
     }
-    let told = told + crowd(&store);
-    // Four buyers may have been decided on and told nothing.
-    assert!((MOST - 4..=MOST).contains(&told), "{told}");
+    let reported = reported + acquire_all(&store);
+    // Four decisions may have been made and not reported.
+    assert!((CAPACITY - 4..=CAPACITY).contains(&reported), "{reported}");
     store.stop().expect("there is room");
-    let store = open(&stage.directory, &stage.clock);
-    assert_eq!(used(&store), MOST);
+    let store = open(&fixture.directory, &fixture.clock);
+    assert_eq!(used(&store), CAPACITY);
 }
 
 #[test]
-fn what_needs_no_log_goes_on_while_the_disk_is_full() {
-    let stage = Stage::new();
-    let store = stage.begin();
+fn orders_without_records_succeed_while_disk_is_full() {
+    let fixture = FailureFixture::new();
+    let store = fixture.open_store();
     let volatile = |id: &str, policy| LimitSpec {
         durability: tidegate_core::Durability::Volatile,
         ..LimitSpec::named(id).with(ItemSpec::of(policy, 3))
@@ -162,13 +169,13 @@ fn what_needs_no_log_goes_on_while_the_disk_is_full() {
     let pool = Policy::Concurrency { ttl: Duration::from_secs(60) };
     store.put(volatile("pool", pool), ExpectedVersion::Absent).expect("it makes sense");
     store.wait_durable(store.tip().expect("it has a log")).expect("there is room");
-    stage.directory.set_capacity(Some(stage.directory.used() + 1));
-    crowd(&store);
+    fixture.directory.set_capacity(Some(fixture.directory.used() + 1));
+    acquire_all(&store);
     let why = store.trouble().expect("the disk is full");
     let ask = |limit_id, intent, request_id| {
         let asks = [Ask { limit_id, key: None, count: 1 }];
         let order = Order { intent, request_id, ..Order::acquire(&asks) };
-        let answers = heard(&store, store.submit(&[order], Replies::new(Detail::Verdicts)))?;
+        let answers = wait_reply(&store, store.submit(&[order], Replies::new(Detail::Verdicts)))?;
         Ok(answers.get(0).expect("one").as_ref().expect("it makes sense").is_granted())
     };
     for granted in [true, true, true, false] {
@@ -181,32 +188,32 @@ fn what_needs_no_log_goes_on_while_the_disk_is_full() {
     assert_eq!(ask("views", Intent::Acquire, Some(&b"one"[..])), Err(why.clone()), "and so is a request id");
     let both = [LIMIT, "views"].map(|limit_id| Ask { limit_id, key: None, count: 1 });
     let answers = store.submit(&[Order::acquire(&both)], Replies::new(Detail::Verdicts));
-    assert_eq!(heard(&store, answers).map(drop), Err(why), "and what is not volatile");
+    assert_eq!(wait_reply(&store, answers).map(drop), Err(why), "and what is not volatile");
 }
 
 #[test]
-fn a_directory_has_one_store_at_a_time() {
-    let stage = Stage::new();
-    let store = stage.begin();
-    assert!(matches!(stage.refused(), OpenError::Locked { .. }));
-    assert_eq!(buy(&store, 1), Ok(true), "the one that has it goes on");
+fn second_store_in_directory_is_refused() {
+    let fixture = FailureFixture::new();
+    let store = fixture.open_store();
+    assert!(matches!(fixture.refused(), OpenError::Locked { .. }));
+    assert_eq!(acquire(&store, 1), Ok(true), "the one that has it goes on");
     drop(store);
-    assert_eq!(used(&open(&stage.directory, &stage.clock)), 6);
+    assert_eq!(used(&open(&fixture.directory, &fixture.clock)), 6);
 }
 
 #[test]
-fn a_file_system_for_reading_only_is_refused_by_name() {
+fn read_only_file_system_is_named_error() {
     for call in [DiskCall::Lock, DiskCall::Write] {
-        let stage = Stage::new();
-        drop(stage.begin());
-        stage.directory.fail(call, 0, DiskFault::ReadOnly, FaultDuration::Permanent);
-        assert!(matches!(stage.refused(), OpenError::ReadOnly { .. }), "{call:?}");
-        stage.directory.repair();
-        assert_eq!(used(&open(&stage.directory, &stage.clock)), 5, "{call:?}");
+        let fixture = FailureFixture::new();
+        drop(fixture.open_store());
+        fixture.directory.fail(call, 0, DiskFault::ReadOnly, FaultDuration::Permanent);
+        assert!(matches!(fixture.refused(), OpenError::ReadOnly { .. }), "{call:?}");
+        fixture.directory.repair();
+        assert_eq!(used(&open(&fixture.directory, &fixture.clock)), 5, "{call:?}");
     }
 }
 
-/// Makes a file say that it has another format.
+/// Changes the format version in a file.
 fn set_version(directory: &SimulatedDirectory, name: &str, version: u32) {
     let mut bytes = directory.bytes(name).expect("it is there");
     bytes[8..12].copy_from_slice(&version.to_le_bytes());
@@ -216,51 +223,51 @@ fn set_version(directory: &SimulatedDirectory, name: &str, version: u32) {
 }
 
 #[test]
-fn formats_that_are_not_known_are_refused_and_never_guessed_at() {
-    let stage = Stage::new();
-    let store = stage.begin();
+fn unknown_format_version_is_refused() {
+    let fixture = FailureFixture::new();
+    let store = fixture.open_store();
     store.snapshot().expect("the disk is well");
     drop(store);
-    let names = stage.directory.names();
+    let names = fixture.directory.names();
     assert!(names.iter().any(|name| name.starts_with("snapshot-")), "{names:?}");
     for name in names.iter().filter(|name| *name != "lock") {
-        let whole = stage.directory.bytes(name).expect("it was listed");
-        set_version(&stage.directory, name, 2);
-        let newer = stage.refused();
+        let whole = fixture.directory.bytes(name).expect("it was listed");
+        set_version(&fixture.directory, name, 2);
+        let newer = fixture.refused();
         assert!(matches!(&newer, OpenError::NewerFormat { found: 2, .. }), "{name}: {newer}");
-        set_version(&stage.directory, name, 0);
-        let unknown = stage.refused();
+        set_version(&fixture.directory, name, 0);
+        let unknown = fixture.refused();
         assert!(matches!(&unknown, OpenError::UnknownFormat { found: 0, .. }), "{name}: {unknown}");
-        stage.directory.put(name, whole);
+        fixture.directory.put(name, whole);
     }
-    assert_eq!(used(&open(&stage.directory, &stage.clock)), 5);
+    assert_eq!(used(&open(&fixture.directory, &fixture.clock)), 5);
 }
 
 #[test]
-fn a_missing_part_of_the_log_is_refused_by_name() {
-    let stage = Stage::new();
-    let store = stage.begin();
-    // A few segments.
-    while stage.directory.names().iter().filter(|name| name.starts_with("log-")).count() < 4 {
-        assert_eq!(buy(&store, 1), Ok(true));
+fn missing_segment_is_named_error() {
+    let fixture = FailureFixture::new();
+    let store = fixture.open_store();
+    // Creates several segments.
+    while fixture.directory.names().iter().filter(|name| name.starts_with("log-")).count() < 4 {
+        assert_eq!(acquire(&store, 1), Ok(true));
     }
-    let told = used(&store);
+    let reported = used(&store);
     drop(store);
     let segments: Vec<String> =
-        stage.directory.names().into_iter().filter(|name| name.starts_with("log-")).collect();
+        fixture.directory.names().into_iter().filter(|name| name.starts_with("log-")).collect();
     for name in &segments[..segments.len() - 1] {
-        let whole = stage.directory.bytes(name).expect("it was listed");
-        stage.directory.take(name);
-        let missing = stage.refused();
+        let whole = fixture.directory.bytes(name).expect("it was listed");
+        fixture.directory.take(name);
+        let missing = fixture.refused();
         let by_name =
             matches!(&missing, OpenError::SegmentMissing { .. } | OpenError::SnapshotMissing { .. });
         assert!(by_name, "{name}: {missing}");
-        stage.directory.put(name, whole);
+        fixture.directory.put(name, whole);
     }
-    assert_eq!(used(&open(&stage.directory, &stage.clock)), told);
+    assert_eq!(used(&open(&fixture.directory, &fixture.clock)), reported);
 }
 
-/// Adds bytes to the log of a store that is closed, as whoever wrote it would have.
+/// Appends valid blocks to the log of a closed store.
 fn append(directory: &Arc<SimulatedDirectory>, bytes: &[u8]) {
     let log_options = wal::LogOptions { segment_bytes: OPTIONS.segment_bytes };
     let (log, _) =
@@ -271,7 +278,7 @@ fn append(directory: &Arc<SimulatedDirectory>, bytes: &[u8]) {
 }
 
 #[test]
-fn records_that_make_no_sense_are_refused_by_name() {
+fn invalid_record_is_named_error() {
     let row = |generation, version, trace| {
         let mut records = RecordWriter::default();
         records.row(generation, version, Some(Tag { low: 1, high: 2 }), &[(0, trace)]);
@@ -288,10 +295,10 @@ fn records_that_make_no_sense_are_refused_by_name() {
         (row(1, 1, arrival), "a row of version 1 of limit number 1"),
     ];
     for (bytes, what) in cases {
-        let stage = Stage::new();
-        drop(stage.begin());
-        append(&stage.directory, &bytes);
-        let rejected = stage.refused();
+        let fixture = FailureFixture::new();
+        drop(fixture.open_store());
+        append(&fixture.directory, &bytes);
+        let rejected = fixture.refused();
         assert!(
             matches!(&rejected, OpenError::Rejected { file, .. } if file.starts_with("log-")),
             "{rejected:?}"
@@ -301,10 +308,10 @@ fn records_that_make_no_sense_are_refused_by_name() {
 }
 
 #[test]
-fn more_rows_than_fit_are_not_forgotten() {
+fn rows_beyond_memory_budget_fail_the_open() {
     const KEYS: usize = 40_000;
-    let stage = Stage::new();
-    let store = stage.begin();
+    let fixture = FailureFixture::new();
+    let store = fixture.open_store();
     let hour = Policy::Interval { window: Duration::from_secs(3_600) };
     store
         .put(LimitSpec::named("keys").with(ItemSpec::of(hour, 1).per_key()), ExpectedVersion::Absent)
@@ -316,17 +323,17 @@ fn more_rows_than_fit_are_not_forgotten() {
         assert!(answers.get(0).expect("one").as_ref().expect("it makes sense").is_granted());
     }
     store.wait_durable(store.tip().expect("it has a log")).expect("the disk is well");
-    // What comes after the rows makes them take their places; without it they do at the end.
-    heard(&store, store.reset(LIMIT, None)).expect("the disk is well").expect("it is there");
+    // A record after the rows makes recovery insert them earlier than at the end.
+    wait_reply(&store, store.reset(LIMIT, None)).expect("the disk is well").expect("it is there");
     drop(store);
-    // From the log, and then from a snapshot.
+    // First from the log, then from a snapshot.
     for _ in 0..2 {
         let little = DiskOptions { capacity_bytes: 1 << 20, ..OPTIONS };
-        let crowded = stage.try_open(little).expect_err("there is no room");
+        let crowded = fixture.try_open(little).expect_err("there is no room");
         assert!(matches!(crowded, OpenError::Crowded { .. }), "{crowded}");
         let advice = crowded.to_string();
         assert!(advice.contains("store.memory") && !advice.contains("backup"), "{advice}");
-        let store = open(&stage.directory, &stage.clock);
+        let store = open(&fixture.directory, &fixture.clock);
         let asks = [Ask::one("keys", Some(b"39999"))];
         let answers = store.submit(&[Order::peek(&asks)], Replies::new(Detail::Verdicts)).decided();
         assert!(!answers.get(0).expect("one").as_ref().expect("it makes sense").is_granted());

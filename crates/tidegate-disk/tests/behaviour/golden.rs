@@ -1,9 +1,10 @@
-//! Stores that the first version of the records wrote, with every kind of record there is. Every later version must read them, and know the
-//! same.
+//! Stores written by the first version of the record format, with every kind of record. Every later version
+//! must read them and recover the same state.
 //!
-//! `golden/records-1-log.txt` is a store whose process was killed, `golden/records-1-snapshot.txt` the same after it was opened and stopped. What they remember is in
-//! `golden/records-1-known.txt`. They were written by this file (`TIDEGATE_GOLDEN=1 cargo test -p tidegate-disk golden`) and stay as they are: a change of
-//! what records mean is another number, and another three files.
+//! `golden/records-1-log.txt` is a store whose process was killed. `golden/records-1-snapshot.txt` is the
+//! same store after it was opened and stopped. `golden/records-1-known.txt` lists their state. This file
+//! wrote them (`TIDEGATE_GOLDEN=1 cargo test -p tidegate-disk golden`), and they must not change: a change of
+//! the record format adds three more files.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -29,14 +30,14 @@ const LOG: &str = include_str!("golden/records-1-log.txt");
 const SNAPSHOT: &str = include_str!("golden/records-1-snapshot.txt");
 const KNOWN: &str = include_str!("golden/records-1-known.txt");
 
-/// A Wednesday in a leap year, and when everything is looked at.
+/// A Wednesday in a leap year, and the time at which the state is listed.
 const START: Timestamp = Timestamp::from_ticks(1_709_114_400_000_000_000);
 const LOOKED_AT: Timestamp = Timestamp::from_ticks(1_709_114_430_000_000_000);
 const HOUR: Duration = Duration::from_secs(3_600);
 const KEYS: [&str; 3] = ["ann", "bob", "vip"];
 const REQUEST: &[u8] = b"order 7";
 
-/// The limits that are there in the end.
+/// The limits at the end of the run.
 fn limits() -> Vec<LimitSpec> {
     let limit = |id: &str, item: ItemSpec| LimitSpec::named(id).with(item);
     let interval = Policy::Interval { window: HOUR };
@@ -91,13 +92,13 @@ fn zone() -> Zone {
     Zone::named("Asia/Shanghai").expect("it is known")
 }
 
-struct Life {
+struct GoldenRun {
     directory: Arc<SimulatedDirectory>,
     clock: Arc<ManualClock>,
     store: DiskStore,
 }
 
-impl Life {
+impl GoldenRun {
     fn wait(&self) {
         self.store.wait_durable(self.store.tip().expect("it has a log")).expect("the disk is well");
         self.clock.advance(Duration::from_millis(100));
@@ -127,43 +128,43 @@ impl Life {
     }
 }
 
-/// Everything that leaves a record; the leases by what became of them.
-fn live() -> (Life, Vec<(&'static str, LeaseId)>) {
+/// Produces every kind of record. Returns the leases by their final state.
+fn play_run() -> (GoldenRun, Vec<(&'static str, LeaseId)>) {
     let (directory, clock) = (Arc::new(SimulatedDirectory::new()), Arc::new(ManualClock::at(START)));
     let store = open(&directory, &clock);
-    let life = Life { directory, clock, store };
+    let run = GoldenRun { directory, clock, store };
     let (first, rest) = (limits().swap_remove(0), limits().split_off(1));
-    life.store.apply(vec![Edit::Put(first, ExpectedVersion::Absent)]).expect("it makes sense");
+    run.store.apply(vec![Edit::Put(first, ExpectedVersion::Absent)]).expect("it makes sense");
     for spec in rest {
-        // They are edited before they are what they are, some of them after they were used.
+        // Each limit starts with another definition, and some are used before the edit.
         let item = ItemSpec { limit: Capacity::AtMost(8_000), ..spec.items[0].clone() };
-        life.put(
+        run.put(
             LimitSpec { items: vec![item], overrides: Vec::new(), ..spec.clone() },
             ExpectedVersion::Absent,
         );
         if spec.id == "interval" || spec.id == "bucket" {
-            life.take(&spec.id, "ann", 40, Hold::No, None);
+            run.take(&spec.id, "ann", 40, Hold::No, None);
         }
-        life.put(spec, ExpectedVersion::Version(1));
+        run.put(spec, ExpectedVersion::Version(1));
     }
     for id in ["retired", "gone"] {
-        life.put(
+        run.put(
             LimitSpec::named(id).with(ItemSpec::of(Policy::Total, 30).per_key()),
             ExpectedVersion::Absent,
         );
-        life.take(id, "ann", 3, Hold::No, None);
+        run.take(id, "ann", 3, Hold::No, None);
     }
     for (index, spec) in limits().iter().filter(|spec| spec.id != "slots").enumerate() {
         for (key, name) in KEYS.iter().enumerate().skip(index % 2) {
             let count = if spec.id == "volatile" || spec.id == "exact" { 2 } else { 5 };
-            life.take(&spec.id, name, count, Hold::No, None);
-            life.take(&spec.id, name, 1 + key as Amount % 2, Hold::No, None);
+            run.take(&spec.id, name, count, Hold::No, None);
+            run.take(&spec.id, name, 1 + key as Amount % 2, Hold::No, None);
         }
     }
-    life.store.reset("zeroed", None).decided().expect("it is there");
-    life.store.reset("total-key", Some(b"bob")).decided().expect("it is there");
-    life.take("zeroed", "vip", 4, Hold::No, None);
-    let lease = |limit: &str, hold| life.take(limit, "ann", 2, hold, None).expect("it is held");
+    run.store.reset("zeroed", None).decided().expect("it is there");
+    run.store.reset("total-key", Some(b"bob")).decided().expect("it is there");
+    run.take("zeroed", "vip", 4, Hold::No, None);
+    let lease = |limit: &str, hold| run.take(limit, "ann", 2, hold, None).expect("it is held");
     let leases = vec![
         ("held", lease("slots", Hold::No)),
         ("renewed", lease("slots", Hold::No)),
@@ -171,19 +172,19 @@ fn live() -> (Life, Vec<(&'static str, LeaseId)>) {
         ("open", lease("interval", Hold::Yes)),
         ("settled", lease("interval", Hold::Yes)),
     ];
-    life.store.renew(leases[1].1, Some(2 * HOUR)).decided().expect("it makes sense");
-    assert!(life.store.release(leases[2].1).decided());
-    let settled = life.store.settle(leases[4].1, Actual::Every(1)).decided();
+    run.store.renew(leases[1].1, Some(2 * HOUR)).decided().expect("it makes sense");
+    assert!(run.store.release(leases[2].1).decided());
+    let settled = run.store.settle(leases[4].1, Actual::Every(1)).decided();
     assert_eq!(settled, Ok(Settlement::Settled));
-    life.take("total", "ann", 7, Hold::No, Some(REQUEST));
-    life.store.apply(vec![Edit::Remove("retired".to_owned(), RemovalMode::Retire)]).expect("it is there");
-    assert!(life.store.remove("gone", RemovalMode::Forget));
-    life.wait();
-    (life, leases)
+    run.take("total", "ann", 7, Hold::No, Some(REQUEST));
+    run.store.apply(vec![Edit::Remove("retired".to_owned(), RemovalMode::Retire)]).expect("it is there");
+    assert!(run.store.remove("gone", RemovalMode::Forget));
+    run.wait();
+    (run, leases)
 }
 
-/// What is remembered, as lines.
-fn known(store: &DiskStore, leases: &[(String, LeaseId)]) -> String {
+/// Lists the state of a store as text.
+fn list_state(store: &DiskStore, leases: &[(String, LeaseId)]) -> String {
     let mut text = String::new();
     for limit in store.list() {
         writeln!(text, "{} version {}", limit.id(), limit.version()).expect("a string takes everything");
@@ -207,7 +208,7 @@ fn opened(image: &str) -> DiskStore {
     open(&Arc::new(from_text(image)), &Arc::new(ManualClock::at(LOOKED_AT)))
 }
 
-/// The part of [`KNOWN`] behind this heading.
+/// The part of [`KNOWN`] after a heading.
 fn part(heading: &str) -> String {
     let lines = KNOWN.lines().skip_while(|line| *line != heading).skip(1);
     lines.take_while(|line| !line.starts_with('#')).fold(String::new(), |text, line| text + line + "\n")
@@ -221,26 +222,26 @@ fn leases() -> Vec<(String, LeaseId)> {
     part("# log").lines().filter(|line| line.starts_with("lease ")).map(read).collect()
 }
 
-/// Writes all three files, if that was asked for.
+/// Writes all three files on request.
 #[expect(
     clippy::disallowed_methods,
-    reason = "whoever wants them written says so where no argument can be given"
+    reason = "a test takes no arguments, so an environment variable requests the files"
 )]
 #[test]
-fn a_golden_store_is_written_on_demand() {
-    let (life, leases) = live();
+fn golden_store_files_are_written_on_demand() {
+    let (run, leases) = play_run();
     let leases: Vec<(String, LeaseId)> =
         leases.into_iter().map(|(name, lease)| (name.to_owned(), lease)).collect();
-    let killed = as_text(&life.directory.killed());
-    life.clock.set(LOOKED_AT);
+    let killed = as_text(&run.directory.killed());
+    run.clock.set(LOOKED_AT);
     let directory = Arc::new(from_text(&killed));
-    let store = open(&directory, &life.clock);
-    let after_log = known(&store, &leases);
+    let store = open(&directory, &run.clock);
+    let after_log = list_state(&store, &leases);
     store.stop().expect("nothing is in the way");
     drop(store);
     directory.take("lock");
     let stopped = as_text(&directory);
-    let after_snapshot = known(&opened(&stopped), &leases);
+    let after_snapshot = list_state(&opened(&stopped), &leases);
     assert_eq!(after_log, after_snapshot, "a clean stop changes nothing");
     if std::env::var_os("TIDEGATE_GOLDEN").is_some() {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/behaviour/golden");
@@ -253,21 +254,21 @@ fn a_golden_store_is_written_on_demand() {
 }
 
 #[test]
-fn records_of_version_1_are_read() {
+fn version_1_records_are_read() {
     for (heading, image) in [("# log", LOG), ("# snapshot", SNAPSHOT)] {
         let store = opened(image);
         let leases = leases();
-        assert_eq!(known(&store, &leases), part(heading), "{heading}");
+        assert_eq!(list_state(&store, &leases), part(heading), "{heading}");
         for spec in limits() {
             assert_eq!(store.get(&spec.id).map(|limit| limit.spec().clone()), Some(spec));
         }
         assert_eq!(store.applied(), ["total"], "{heading}");
-        // A request that was granted is told again and charged once.
+        // A granted request is repeated and charged once.
         let asks = [Ask { limit_id: "total", key: Some(b"ann"), count: 7 }];
         let order = Order { request_id: Some(REQUEST), ..Order::acquire(&asks) };
         let answers = store.submit(&[order], Replies::new(Detail::Verdicts)).decided();
         assert!(answers.get(0).expect("one").as_ref().expect("it makes sense").at < LOOKED_AT, "{heading}");
-        let before = known(&store, &leases);
+        let before = list_state(&store, &leases);
         assert_eq!(before, part(heading), "{heading}");
         for (name, lease) in leases {
             let is_there = store.renew(lease, None).decided().expect("it makes sense").is_some();
@@ -276,7 +277,7 @@ fn records_of_version_1_are_read() {
             let gone = name == "released";
             assert_eq!(settled == Settlement::Gone, gone, "{heading}: {name}");
         }
-        // One that has vanished from a file comes back with what it knew; one that was removed does not.
+        // A retired limit returns with its usage, and a forgotten one does not.
         for (id, used) in [("retired", 3), ("gone", 0)] {
             let spec = LimitSpec::named(id).with(ItemSpec::of(Policy::Total, 30).per_key());
             store.apply(vec![Edit::Put(spec, ExpectedVersion::Absent)]).expect("it makes sense");
@@ -286,7 +287,7 @@ fn records_of_version_1_are_read() {
     }
 }
 
-/// The kinds of records of an image.
+/// The kinds of the records in an image.
 fn kinds(image: &str) -> BTreeSet<u8> {
     let mut kinds = BTreeSet::new();
     let log_options = wal::LogOptions { segment_bytes: OPTIONS.segment_bytes };
@@ -296,7 +297,7 @@ fn kinds(image: &str) -> BTreeSet<u8> {
         };
         while let [kind, rest @ ..] = payload {
             kinds.insert(*kind);
-            // The length is a number of seven bits a byte.
+            // The length is a base-128 varint.
             let bytes = rest.iter().take_while(|byte| **byte & 0x80 != 0).count() + 1;
             let number =
                 rest[..bytes].iter().rev().fold(0, |number, byte| number << 7 | usize::from(byte & 0x7f));
@@ -309,7 +310,7 @@ fn kinds(image: &str) -> BTreeSet<u8> {
 }
 
 #[test]
-fn every_kind_of_record_is_among_them() {
+fn golden_files_contain_every_record_kind() {
     assert_eq!(kinds(LOG), BTreeSet::from([2, 3, 4, 5, 7, 8, 9, 10, 11]));
     assert_eq!(kinds(SNAPSHOT), BTreeSet::from([1, 2, 3, 5, 6, 7, 10, 11, 12]));
 }

@@ -1,7 +1,9 @@
-//! A week of traffic: how large the directory becomes, and what a decision costs, does not depend on how long a store has been running.
+//! A simulated week of traffic: the size of the directory and the cost of a decision do not depend on the age
+//! of the store.
 //!
-//! Keys come and go, some rows are hot, leases are taken, renewed and given back, orders have request ids, limits are edited, reset, removed
-//! and put again. Once a minute somebody is the keeper. The clock is moved by hand, so a week takes a few seconds.
+//! Keys come and go, some rows are hot, leases are taken, renewed and released, orders have request ids, and
+//! limits are edited, reset, removed and put again. Maintenance runs once per minute. The clock is manual, so
+//! a week takes seconds.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,14 +22,14 @@ const START: Timestamp = Timestamp::from_ticks(1_700_000_000_000_000_000);
 const MINUTE: Duration = Duration::from_secs(60);
 const MINUTES_A_DAY: u64 = 24 * 60;
 const DAYS: u64 = 7;
-/// How many keys are there at a time; every minute some go and others come.
+/// The number of active keys. Every minute some are replaced.
 const KEYS: u64 = 400;
 const NEW_A_MINUTE: u64 = 20;
-/// How many orders are put in a minute, of every kind.
+/// The number of orders of each kind per minute.
 const ORDERS: u64 = 12;
 
-/// The most that a directory may have: a log of `snapshot_after`, one snapshot and another that is being written, and what a segment is longer
-/// than what is in it.
+/// The maximum size of the directory: a log of `snapshot_after`, two snapshots, and the unused rest of
+/// segments.
 const MOST_BYTES: u64 = 2 * OPTIONS.snapshot_after + 4 * OPTIONS.segment_bytes;
 
 fn limits() -> Vec<LimitSpec> {
@@ -43,17 +45,17 @@ fn limits() -> Vec<LimitSpec> {
     ]
 }
 
-struct Week {
+struct WeekRun {
     store: DiskStore,
     directory: Arc<SimulatedDirectory>,
     clock: Arc<ManualClock>,
     leases: Vec<LeaseId>,
     decisions: u64,
-    /// The largest the directory has been since somebody asked.
+    /// The largest size of the directory since the last check.
     largest: u64,
 }
 
-impl Week {
+impl WeekRun {
     fn order(&mut self, limit: &str, key: u64, request: Option<u64>) {
         let (name, request) = (key.to_string(), request.map(u64::to_le_bytes));
         let asks = [Ask::one(limit, Some(name.as_bytes()))];
@@ -69,15 +71,15 @@ impl Week {
 
     fn minute(&mut self, minute: u64) {
         for index in 0..ORDERS {
-            let dice = (minute * ORDERS + index).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-            let key = minute * NEW_A_MINUTE + dice % KEYS;
+            let random = (minute * ORDERS + index).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+            let key = minute * NEW_A_MINUTE + random % KEYS;
             for limit in ["hot", "few", "many", "sliding"] {
                 self.order(limit, key, None);
             }
             self.order("slots", key, None);
             self.order("few", key, (index == 0).then_some(minute));
         }
-        // Half of the leases are given back, some are renewed, the rest lapses.
+        // Half of the leases are released, some are renewed, and the rest expires.
         for lease in std::mem::take(&mut self.leases) {
             match lease.0 >> 64 & 3 {
                 0 | 1 => drop(self.store.release(lease).decided()),
@@ -95,7 +97,7 @@ impl Week {
         self.clock.advance(MINUTE);
     }
 
-    /// Once an hour.
+    /// Runs once per hour.
     fn edit(&mut self, minute: u64) {
         let spec = limits().swap_remove(usize::try_from(minute / 60 % 4).expect("few"));
         let id = spec.id.clone();
@@ -113,13 +115,13 @@ impl Week {
 }
 
 #[test]
-fn a_week_leaves_no_more_behind_than_a_day() {
+fn directory_size_after_week_equals_day() {
     let (directory, clock) = (Arc::new(SimulatedDirectory::new()), Arc::new(ManualClock::at(START)));
     let store = open(&directory, &clock);
     for spec in limits() {
         store.put(spec, ExpectedVersion::Absent).expect("it makes sense");
     }
-    let mut week = Week { store, directory, clock, leases: Vec::new(), decisions: 0, largest: 0 };
+    let mut week = WeekRun { store, directory, clock, leases: Vec::new(), decisions: 0, largest: 0 };
     let mut days = Vec::new();
     for day in 0..DAYS {
         let (tip, decisions) = (week.tip(), week.decisions);
@@ -130,7 +132,7 @@ fn a_week_leaves_no_more_behind_than_a_day() {
         days.push((week.largest, written * 1_000 / (week.decisions - decisions)));
         week.largest = 0;
     }
-    // The first day begins with nothing.
+    // The first day starts with an empty store.
     let (_, usual) = days[1];
     for (largest, per_thousand) in &days[1..] {
         assert!(*largest <= MOST_BYTES, "{largest} bytes, at most {MOST_BYTES}; {days:?}");
@@ -139,7 +141,7 @@ fn a_week_leaves_no_more_behind_than_a_day() {
             "{per_thousand} bytes for a thousand decisions; {days:?}"
         );
     }
-    assert!(week.store.log_bytes() < OPTIONS.snapshot_after, "the keeper has looked after it");
+    assert!(week.store.log_bytes() < OPTIONS.snapshot_after, "maintenance has shortened the log");
     let extent = week.store.extent().expect("it knows");
     assert!(extent.leases < 1_000, "{extent:?}");
 }

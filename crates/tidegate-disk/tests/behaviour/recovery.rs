@@ -1,4 +1,4 @@
-//! Opening a store with many rows.
+//! Recovery of a store with many rows.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::store::open;
 
 const START: Timestamp = Timestamp::from_ticks(1_700_000_000_000_000_000);
 const HOUR: Duration = Duration::from_secs(3_600);
-/// So many that leaves split twice.
+/// Enough for leaves to split twice.
 const KEYS: usize = 50_000;
 
 /// Charges every key of a limit once.
@@ -44,10 +44,11 @@ fn bytes(store: &DiskStore) -> usize {
     store.extent().expect("it knows").bytes
 }
 
-/// Rows are written down in the order of their tags. Told one by one to an empty table they were a crowd in its first lines, which grew without
-/// end: a store of a million keys that had been stopped did not open any more, whatever memory it was given.
+/// Rows are logged in the order of their tags. Inserted one by one into an empty table, they crowded into its
+/// first lines and the table grew without bound: a stopped store with a million keys could not be opened
+/// again.
 #[test]
-fn rows_take_no_more_memory_after_a_snapshot_than_before() {
+fn restored_rows_take_no_more_memory() {
     let (directory, clock) = (Arc::new(SimulatedDirectory::new()), Arc::new(ManualClock::at(START)));
     let store = open(&directory, &clock);
     let window = ItemSpec::of(Policy::Interval { window: HOUR }, 100).per_key();
@@ -63,12 +64,17 @@ fn rows_take_no_more_memory_after_a_snapshot_than_before() {
     let before = bytes(&store);
     store.stop().expect("nothing is in the way");
     for counts in [1, 2] {
-        store_again(&directory, &clock, before, counts);
+        check_reopened(&directory, &clock, before, counts);
     }
 }
 
-/// Opens it, looks at every row, charges each once more and stops it.
-fn store_again(directory: &Arc<SimulatedDirectory>, clock: &Arc<ManualClock>, before: usize, counts: Amount) {
+/// Opens the store, checks every row, charges each once more and stops the store.
+fn check_reopened(
+    directory: &Arc<SimulatedDirectory>,
+    clock: &Arc<ManualClock>,
+    before: usize,
+    counts: Amount,
+) {
     let store = open(directory, clock);
     assert!(bytes(&store) <= before + before / 20, "{} bytes after {before}", bytes(&store));
     for index in 0..KEYS {
@@ -82,35 +88,35 @@ fn store_again(directory: &Arc<SimulatedDirectory>, clock: &Arc<ManualClock>, be
     store.stop().expect("nothing is in the way");
 }
 
-/// A snapshot is one file however large it is.
+/// A snapshot is one file of any length.
 #[test]
-fn people_are_told_how_far_reading_a_snapshot_has_come() {
+fn snapshot_read_reports_progress() {
     const CHUNK: usize = 1 << 20;
     let directory = Arc::new(SimulatedDirectory::new());
-    let told = || {
-        let mut told = Vec::new();
+    let open_with_progress = || {
+        let mut progress = Vec::new();
         let opened = WriteAheadLog::open(
             Arc::<SimulatedDirectory>::clone(&directory),
             wal::LogOptions::default(),
             &mut |entry| {
                 if let ReplayEntry::Progress { read, total } = entry {
-                    told.push((read, total));
+                    progress.push((read, total));
                 }
                 Ok(())
             },
         );
-        (opened.unwrap_or_else(|error| panic!("{error}")).0, told)
+        (opened.unwrap_or_else(|error| panic!("{error}")).0, progress)
     };
-    let (log, _) = told();
+    let (log, _) = open_with_progress();
     log.snapshot(|snapshot| (0..24).try_for_each(|_| Ok(snapshot.put(&vec![7; CHUNK])?)))
         .expect("the disk is well");
     log.stop().expect("the disk is well");
     drop(log);
-    let (_log, told) = told();
-    assert!(told.is_sorted(), "{told:?}");
-    let total = told[0].1;
-    assert!(told.iter().all(|(read, of)| read <= of && *of == total), "{told:?}");
-    let steps: Vec<u64> = told.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
+    let (_log, progress) = open_with_progress();
+    assert!(progress.is_sorted(), "{progress:?}");
+    let total = progress[0].1;
+    assert!(progress.iter().all(|(read, of)| read <= of && *of == total), "{progress:?}");
+    let steps: Vec<u64> = progress.windows(2).map(|pair| pair[1].0 - pair[0].0).collect();
     let snapshot = &steps[..steps.len() - 1];
-    assert!(snapshot.iter().all(|step| *step <= 6 * CHUNK as u64), "{told:?}");
+    assert!(snapshot.iter().all(|step| *step <= 6 * CHUNK as u64), "{progress:?}");
 }

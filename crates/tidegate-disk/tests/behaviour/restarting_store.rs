@@ -1,4 +1,4 @@
-//! A disk store that is stopped and opened again after every so many things it was asked. Nobody must notice.
+//! A disk store that is stopped and opened again after every N calls. The restarts must not be visible.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
@@ -18,65 +18,69 @@ use tidegate_disk::directory::SimulatedDirectory;
 
 use crate::store::open;
 
-type Ear = Arc<dyn Fn(&Change) + Send + Sync>;
+type SharedWatcher = Arc<dyn Fn(&Change) + Send + Sync>;
 
-pub(crate) struct Reopening {
+pub(crate) struct RestartingStore {
     clock: Arc<ManualClock>,
     directory: Arc<SimulatedDirectory>,
     store: RwLock<DiskStore>,
     every: usize,
-    asked: AtomicUsize,
-    ears: Mutex<Vec<Ear>>,
+    calls: AtomicUsize,
+    watchers: Mutex<Vec<SharedWatcher>>,
 }
 
-impl Reopening {
-    pub(crate) fn new(clock: &Arc<ManualClock>, every: usize) -> Reopening {
+impl RestartingStore {
+    pub(crate) fn new(clock: &Arc<ManualClock>, every: usize) -> RestartingStore {
         let directory: Arc<SimulatedDirectory> = Arc::default();
         let store = RwLock::new(open(&directory, clock));
-        Reopening {
+        RestartingStore {
             clock: Arc::clone(clock),
             directory,
             store,
             every,
-            asked: AtomicUsize::new(0),
-            ears: Mutex::default(),
+            calls: AtomicUsize::new(0),
+            watchers: Mutex::default(),
         }
     }
 
-    fn ask<T>(&self, ask: impl FnOnce(&DiskStore) -> T) -> T {
-        let answer = ask(&self.store.read().expect("nobody panics"));
-        if (self.asked.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(self.every) {
-            let mut store = self.store.write().expect("nobody panics");
+    fn call<T>(&self, call: impl FnOnce(&DiskStore) -> T) -> T {
+        let answer = call(&self.store.read().expect("no thread panics"));
+        if (self.calls.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(self.every) {
+            let mut store = self.store.write().expect("no thread panics");
             store.stop().expect("nothing is in the way");
             *store = open(&self.directory, &self.clock);
-            for ear in self.ears.lock().expect("nobody panics").iter() {
-                store.watch(hearing(ear));
+            for watcher in self.watchers.lock().expect("no thread panics").iter() {
+                store.watch(forward_to(watcher));
             }
         }
         answer
     }
 }
 
-fn hearing(ear: &Ear) -> Watcher {
-    let ear = Arc::clone(ear);
-    Box::new(move |change| ear(change))
+fn forward_to(watcher: &SharedWatcher) -> Watcher {
+    let watcher = Arc::clone(watcher);
+    Box::new(move |change| watcher(change))
 }
 
-impl Store for Reopening {
+impl Store for RestartingStore {
     fn capabilities(&self) -> Capabilities {
-        self.store.read().expect("nobody panics").capabilities()
+        self.store.read().expect("no thread panics").capabilities()
     }
 
     fn submit(&self, orders: &[Order<'_>], buffer: Replies) -> StoreReply<Replies> {
-        self.ask(|store| store.submit(orders, buffer))
+        self.call(|store| store.submit(orders, buffer))
     }
 
-    fn bid(&self, bids: &CompactBatch<'_>, gists: &mut CompactReplies) -> Result<Option<Lsn>, Unavailable> {
-        self.ask(|store| store.bid(bids, gists))
+    fn submit_compact(
+        &self,
+        bids: &CompactBatch<'_>,
+        gists: &mut CompactReplies,
+    ) -> Result<Option<Lsn>, Unavailable> {
+        self.call(|store| store.submit_compact(bids, gists))
     }
 
     fn release(&self, lease: LeaseId) -> StoreReply<bool> {
-        self.ask(|store| store.release(lease))
+        self.call(|store| store.release(lease))
     }
 
     fn renew(
@@ -84,59 +88,59 @@ impl Store for Reopening {
         lease: LeaseId,
         ttl: Option<Duration>,
     ) -> StoreReply<Result<Option<Timestamp>, OrderError>> {
-        self.ask(|store| store.renew(lease, ttl))
+        self.call(|store| store.renew(lease, ttl))
     }
 
     fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> StoreReply<Result<Settlement, OrderError>> {
-        self.ask(|store| store.settle(lease, actual))
+        self.call(|store| store.settle(lease, actual))
     }
 
     fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<(), OrderError>> {
-        self.ask(|store| store.reset(limit_id, key))
+        self.call(|store| store.reset(limit_id, key))
     }
 
     fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<Usage, OrderError>> {
-        self.ask(|store| store.usage(limit_id, key))
+        self.call(|store| store.usage(limit_id, key))
     }
 
     fn holders(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<Vec<LeaseTerm>, OrderError>> {
-        self.ask(|store| store.holders(limit_id, key))
+        self.call(|store| store.holders(limit_id, key))
     }
 
     fn held_until(&self, leases: &[LeaseId]) -> StoreReply<Vec<Option<Timestamp>>> {
-        self.ask(|store| store.held_until(leases))
+        self.call(|store| store.held_until(leases))
     }
 }
 
-impl Catalog for Reopening {
+impl Catalog for RestartingStore {
     fn get(&self, id: &str) -> Option<Arc<Limit>> {
-        // Watchers ask this while they are told of something.
-        self.store.read().expect("nobody panics").get(id)
+        // Watchers call this during a notification.
+        self.store.read().expect("no thread panics").get(id)
     }
 
     fn list(&self) -> Vec<Arc<Limit>> {
-        self.store.read().expect("nobody panics").list()
+        self.store.read().expect("no thread panics").list()
     }
 
     fn put(&self, spec: LimitSpec, expect: ExpectedVersion) -> Result<Arc<Limit>, PutError> {
-        self.ask(|store| store.put(spec, expect))
+        self.call(|store| store.put(spec, expect))
     }
 
     fn remove(&self, id: &str, parting: RemovalMode) -> bool {
-        self.ask(|store| store.remove(id, parting))
+        self.call(|store| store.remove(id, parting))
     }
 
     fn apply(&self, edits: Vec<Edit>) -> Result<Vec<EditOutcome>, ApplyError> {
-        self.ask(|store| store.apply(edits))
+        self.call(|store| store.apply(edits))
     }
 
     fn edit(&self, edits: Vec<Edit>, origin: Origin) -> StoreReply<Result<Vec<EditOutcome>, ApplyError>> {
-        self.ask(|store| store.edit(edits, origin))
+        self.call(|store| store.edit(edits, origin))
     }
 
     fn watch(&self, watcher: Watcher) {
-        let ear: Ear = Arc::from(watcher);
-        self.store.read().expect("nobody panics").watch(hearing(&ear));
-        self.ears.lock().expect("nobody panics").push(ear);
+        let watcher: SharedWatcher = Arc::from(watcher);
+        self.store.read().expect("no thread panics").watch(forward_to(&watcher));
+        self.watchers.lock().expect("no thread panics").push(watcher);
     }
 }

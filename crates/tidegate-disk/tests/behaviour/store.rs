@@ -1,4 +1,4 @@
-//! The disk store does what every store does, also if it is stopped and opened again after everything it was asked.
+//! The disk store passes the behavior suite of all stores, also with a restart after every call.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use tidegate_disk::directory::SimulatedDirectory;
 use tidegate_disk::{DiskOptions, DiskStore, Maintenance};
 use tidegate_testkit::suite::StoreFixture;
 
-use crate::restarting_store::Reopening;
+use crate::restarting_store::RestartingStore;
 
 pub(crate) const OPTIONS: DiskOptions = DiskOptions {
     capacity_bytes: 64 << 20,
@@ -17,7 +17,7 @@ pub(crate) const OPTIONS: DiskOptions = DiskOptions {
     maintenance: Maintenance::Manual,
 };
 
-/// A store in these files that goes by this clock.
+/// Opens a store in this directory with this clock.
 pub(crate) fn open(directory: &Arc<SimulatedDirectory>, clock: &Arc<ManualClock>) -> DiskStore {
     let clock: Arc<dyn Clock> = Arc::<ManualClock>::clone(clock);
     let opened =
@@ -25,7 +25,7 @@ pub(crate) fn open(directory: &Arc<SimulatedDirectory>, clock: &Arc<ManualClock>
     opened.unwrap_or_else(|error| panic!("{error}")).0
 }
 
-mod left_running {
+mod conformance_without_restart {
     use super::*;
 
     fn new_store(tick: Tick) -> StoreFixture {
@@ -36,25 +36,25 @@ mod left_running {
     tidegate_testkit::behaviour_suite!(new_store);
 }
 
-mod stopped_after_every_order {
+mod conformance_with_restart_after_every_order {
     use super::*;
 
     fn new_store(tick: Tick) -> StoreFixture {
         let clock = Arc::new(ManualClock::ticking(tick, Timestamp::EPOCH));
-        StoreFixture::new(Reopening::new(&clock, 1), clock)
+        StoreFixture::new(RestartingStore::new(&clock, 1), clock)
     }
 
     tidegate_testkit::behaviour_suite!(new_store);
 }
 
-mod asked_in_short_and_stopped {
+mod conformance_of_compact_orders_with_restart {
     use tidegate_testkit::compact_adapter::CompactAdapter;
 
     use super::*;
 
     fn new_store(tick: Tick) -> StoreFixture {
         let clock = Arc::new(ManualClock::ticking(tick, Timestamp::EPOCH));
-        StoreFixture::new(CompactAdapter::new(Reopening::new(&clock, 1)), clock)
+        StoreFixture::new(CompactAdapter::new(RestartingStore::new(&clock, 1)), clock)
     }
 
     tidegate_testkit::behaviour_suite!(new_store);

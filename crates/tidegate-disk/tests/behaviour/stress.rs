@@ -1,4 +1,4 @@
-//! Many askers at once, on a store that writes everything down: nothing is granted that the definitions do not allow.
+//! Many concurrent clients on a store that logs every charge: grants never exceed the limits.
 
 use std::sync::Arc;
 

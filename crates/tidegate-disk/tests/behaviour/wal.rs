@@ -1,4 +1,4 @@
-//! The log: what it keeps, what it refuses, and what is left of it after a crash.
+//! Tests of the write-ahead log: content, errors, and recovery after crashes.
 
 mod backups;
 mod crashes;

@@ -77,12 +77,12 @@ impl UpstreamHandle {
 /// HTTP/2 connections to endpoints, by endpoint id.
 #[derive(Debug, Default)]
 pub(crate) struct Http2Pool {
-    open: Mutex<HashMap<u64, PooledConnection>>,
+    open: Mutex<HashMap<u64, PooledHttp2Connection>>,
 }
 
 /// One shared connection.
 #[derive(Debug)]
-struct PooledConnection {
+struct PooledHttp2Connection {
     sender: http2::SendRequest<Http2RequestBody>,
     /// How long it stays unused in the pool.
     max_wait: Duration,
@@ -90,7 +90,7 @@ struct PooledConnection {
 }
 
 impl Http2Pool {
-    fn open(&self) -> MutexGuard<'_, HashMap<u64, PooledConnection>> {
+    fn open(&self) -> MutexGuard<'_, HashMap<u64, PooledHttp2Connection>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -110,7 +110,7 @@ impl Http2Pool {
     ) {
         self.open().insert(
             endpoint.id(),
-            PooledConnection { sender, max_wait, until: deadline_after(now, max_wait) },
+            PooledHttp2Connection { sender, max_wait, until: deadline_after(now, max_wait) },
         );
     }
 

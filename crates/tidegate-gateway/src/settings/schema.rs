@@ -24,30 +24,25 @@ pub static GATEWAY: MappingSchema = MappingSchema {
     name: "gateway",
     what: "the settings of the gateway",
     fields: &[
-        field("server", FieldType::Section(&SERVER), Presence::Always, "Where clients come in."),
+        field("server", FieldType::Section(&SERVER), Presence::Always, "The client side of the gateway."),
         field(
             "tls",
             FieldType::Section(&TLS),
             Presence::Optional,
-            "The gateway's certificate; without it plain text is spoken.",
+            "The TLS certificate; without it the gateway uses plaintext.",
         ),
         field(
             "management",
             FieldType::Section(&MANAGEMENT),
             Presence::Optional,
-            "Where operators come in; by default nowhere.",
+            "The management port; off by default.",
         ),
-        field(
-            "backends",
-            FieldType::List { element: &BACKEND, least: 0 },
-            Presence::Always,
-            "The services behind the gateway.",
-        ),
+        field("backends", FieldType::List { element: &BACKEND, least: 0 }, Presence::Always, "The backends."),
         field(
             "routes",
             FieldType::List { element: &ROUTE, least: 0 },
             Presence::Always,
-            "Which request goes to which of them.",
+            "The routes from requests to backends.",
         ),
     ],
 };
@@ -56,67 +51,67 @@ static SERVER: MappingSchema = MappingSchema {
     name: "server",
     what: "the gateway's server",
     fields: &[
-        field(
-            "port",
-            PORT,
-            Presence::Optional,
-            "The port, at every IPv4 address of the machine; this or listen.",
-        ),
-        field("listen", FieldType::Text, Presence::Optional, "The address with its port; this or port."),
+        field("port", PORT, Presence::Optional, "The port on all IPv4 addresses; use this or listen."),
+        field("listen", FieldType::Text, Presence::Optional, "The address with its port; use this or port."),
         field(
             "trustedProxies",
             FieldType::Texts,
             Presence::Optional,
-            "Networks whose X-Forwarded-For and PROXY headers are believed, such as 10.0.0.0/8; by default none.",
+            "Networks whose X-Forwarded-For and PROXY headers are trusted, such as 10.0.0.0/8; by default none.",
         ),
         field(
             "proxyProtocol",
             FieldType::Bool,
             Presence::Optional,
-            "Whether connections of trusted proxies begin with a PROXY header, version 1 or 2; by default false.",
+            "Whether trusted proxies send a PROXY header, version 1 or 2; by default false.",
         ),
         field(
             "clientHeader",
             FieldType::Text,
             Presence::Optional,
-            "The header whose value is the client, where a request has one; by default the address is.",
+            "The header that names the client; without it the address identifies the client.",
         ),
         field(
             "rateLimit",
             FieldType::Section(&SERVER_RATES),
             Presence::Optional,
-            "What everybody together may do.",
+            "The limits of the server.",
         ),
         field(
             "headerTimeout",
             WAIT,
             Presence::Optional,
-            "How long the head of a request may take; by default 10s.",
+            "The maximum time for the head of a request; by default 10s.",
         ),
-        field("bodyTimeout", WAIT, Presence::Optional, "How long a body may stand still; by default 60s."),
+        field(
+            "bodyTimeout",
+            WAIT,
+            Presence::Optional,
+            "The maximum time without progress of a body; by default 60s.",
+        ),
         field(
             "idleTimeout",
             WAIT,
             Presence::Optional,
-            "How long a connection may say nothing between requests; by default 75s.",
+            "The maximum time between requests on a connection; by default 75s.",
         ),
         field(
             "drainTimeout",
             FieldType::Timeout { least: Duration::ZERO },
             Presence::Optional,
-            "How long requests that are under way may take when the gateway stops; by default 30s.",
+            "The maximum time for active requests when the gateway stops; by default 30s.",
         ),
         field(
             "tunnelTimeout",
             WAIT,
             Presence::Optional,
-            "How long nothing may be said on a connection that was upgraded, such as a WebSocket; by default 1h.",
+            "The maximum idle time of an upgraded connection, such as a WebSocket; by default 1h.",
         ),
         field(
             "maxBodyBytes",
             FieldType::Whole { least: 0, most: MAX_BODY_LIMIT },
             Presence::Optional,
-            "The largest body of a request, in bytes; by default a gibibyte.",
+            "The maximum size of a request body in bytes; by default 1 GiB.",
         ),
     ],
 };
@@ -134,8 +129,8 @@ static MANAGEMENT: MappingSchema = MappingSchema {
     name: "management",
     what: "the management door",
     fields: &[
-        field("port", PORT, Presence::Optional, "The port, on the loopback address; this or listen."),
-        field("listen", FieldType::Text, Presence::Optional, "The address with its port; this or port."),
+        field("port", PORT, Presence::Optional, "The port on the loopback address; use this or listen."),
+        field("listen", FieldType::Text, Presence::Optional, "The address with its port; use this or port."),
     ],
 };
 
@@ -143,38 +138,38 @@ static BACKEND: MappingSchema = MappingSchema {
     name: "backend",
     what: "a backend",
     fields: &[
-        field("name", FieldType::Text, Presence::Always, "What routes call it."),
+        field("name", FieldType::Text, Presence::Always, "The name that routes use."),
         field(
             "loadBalance",
             FieldType::Word(|| Balance::ALL.map(Balance::word).to_vec()),
             Presence::Optional,
-            "Which endpoint is next; by default round-robin.",
+            "How the next endpoint is chosen; by default round-robin.",
         ),
         field(
             "probe",
             FieldType::Section(&PROBE),
             Presence::Optional,
-            "How endpoints are probed; by default they are not.",
+            "The health probe of the endpoints; by default none.",
         ),
         field(
             "endpoints",
             FieldType::List { element: &ENDPOINT, least: 0 },
             Presence::Always,
-            "Where it is; at least one.",
+            "The endpoints; at least one.",
         ),
-        field("rateLimit", FieldType::Section(&RATES), Presence::Optional, "What may be asked of it."),
-        field("connectTimeout", WAIT, Presence::Optional, "How long connecting may take; by default 5s."),
+        field("rateLimit", FieldType::Section(&RATES), Presence::Optional, "The limits of the backend."),
+        field("connectTimeout", WAIT, Presence::Optional, "The maximum time to connect; by default 5s."),
         field(
             "responseTimeout",
             WAIT,
             Presence::Optional,
-            "How long the head of a response may take; by default 60s.",
+            "The maximum time to the head of a response; by default 60s.",
         ),
         field(
             "idleTimeout",
             WAIT,
             Presence::Optional,
-            "How long a connection to it is kept unused; by default 60s.",
+            "How long an unused connection stays in the pool; by default 60s.",
         ),
     ],
 };
@@ -183,25 +178,25 @@ static PROBE: MappingSchema = MappingSchema {
     name: "probe",
     what: "a probe",
     fields: &[
-        field("path", FieldType::Text, Presence::Optional, "What is asked for; by default /."),
-        field("periodSeconds", PROBES, Presence::Optional, "How often; by default every 10 seconds."),
+        field("path", FieldType::Text, Presence::Optional, "The request path; by default /."),
+        field("periodSeconds", PROBES, Presence::Optional, "The period in seconds; by default 10."),
         field(
             "timeoutSeconds",
             PROBES,
             Presence::Optional,
-            "How long an answer may take; by default 1 second.",
+            "The maximum time for a response in seconds; by default 1.",
         ),
         field(
             "successThreshold",
             PROBES,
             Presence::Optional,
-            "After how many successes an endpoint is well; by default 1.",
+            "The consecutive successes after which an endpoint is healthy; by default 1.",
         ),
         field(
             "failureThreshold",
             PROBES,
             Presence::Optional,
-            "After how many failures it is not; by default 3.",
+            "The consecutive failures after which an endpoint is unhealthy; by default 3.",
         ),
     ],
 };
@@ -210,13 +205,13 @@ static ENDPOINT: MappingSchema = MappingSchema {
     name: "endpoint",
     what: "an endpoint",
     fields: &[
-        field("host", FieldType::Text, Presence::Always, "Its name or address."),
-        field("port", PORT, Presence::Always, "Its port."),
+        field("host", FieldType::Text, Presence::Always, "The host name or address."),
+        field("port", PORT, Presence::Always, "The port."),
         field(
             "priority",
             FieldType::Whole { least: 0, most: 1_000 },
             Presence::Optional,
-            "Endpoints of the lowest number that are well are used; by default 1.",
+            "The healthy endpoints with the lowest number are used; by default 1.",
         ),
     ],
 };
@@ -235,23 +230,17 @@ static ROUTE: MappingSchema = MappingSchema {
             "path",
             FieldType::Text,
             Presence::Optional,
-            "The path: /api, /api/* for one segment behind it, /api/** for any number; by default /**.",
+            "The path: /api, /api/* for one more segment, /api/** for any number; by default /**.",
         ),
         field("backend", FieldType::Text, Presence::Always, "The name of a backend."),
-        field(
-            "rateLimit",
-            FieldType::Section(&RATES),
-            Presence::Optional,
-            "What may be asked of this route.",
-        ),
+        field("rateLimit", FieldType::Section(&RATES), Presence::Optional, "The limits of the route."),
     ],
 };
 
-const QPS: &str = "How many requests a second; by default -1, any number.";
-const CONNECTIONS: &str = "How many connections at once; by default -1, any number.";
-const CLIENT_QPS: &str = "How many requests a second of one client; -1 or inherit leave it to the level below, unlimited does not.";
-const CLIENT_CONNECTIONS: &str =
-    "How many connections of one client; -1 or inherit leave it to the level below, unlimited does not.";
+const QPS: &str = "The maximum number of requests per second; by default -1, unlimited.";
+const CONNECTIONS: &str = "The maximum number of open connections; by default -1, unlimited.";
+const CLIENT_QPS: &str = "The maximum number of requests per second and client; -1 or inherit use the next level, unlimited does not.";
+const CLIENT_CONNECTIONS: &str = "The maximum number of open connections per client; -1 or inherit use the next level, unlimited does not.";
 
 static RATES: MappingSchema = MappingSchema {
     name: "rate_limit",
@@ -286,7 +275,7 @@ static SERVER_RATES: MappingSchema = MappingSchema {
             "window",
             FieldType::Word(|| Window::ALL.map(Window::word).to_vec()),
             Presence::Optional,
-            "What a second is, at every level: sliding is any, fixed is one of the clock's; by default sliding.",
+            "The window of request limits at every level: a sliding second or a fixed calendar second; by default sliding.",
         ),
     ],
 };

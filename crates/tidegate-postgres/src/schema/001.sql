@@ -1,43 +1,43 @@
--- Times are nanoseconds since 1970 in UTC, as the database's own clock told them.
+-- Times are nanoseconds since 1970 in UTC, read from the database's clock.
 
--- One row: what all servers share beside the limits.
+-- One row with the state that all servers share besides the limits.
 CREATE TABLE store (
     one boolean PRIMARY KEY DEFAULT true CHECK (one),
-    -- Rises with every change of a limit; who has read up to here knows all of them.
+    -- Increases with every change of a limit. A server that has read this revision knows all changes.
     revision bigint NOT NULL DEFAULT 0,
-    -- No instant before this is used again.
+    -- The latest time that a server has used. No server uses an earlier one.
     latest bigint NOT NULL DEFAULT 0,
-    -- The highest fence of limits that are gone.
+    -- The highest fence of removed limits.
     fence bigint NOT NULL DEFAULT 0
 );
 INSERT INTO store DEFAULT VALUES;
 
 CREATE SEQUENCE generations;
 
--- Limits: standing 0 in force, 1 vanished from a file and may come back until retired_until, 2 gone.
+-- Limits. standing: 0 active, 1 retired (missing from the file, restorable until retired_until), 2 removed.
 CREATE TABLE limits (
     generation bigint PRIMARY KEY,
     id text COLLATE "C" NOT NULL,
     standing smallint NOT NULL DEFAULT 0,
     retired_until bigint,
     edition integer NOT NULL DEFAULT 1,
-    -- What was charged in an edition before this cannot be given back.
+    -- Charges made under an earlier edition than this are not refunded.
     voided integer NOT NULL DEFAULT 0,
-    -- What was held in an edition before this is not known by its row.
+    -- Holdings made under an earlier edition than this are not in their row.
     unpinned integer NOT NULL DEFAULT 0,
-    -- Whether it was put by a file, and by nobody since.
+    -- Whether a limits file was the last to write this limit.
     applied boolean NOT NULL DEFAULT false,
     revision bigint NOT NULL
 );
 CREATE UNIQUE INDEX limits_by_id ON limits (id) WHERE standing < 2;
 CREATE INDEX limits_by_revision ON limits (revision);
 
--- What a limit said from when on. Rows follow from edition to edition when somebody comes to them.
+-- The definitions of a limit and their start times. A row is upgraded to the current edition at its next use.
 CREATE TABLE editions (
     generation bigint NOT NULL,
     edition integer NOT NULL,
     began bigint NOT NULL,
-    -- Whether counts were zeroed; else the text was changed.
+    -- true: the counts were reset to zero. false: the definition changed.
     is_reset boolean NOT NULL,
     version integer NOT NULL,
     text bytea NOT NULL,
@@ -45,20 +45,20 @@ CREATE TABLE editions (
     PRIMARY KEY (generation, edition)
 );
 
--- What is counted: one row for all keys of a limit (key 00) and one for each key (01 and the key).
+-- Usage counts: one row for all keys of a limit (key 00), and one row for each key (01 followed by the key).
 CREATE TABLE states (
     generation bigint NOT NULL,
     key bytea NOT NULL,
     edition integer NOT NULL,
-    -- The latest instant it was decided at.
+    -- The time of the latest decision on this row.
     seen bigint NOT NULL DEFAULT 0,
-    -- From when on it may be forgotten, if nobody asks.
+    -- The time from which the row counts nothing and can be deleted.
     freshens bigint,
-    -- When the last of those who hold something lapses.
+    -- The latest expiry of the leases that hold units of this row.
     held_until bigint,
-    -- How often this row alone was reset.
+    -- The number of resets of this key.
     resets integer NOT NULL DEFAULT 0,
-    -- Of the row of all keys: the latest fence, and how many rows there are beside it if that is bounded.
+    -- In the row of all keys: the latest fence, and the number of key rows if the limit bounds its keys.
     fence bigint NOT NULL DEFAULT 0,
     keys bigint,
     state bytea NOT NULL DEFAULT '',
@@ -70,12 +70,12 @@ CREATE INDEX states_by_edition ON states (generation, edition);
 
 CREATE TABLE leases (
     id bytea PRIMARY KEY,
-    -- Whom it is for: the limit and the key of its first ask.
+    -- The limit and the key of its first ask.
     generation bigint NOT NULL,
     holder text NOT NULL,
     granted_at bigint NOT NULL,
     expires_at bigint NOT NULL,
-    -- Of each holding: the limit, its edition, and how often its row was reset.
+    -- For each holding: the limit, its edition, and the number of resets of its row.
     marks bytea NOT NULL,
     body bytea NOT NULL
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
@@ -95,7 +95,7 @@ CREATE TABLE settlements (
 );
 CREATE INDEX settlements_by_end ON settlements (until);
 
--- The activities that run at this moment.
+-- The activities that are running now.
 CREATE VIEW session_activity AS
 SELECT encode(lease.id, 'hex') AS id,
        lease.holder AS user_sub,

@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use tidegate::store::map::excerpt::Elsewhere;
+use tidegate::store::map::working_set::UnloadedRows;
 use tidegate_core::{RowScope, Timestamp};
 
 use super::DecisionTransaction;
@@ -18,13 +18,13 @@ use crate::row_names::ALL;
 /// What is known of the rows outside the transaction.
 #[derive(Debug, Default)]
 pub(super) struct KeyCounts {
-    limits: HashMap<i64, Elsewhere>,
+    limits: HashMap<i64, UnloadedRows>,
     /// The first lease expiry, if an order may have to wait for it.
     pub(super) next_lapse: Option<Timestamp>,
 }
 
 impl KeyCounts {
-    pub(super) fn of(&self, generation: i64) -> Elsewhere {
+    pub(super) fn of(&self, generation: i64) -> UnloadedRows {
         self.limits.get(&generation).copied().unwrap_or_default()
     }
 }
@@ -48,10 +48,10 @@ impl DecisionTransaction<'_> {
             let Some(mut keys) = self.rows[index].keys else {
                 let id = self.limits.entry_of_generation(generation).map_or("", |entry| entry.id());
                 return Err(DatabaseError::Rejected(format!(
-                    "the rows of '{id}' are not counted, and it bounds its keys"
+                    "the limit '{id}' bounds its keys, but its row count is missing"
                 )));
             };
-            let mut elsewhere = Elsewhere::default();
+            let mut elsewhere = UnloadedRows::default();
             // A read-only job has no row created for it. An evictable row may be deleted, and its key is then new.
             let missing_read_rows = self.missing_read_rows.get(&generation).copied().unwrap_or(0);
             let more = new + missing_read_rows + self.count_evictable_locked_rows(generation)?;
@@ -132,7 +132,7 @@ impl DecisionTransaction<'_> {
         Ok(())
     }
 
-    async fn summarize_other_rows(&self, generation: i64) -> Result<Elsewhere, DatabaseError> {
+    async fn summarize_other_rows(&self, generation: i64) -> Result<UnloadedRows, DatabaseError> {
         let look = "SELECT min(freshens), coalesce(bool_or(held_until > $2), false) FROM states \
                     WHERE generation = $1 AND key <> '\\x00' AND key <> ALL ($3)";
         let statement = self.connection.prepare_cached(look).await?;
@@ -140,7 +140,7 @@ impl DecisionTransaction<'_> {
         let row =
             self.connection.query_one(&statement, &[&generation, &column(self.now), &locked_keys]).await?;
         let freshens: Option<i64> = row.get(0);
-        Ok(Elsewhere { rows: 0, freshens: freshens.map(instant), is_held: row.get(1) })
+        Ok(UnloadedRows { rows: 0, freshens: freshens.map(instant), is_held: row.get(1) })
     }
 
     fn locked_keys(&self, generation: i64) -> Vec<Vec<u8>> {
@@ -149,4 +149,4 @@ impl DecisionTransaction<'_> {
 }
 
 /// The reason of a retry after the removal of expired leases.
-pub(crate) const EXPIRED_LEASES_BLOCK: &str = "leases that have lapsed are in the way";
+pub(crate) const EXPIRED_LEASES_BLOCK: &str = "expired leases must be removed first";

@@ -1,14 +1,14 @@
-//! Loads rows, leases and requests from the tables into an excerpt.
+//! Loads rows, leases and requests from the tables into a working set.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use deadpool_postgres::Object;
 use tidegate::reply::Outcome;
-use tidegate::store::journal::{Lease, Remembered};
-use tidegate::store::map::excerpt::{Elsewhere, Excerpt, Standing as ExcerptStanding};
-use tidegate::store::written::bytes::{Reader, Writer};
-use tidegate::store::written::{CodecError, held};
+use tidegate::store::codec::primitives::{ByteReader, ByteWriter};
+use tidegate::store::codec::{CodecError, leases as lease_codec};
+use tidegate::store::journal::{LeaseRecord, RememberedGrant};
+use tidegate::store::map::working_set::{LoadedLimit, UnloadedRows, WorkingSet};
 use tidegate_core::{LeaseId, Limit, Timestamp};
 
 use super::DecisionTransaction;
@@ -71,7 +71,7 @@ pub(super) struct RequestRow {
 /// A lease in the table.
 #[derive(Debug, Clone)]
 pub(crate) struct LeaseRow {
-    pub(crate) lease: Lease,
+    pub(crate) lease: LeaseRecord,
     /// One mark for each holding.
     pub(crate) marks: Vec<ChargeMark>,
 }
@@ -88,7 +88,7 @@ pub(crate) struct ChargeMark {
 impl ChargeMark {
     pub(super) fn write(marks: impl ExactSizeIterator<Item = ChargeMark>) -> Vec<u8> {
         let mut bytes = Vec::new();
-        let mut out = Writer(&mut bytes);
+        let mut out = ByteWriter(&mut bytes);
         out.number(marks.len() as u64);
         for mark in marks {
             out.number(mark.generation.cast_unsigned());
@@ -98,7 +98,7 @@ impl ChargeMark {
         bytes
     }
 
-    fn read(reader: &mut Reader<'_>) -> Result<ChargeMark, CodecError> {
+    fn read(reader: &mut ByteReader<'_>) -> Result<ChargeMark, CodecError> {
         Ok(ChargeMark {
             generation: reader.number()?.cast_signed(),
             edition: reader.number32()?.cast_signed(),
@@ -137,14 +137,15 @@ pub(crate) async fn read_leases(
 }
 
 fn read_lease(row: &tokio_postgres::Row) -> Result<(LeaseId, LeaseRow), DatabaseError> {
-    let damaged =
-        |why: String| DatabaseError::Rejected(format!("a lease in the tables is not understood: {why}"));
+    let damaged = |why: String| DatabaseError::Rejected(format!("a stored lease is damaged: {why}"));
     let id: &[u8] = row.get(0);
-    let id = id.try_into().map_err(|_| damaged("its id".to_owned()))?;
-    let lease = held::read_lease(&mut Reader::new(row.get(2))).map_err(|why| damaged(why.to_string()))?;
-    let marks = Reader::new(row.get(1)).many(3, ChargeMark::read).map_err(|why| damaged(why.to_string()))?;
+    let id = id.try_into().map_err(|_| damaged("invalid id".to_owned()))?;
+    let lease =
+        lease_codec::read_lease(&mut ByteReader::new(row.get(2))).map_err(|why| damaged(why.to_string()))?;
+    let marks =
+        ByteReader::new(row.get(1)).many(3, ChargeMark::read).map_err(|why| damaged(why.to_string()))?;
     if marks.len() != lease.holdings.len() {
-        return Err(damaged("its marks".to_owned()));
+        return Err(damaged("wrong number of marks".to_owned()));
     }
     Ok((LeaseId(u128::from_be_bytes(id)), LeaseRow { lease, marks }))
 }
@@ -181,32 +182,32 @@ impl DecisionTransaction<'_> {
         read_leases(self.connection, &ids, false).await
     }
 
-    fn decode_grant(&self, request: &RequestRow) -> Result<Remembered, DatabaseError> {
+    fn decode_grant(&self, request: &RequestRow) -> Result<RememberedGrant, DatabaseError> {
         let limit_of = |id: &str| self.limits.get(id).map(|entry| Arc::<Limit>::clone(&entry.limit));
-        held::read_grant(&mut Reader::new(&request.body), &limit_of)
-            .map_err(|why| DatabaseError::Rejected(format!("a grant in the tables is not understood: {why}")))
+        lease_codec::read_grant(&mut ByteReader::new(&request.body), &limit_of)
+            .map_err(|why| DatabaseError::Rejected(format!("a stored grant is damaged: {why}")))
     }
 
-    /// Builds an excerpt from everything that was read.
-    pub(super) fn fill_excerpt(
+    /// Builds a working set from everything that was read.
+    pub(super) fn fill_working_set(
         &mut self,
         elsewhere: &super::key_bounds::KeyCounts,
         read_only_leases: HashMap<LeaseId, LeaseRow>,
-    ) -> Result<Excerpt, DatabaseError> {
-        let mut excerpt = Excerpt::new(
+    ) -> Result<WorkingSet, DatabaseError> {
+        let mut working_set = WorkingSet::new(
             self.shared_state.tick,
             self.shared_state.secret,
             self.shared_state.next_lease_number(),
         );
-        excerpt.advance(self.now);
-        excerpt.next_lapse(elsewhere.next_lapse);
+        working_set.advance(self.now);
+        working_set.next_lapse(elsewhere.next_lapse);
         let mut generation = None;
         for row in &self.rows {
             let Some(entry) = self.limits.entry_of_generation(row.name.0) else { continue };
             // Rows of one limit are adjacent, the row of all keys first if it exists.
             if generation != Some(row.name.0) {
                 generation = Some(row.name.0);
-                let standing = ExcerptStanding {
+                let standing = LoadedLimit {
                     generation: u64::try_from(row.name.0).unwrap_or(0),
                     fence: if row.name.1 == ALL { u64::try_from(row.fence).unwrap_or(0) } else { 0 },
                     retired_until: match entry.status {
@@ -215,48 +216,52 @@ impl DecisionTransaction<'_> {
                     },
                     elsewhere: elsewhere.of(row.name.0),
                 };
-                excerpt.limit(Arc::clone(&entry.limit), standing);
+                working_set.limit(Arc::clone(&entry.limit), standing);
             }
             if !row.is_new {
-                excerpt.row(entry.id(), row.key(), entry.upgrade_row(&row.state, row.edition, row.key())?);
+                working_set.row(
+                    entry.id(),
+                    row.key(),
+                    entry.upgrade_row(&row.state, row.edition, row.key())?,
+                );
             }
         }
-        self.add_limits_without_rows(&mut excerpt);
-        self.add_leases(&mut excerpt);
+        self.add_limits_without_rows(&mut working_set);
+        self.add_leases(&mut working_set);
         for (id, row) in read_only_leases {
             if row.is_known(&self.limits) && self.now < row.lease.expires_at {
                 self.read_only_leases.insert(id);
-                excerpt.lease(id, row.lease);
+                working_set.lease(id, row.lease);
             }
         }
         for &(id, until) in &self.settlements {
-            excerpt.settled(id, until);
+            working_set.settled(id, until);
         }
         for request in self.requests.iter().filter(|request| self.now < request.until) {
-            excerpt.request(&request.id, self.decode_grant(request)?);
+            working_set.request(&request.id, self.decode_grant(request)?);
         }
         // Removes expired leases.
-        excerpt.advance(self.now);
-        Ok(excerpt)
+        working_set.advance(self.now);
+        Ok(working_set)
     }
 
     /// Adds limits without a loaded row. They count each key separately, and the keys have no rows yet.
-    fn add_limits_without_rows(&self, excerpt: &mut Excerpt) {
+    fn add_limits_without_rows(&self, working_set: &mut WorkingSet) {
         for entry in
             self.asked_limits.iter().filter_map(|generation| self.limits.entry_of_generation(*generation))
         {
-            if excerpt.fence_of(entry.id()).is_none() {
+            if working_set.fence_of(entry.id()).is_none() {
                 let generation = u64::try_from(entry.generation).unwrap_or(0);
-                let elsewhere = Elsewhere::default();
-                excerpt.limit(
+                let elsewhere = UnloadedRows::default();
+                working_set.limit(
                     Arc::clone(&entry.limit),
-                    ExcerptStanding { generation, fence: 0, retired_until: None, elsewhere },
+                    LoadedLimit { generation, fence: 0, retired_until: None, elsewhere },
                 );
             }
         }
     }
 
-    fn add_leases(&self, excerpt: &mut Excerpt) {
+    fn add_leases(&self, working_set: &mut WorkingSet) {
         for (id, row) in &self.leases {
             if !row.is_known(&self.limits) {
                 continue;
@@ -279,7 +284,7 @@ impl DecisionTransaction<'_> {
                     holding.pins = false;
                 }
             }
-            excerpt.lease(*id, lease);
+            working_set.lease(*id, lease);
         }
     }
 }

@@ -5,10 +5,10 @@ use std::pin::Pin;
 
 use deadpool_postgres::Object;
 use futures_util::future::join_all;
-use tidegate::store::journal::{Holding, Lease};
-use tidegate::store::map::excerpt::Excerpt;
-use tidegate::store::written::bytes::Writer;
-use tidegate::store::written::held;
+use tidegate::store::codec::leases as lease_codec;
+use tidegate::store::codec::primitives::ByteWriter;
+use tidegate::store::journal::{LeaseHolding, LeaseRecord};
+use tidegate::store::map::working_set::WorkingSet;
 use tidegate_core::{LeaseId, Limit, Per, Row, RowScope, Timestamp, row_codec};
 use tokio_postgres::types::ToSql;
 
@@ -82,8 +82,8 @@ impl StatementBatch {
             }));
         }
         sent.push(Box::pin(async move { connection.batch_execute("COMMIT").await }));
-        for said in join_all(sent).await {
-            said.map_err(|error| DatabaseError::from(error).while_committing())?;
+        for result in join_all(sent).await {
+            result.map_err(|error| DatabaseError::from(error).while_committing())?;
         }
         Ok(())
     }
@@ -261,10 +261,10 @@ impl RequestChanges {
 
 impl DecisionTransaction<'_> {
     /// Writes the changes and commits, or rolls back if there are none.
-    pub(super) async fn write(&mut self, excerpt: &mut Excerpt) -> Result<(), DatabaseError> {
-        let rows = self.changed_rows(excerpt);
-        let leases = self.changed_leases(excerpt);
-        let request_changes = self.changed_requests(excerpt);
+    pub(super) async fn write(&mut self, working_set: &mut WorkingSet) -> Result<(), DatabaseError> {
+        let rows = self.changed_rows(working_set);
+        let leases = self.changed_leases(working_set);
+        let request_changes = self.changed_requests(working_set);
         let unseen = rows.gone.0.iter().zip(&rows.gone.1).all(|name| self.is_new(name));
         let same_rows = rows.generations.is_empty() && unseen;
         let same_leases =
@@ -291,7 +291,7 @@ impl DecisionTransaction<'_> {
         found.is_some_and(|row| row.is_new)
     }
 
-    fn changed_rows(&mut self, excerpt: &mut Excerpt) -> RowUpdates {
+    fn changed_rows(&mut self, working_set: &mut WorkingSet) -> RowUpdates {
         let now = self.now;
         let mut written = RowUpdates::default();
         let mut keys: HashMap<i64, i64> = HashMap::new();
@@ -299,7 +299,7 @@ impl DecisionTransaction<'_> {
             let Some(entry) = self.limits.entry_of_generation(loaded.name.0) else { continue };
             let key = loaded.key().unwrap_or_default();
             let seat = RowScope::from(entry.limit.overrides(key));
-            let row = excerpt.row_of(entry.id(), Some(key));
+            let row = working_set.row_of(entry.id(), Some(key));
             match row.filter(|row| !(loaded.is_new && row.is_evictable(&entry.limit, seat, now))) {
                 Some(row) if loaded.is_new || differs(entry, loaded, row) => {
                     written.row(entry, loaded, row, now);
@@ -314,12 +314,13 @@ impl DecisionTransaction<'_> {
         }
         for loaded in self.rows.iter_mut().filter(|row| row.name.1 == ALL) {
             let Some(entry) = self.limits.entry_of_generation(loaded.name.0) else { continue };
-            let fence = excerpt.fence_of(entry.id()).and_then(|fence| i64::try_from(fence).ok()).unwrap_or(0);
+            let fence =
+                working_set.fence_of(entry.id()).and_then(|fence| i64::try_from(fence).ok()).unwrap_or(0);
             let fence = fence.max(loaded.fence);
             let more = keys.get(&loaded.name.0).copied().unwrap_or(0);
             loaded.keys = loaded.keys.map(|keys| keys + more);
             let counts_anew = loaded.keys != loaded.keys_read;
-            let Some(row) = excerpt.row_of(entry.id(), None) else { continue };
+            let Some(row) = working_set.row_of(entry.id(), None) else { continue };
             if fence != loaded.fence || counts_anew || differs(entry, loaded, row) {
                 loaded.fence = fence;
                 written.row(entry, loaded, row, now);
@@ -328,10 +329,10 @@ impl DecisionTransaction<'_> {
         written
     }
 
-    fn changed_leases(&self, excerpt: &Excerpt) -> LeaseChanges {
+    fn changed_leases(&self, working_set: &WorkingSet) -> LeaseChanges {
         let mut changes = LeaseChanges::default();
         for (id, row) in &self.leases {
-            match excerpt.lease_of(*id) {
+            match working_set.lease_of(*id) {
                 None => changes.gone.push(id.0.to_be_bytes().to_vec()),
                 Some(lease) if lease.expires_at != row.lease.expires_at => {
                     changes.moved.0.push(id.0.to_be_bytes().to_vec());
@@ -341,7 +342,7 @@ impl DecisionTransaction<'_> {
                 Some(_) => {}
             }
         }
-        for (id, lease) in excerpt.leases() {
+        for (id, lease) in working_set.leases() {
             if !self.leases.contains_key(&id) && !self.read_only_leases.contains(&id) {
                 self.granted(id, lease, &mut changes.granted);
             }
@@ -349,7 +350,7 @@ impl DecisionTransaction<'_> {
         changes
     }
 
-    fn granted(&self, id: LeaseId, lease: &Lease, granted: &mut GrantedLeases) {
+    fn granted(&self, id: LeaseId, lease: &LeaseRecord, granted: &mut GrantedLeases) {
         let main =
             lease.holdings.iter().find(|holding| *holding.limit_id == *ACTIVITY && holding.key.is_some());
         let main = main.or_else(|| lease.holdings.iter().find(|holding| holding.key.is_some()));
@@ -377,14 +378,14 @@ impl DecisionTransaction<'_> {
         granted.bodies.push(lease_bytes(lease));
     }
 
-    fn changed_requests(&self, excerpt: &Excerpt) -> RequestChanges {
+    fn changed_requests(&self, working_set: &WorkingSet) -> RequestChanges {
         let mut request_changes = RequestChanges::default();
-        let grants: HashMap<&[u8], _> = excerpt.requests().collect();
+        let grants: HashMap<&[u8], _> = working_set.requests().collect();
         for request in &self.requests {
             match grants.get(&*request.id) {
                 Some(grant) if grant.until != request.until => {
                     let mut body = Vec::new();
-                    held::write_grant(&mut Writer(&mut body), grant);
+                    lease_codec::write_grant(&mut ByteWriter(&mut body), grant);
                     request_changes.remembered.0.push(request.id.clone());
                     request_changes.remembered.1.push(column(grant.until));
                     request_changes.remembered.2.push(body);
@@ -393,7 +394,7 @@ impl DecisionTransaction<'_> {
                 _ => {}
             }
         }
-        for (id, until) in excerpt.settlements() {
+        for (id, until) in working_set.settlements() {
             if !self.settlements.iter().any(|(known, _)| *known == id) {
                 request_changes.settled.0.push(id.0.to_be_bytes().to_vec());
                 request_changes.settled.1.push(column(until));
@@ -417,13 +418,13 @@ fn differs(entry: &LimitEntry, loaded: &LoadedRow, row: &Row) -> bool {
     state != loaded.state
 }
 
-fn generation_of(holding: &Holding) -> i64 {
+fn generation_of(holding: &LeaseHolding) -> i64 {
     i64::try_from(holding.generation).unwrap_or(0)
 }
 
-fn lease_bytes(lease: &Lease) -> Vec<u8> {
+fn lease_bytes(lease: &LeaseRecord) -> Vec<u8> {
     let mut body = Vec::new();
-    held::write_lease(&mut Writer(&mut body), lease);
+    lease_codec::write_lease(&mut ByteWriter(&mut body), lease);
     body
 }
 

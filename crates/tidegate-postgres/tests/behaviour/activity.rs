@@ -1,9 +1,9 @@
-//! Document 000 on a real PostgreSQL: its vectors through the library, and each step looked at with plain SQL.
+//! The activity limiter on PostgreSQL: worked examples through the library, checked with plain SQL.
 //!
-//! The clock is moved by hand and begins in the year 2100: whoever reads the view sees what has not lapsed by the database's own clock.
+//! The clock is manual and starts in the year 2100, because the view compares with the database's own clock.
 
 mod end_notification;
-mod examples;
+mod test_vectors;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,29 +18,29 @@ use tokio::runtime::Runtime;
 use crate::cluster::{new_schema, options_at, shared_url};
 use crate::sql::Sql;
 
-/// The document's numbers.
+/// The default rules.
 const STRICT: Rules = Rules::DOCUMENT;
 
-/// The document to the letter.
-const LETTER: Rules = Rules { compat: true, ..STRICT };
+/// The same rules in compatibility mode.
+const COMPAT: Rules = Rules { compat: true, ..STRICT };
 
-const BOTH: [Rules; 2] = [STRICT, LETTER];
+const RULE_SETS: [Rules; 2] = [STRICT, COMPAT];
 
 /// The first instant of the year 2100.
 const START: Timestamp = Timestamp::from_ticks(4_102_444_800_000_000_000);
 
-/// An activity as the view shows it, its times in microseconds after 1970.
+/// A row of the session view. Times are microseconds since 1970.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Shown {
+struct ViewRow {
     began: u64,
     id: String,
     user: String,
     ends: u64,
 }
 
-impl Shown {
-    fn of(task: &Active) -> Shown {
-        Shown {
+impl ViewRow {
+    fn of(task: &Active) -> ViewRow {
+        ViewRow {
             began: task.timestamp().ticks() / 1000,
             id: task.active_id().to_string(),
             user: task.user().to_owned(),
@@ -49,8 +49,8 @@ impl Shown {
     }
 }
 
-/// An activity in a schema of its own, and somebody who looks at the tables.
-struct Scene {
+/// An activity limiter in its own schema, and a connection that reads the tables.
+struct ActivityFixture {
     runtime: Runtime,
     url: String,
     schema: String,
@@ -60,58 +60,63 @@ struct Scene {
     sql: Sql,
 }
 
-impl Scene {
-    /// One whose time is moved by hand.
-    fn new(rules: Rules) -> Scene {
-        Scene::at(shared_url(), rules)
+impl ActivityFixture {
+    /// A fixture with a manual clock.
+    fn new(rules: Rules) -> ActivityFixture {
+        ActivityFixture::in_database(shared_url(), rules)
     }
 
-    /// The same in another database.
-    fn at(url: &str, rules: Rules) -> Scene {
+    /// A fixture with a manual clock, in another database.
+    fn in_database(url: &str, rules: Rules) -> ActivityFixture {
         let clock = Arc::new(ManualClock::at(START));
         let source = TimeSource::Given(Arc::<ManualClock>::clone(&clock) as Arc<dyn Clock>);
-        Scene::going_by(url, rules, clock, source)
+        ActivityFixture::with_clock(url, rules, clock, source)
     }
 
-    /// One that goes by the database's clock.
-    fn in_real_time(rules: Rules) -> Scene {
-        Scene::going_by(shared_url(), rules, Arc::new(ManualClock::at(START)), TimeSource::Database)
+    /// A fixture that uses the database's clock.
+    fn with_database_clock(rules: Rules) -> ActivityFixture {
+        ActivityFixture::with_clock(
+            shared_url(),
+            rules,
+            Arc::new(ManualClock::at(START)),
+            TimeSource::Database,
+        )
     }
 
-    fn going_by(url: &str, rules: Rules, clock: Arc<ManualClock>, source: TimeSource) -> Scene {
+    fn with_clock(url: &str, rules: Rules, clock: Arc<ManualClock>, source: TimeSource) -> ActivityFixture {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let (schema, url) = (new_schema(), url.to_owned());
         let activity = activity(&url, &schema, source.clone(), rules);
         let sql = Sql::new(&url);
         sql.rows(&format!("SET search_path = {schema}"));
-        Scene { runtime: runtime.expect("a runtime"), url, schema, clock, source, activity, sql }
+        ActivityFixture { runtime: runtime.expect("a runtime"), url, schema, clock, source, activity, sql }
     }
 
-    /// The same activity as another process knows it.
-    fn elsewhere(&self) -> Activity {
+    /// Opens the same activity with a second store.
+    fn open_second(&self) -> Activity {
         activity(&self.url, &self.schema, self.source.clone(), self.activity.rules())
     }
 
-    /// Lets time pass until so many milliseconds after the beginning.
-    fn until(&self, ms: u64) {
+    /// Sets the clock to this many milliseconds after the start.
+    fn set_elapsed_ms(&self, ms: u64) {
         self.clock.set(START);
         self.clock.advance(Duration::from_millis(ms));
     }
 
     #[track_caller]
-    fn is_limited(&self, user: &str) -> Option<Reason> {
+    fn limit_reason(&self, user: &str) -> Option<Reason> {
         let status = self.runtime.block_on(self.activity.is_active(user)).expect("a status");
         assert_eq!(status.limited, status.reason.is_some());
         status.reason
     }
 
     #[track_caller]
-    fn begins(&self, user: &str) -> Active {
-        self.runtime.block_on(self.activity.set_active(user)).expect("there is room")
+    fn start_task(&self, user: &str) -> Active {
+        self.runtime.block_on(self.activity.set_active(user)).expect("the task is granted")
     }
 
     #[track_caller]
-    fn refuses(&self, user: &str) -> Refusal {
+    fn expect_refusal(&self, user: &str) -> Refusal {
         match self.runtime.block_on(self.activity.set_active(user)) {
             Err(ActivityError::Refused(refusal)) => *refusal,
             other => panic!("{other:?}"),
@@ -119,20 +124,20 @@ impl Scene {
     }
 
     #[track_caller]
-    fn removes(&self, user: &str) -> usize {
+    fn remove_tasks(&self, user: &str) -> usize {
         self.runtime.block_on(self.activity.remove_active(user)).expect("an answer")
     }
 
-    /// How many run, and how many of them are this user's.
+    /// The number of running tasks, of all users and of this one.
     #[track_caller]
-    fn running(&self, user: &str) -> (u64, u64) {
+    fn running_counts(&self, user: &str) -> (u64, u64) {
         let status = self.runtime.block_on(self.activity.is_active(user)).expect("a status");
         (status.active, status.user_active)
     }
 
-    /// What the view shows.
+    /// The rows of the view, sorted.
     #[track_caller]
-    fn view(&self) -> Vec<Shown> {
+    fn view_rows(&self) -> Vec<ViewRow> {
         let rows = self.sql.rows(
             "SELECT id, user_sub, (extract(epoch FROM timestamp) * 1000000)::bigint, \
              (extract(epoch FROM expires_at) * 1000000)::bigint FROM session_activity",
@@ -140,25 +145,25 @@ impl Scene {
         let shown = |row: Vec<String>| {
             let [id, user, began, ends] = row.try_into().expect("four columns");
             let micros = |text: String| text.parse().expect("a number");
-            Shown { began: micros(began), id, user, ends: micros(ends) }
+            ViewRow { began: micros(began), id, user, ends: micros(ends) }
         };
-        let mut rows: Vec<Shown> = rows.into_iter().map(shown).collect();
+        let mut rows: Vec<ViewRow> = rows.into_iter().map(shown).collect();
         rows.sort();
         rows
     }
 
-    /// The view shows these tasks and nothing else.
+    /// Asserts that the view shows exactly these tasks.
     #[track_caller]
-    fn shows<'t>(&self, tasks: impl IntoIterator<Item = &'t Active>) {
-        let mut tasks: Vec<Shown> = tasks.into_iter().map(Shown::of).collect();
+    fn assert_view_shows<'t>(&self, tasks: impl IntoIterator<Item = &'t Active>) {
+        let mut tasks: Vec<ViewRow> = tasks.into_iter().map(ViewRow::of).collect();
         tasks.sort();
-        assert_eq!(self.view(), tasks);
+        assert_eq!(self.view_rows(), tasks);
     }
 }
 
-/// The activity of whoever opens this schema.
+/// Opens the activity of a schema.
 fn activity(url: &str, schema: &str, source: TimeSource, rules: Rules) -> Activity {
     let store = PostgresStore::open_with(options_at(url, schema), source);
     let store = store.unwrap_or_else(|error| panic!("{error}"));
-    Activity::new(Limiter::new(Arc::new(store)), rules).expect("sensible rules")
+    Activity::new(Limiter::new(Arc::new(store)), rules).expect("the rules are valid")
 }

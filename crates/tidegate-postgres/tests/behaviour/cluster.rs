@@ -1,4 +1,4 @@
-//! A database to test against, as this crate names it.
+//! Databases and schemas for the tests.
 
 use tidegate_postgres::PostgresOptions;
 
@@ -13,13 +13,13 @@ pub(crate) fn options(schema: &str) -> PostgresOptions {
 
 /// The options for this schema of a database.
 pub(crate) fn options_at(url: &str, schema: &str) -> PostgresOptions {
-    PostgresOptions::parse(&format!("{url}?schema={schema}")).expect("a URL of ours")
+    PostgresOptions::parse(&format!("{url}?schema={schema}")).expect("the URL is valid")
 }
 
-/// The URL of a database beside the shared one, with nobody else in it.
+/// Creates a database on the shared server for one test, and returns its URL.
 pub(crate) fn new_database() -> String {
     let name = new_schema();
     Sql::new(shared_url()).rows(&format!("CREATE DATABASE {name}"));
-    let (server, _) = shared_url().rsplit_once('/').expect("a URL of ours names a database");
+    let (server, _) = shared_url().rsplit_once('/').expect("the URL names a database");
     format!("{server}/{name}")
 }

@@ -1,4 +1,4 @@
-//! Several stores on one schema, as several servers are: they decide as one.
+//! Several stores on one schema decide as one limiter.
 
 mod expiry;
 mod index_use;
@@ -20,12 +20,12 @@ use tidegate::store::{Actual, Settlement, Store};
 use tidegate_postgres::{PostgresOptions, PostgresStore, TimeSource};
 
 use crate::cluster::{new_database, new_schema, options, shared_url};
-use crate::load::{eventually, lease, take, used, within};
+use crate::load_generator::{acquire_one, current_usage, eventually, expect_lease, holds_within};
 use crate::sql::Sql;
 
-/// How many servers there are.
+/// The number of servers.
 const SERVERS: usize = 3;
-/// How many threads ask them.
+/// The number of client threads.
 const CLIENTS: usize = 64;
 
 const LONG: Duration = Duration::from_secs(3600);
@@ -47,7 +47,7 @@ fn slots(id: &str, capacity: u64, ttl: Duration) -> LimitSpec {
     LimitSpec::named(id).with(ItemSpec::of(Policy::Concurrency { ttl }, capacity))
 }
 
-/// Puts one order, and hears the answer.
+/// Submits one order and waits for its reply.
 #[track_caller]
 fn submit(store: &PostgresStore, order: Order<'_>) -> Result<OrderReply, OrderError> {
     let answers = store.submit(&[order], Replies::new(Detail::Verdicts)).wait(store);
@@ -56,20 +56,24 @@ fn submit(store: &PostgresStore, order: Order<'_>) -> Result<OrderReply, OrderEr
 }
 
 fn is_granted(store: &PostgresStore, limit_id: &str, key: &[u8]) -> bool {
-    matches!(take(store, limit_id, key), Ok(Outcome::Granted(_)))
+    matches!(acquire_one(store, limit_id, key), Ok(Outcome::Granted(_)))
 }
 
-/// How often servers waited for each other in a circle in a database of their own. They have to be closed: it is written down when they go.
+/// The number of deadlocks in a test's own database. Its stores must be closed, because a session reports the count when it ends.
 fn deadlocks(url: &str) -> u64 {
     let sql = Sql::new(url);
     let others = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()";
-    eventually("all have gone", || sql.value(others) == "0");
+    eventually("all connections are closed", || sql.value(others) == "0");
     let found = sql.value("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()");
     found.parse().expect("a number")
 }
 
-/// Asks a limit from everywhere until each client has asked this often; how many were granted.
-fn rush(stores: &[PostgresStore], each: usize, ask: impl Fn(&PostgresStore, usize) -> bool + Sync) -> u64 {
+/// Runs all clients concurrently, each with this many requests. Returns the number of grants.
+fn run_clients(
+    stores: &[PostgresStore],
+    each: usize,
+    ask: impl Fn(&PostgresStore, usize) -> bool + Sync,
+) -> u64 {
     let granted = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for client in 0..CLIENTS {
@@ -85,71 +89,74 @@ fn rush(stores: &[PostgresStore], each: usize, ask: impl Fn(&PostgresStore, usiz
 }
 
 #[test]
-fn what_is_granted_is_exact() {
+fn grants_across_servers_are_exact() {
     let database = new_database();
-    let stores = fleet_of(&PostgresOptions::parse(&database).expect("a URL of ours"));
+    let stores = fleet_of(&PostgresOptions::parse(&database).expect("the URL is valid"));
     let sliding = |precision| Policy::Sliding { window: LONG, precision };
     for (id, policy) in [
         ("total", Policy::Total),
         ("interval", Policy::Interval { window: LONG }),
         ("exact", sliding(Precision::Exact)),
         ("bucketed", sliding(Precision::Bucketed)),
-        // Less than one comes back in ten days.
+        // One unit is refilled in ten days.
         ("bucket", Policy::Bucket { window: Duration::from_secs(86_400 * 10 * 150), burst: None }),
     ] {
         let spec =
             LimitSpec::named(id).with(ItemSpec::of(policy, 150)).with(ItemSpec::of(policy, 60).per_key());
         stores[0].put(spec, ExpectedVersion::Absent).expect("a new limit");
-        // Four keys have room for more than all of them together.
-        let granted =
-            rush(&stores, 4, |store, client| is_granted(store, id, format!("key-{}", client % 4).as_bytes()));
+        // The four keys together allow more than the limit for all keys.
+        let granted = run_clients(&stores, 4, |store, client| {
+            is_granted(store, id, format!("key-{}", client % 4).as_bytes())
+        });
         assert_eq!(granted, 150, "{id}");
-        let each: u64 = (0..4).map(|key| used(&stores[1], id, Some(format!("key-{key}").as_bytes()))).sum();
-        assert_eq!((used(&stores[2], id, None), each), (150, 150), "{id}");
+        let each: u64 =
+            (0..4).map(|key| current_usage(&stores[1], id, Some(format!("key-{key}").as_bytes()))).sum();
+        assert_eq!((current_usage(&stores[2], id, None), each), (150, 150), "{id}");
     }
     drop(stores);
-    assert_eq!(deadlocks(&database), 0, "nobody waits in a circle");
+    assert_eq!(deadlocks(&database), 0, "no deadlock occurred");
 }
 
 #[test]
-fn never_more_hold_a_slot_than_there_are() {
+fn held_slots_never_exceed_capacity() {
     let schema = new_schema();
     let stores = fleet(&schema);
     stores[0].put(slots("slots", 30, LONG), ExpectedVersion::Absent).expect("a new limit");
     let (live, most) = (AtomicU64::new(0), AtomicU64::new(0));
     let fences = Mutex::new(Vec::new());
-    let granted = rush(&stores, 5, |store, client| {
-        let outcome = take(store, "slots", format!("user-{client}").as_bytes()).expect("it answers");
+    let granted = run_clients(&stores, 5, |store, client| {
+        let outcome =
+            acquire_one(store, "slots", format!("user-{client}").as_bytes()).expect("the store answers");
         let Outcome::Granted(Some(grant)) = outcome else { return false };
         let now = live.fetch_add(1, Ordering::SeqCst) + 1;
         most.fetch_max(now, Ordering::SeqCst);
-        assert!(now <= 30, "{now} hold one of 30");
+        assert!(now <= 30, "{now} clients hold one of 30 slots");
         fences.lock().expect("no panic").push(grant.fences[0].1);
         live.fetch_sub(1, Ordering::SeqCst);
-        // Given back somewhere else than where it was taken.
-        let elsewhere = &stores[(client + 1) % SERVERS];
-        assert_eq!(elsewhere.release(grant.lease).wait(elsewhere), Ok(true));
+        // Another server releases the slot.
+        let other_server = &stores[(client + 1) % SERVERS];
+        assert_eq!(other_server.release(grant.lease).wait(other_server), Ok(true));
         true
     });
     assert!(granted >= 30 && most.into_inner() > 0);
     let mut fences = fences.into_inner().expect("no panic");
     fences.sort_unstable();
     fences.dedup();
-    assert_eq!(fences.len() as u64, granted, "no fence is given twice");
-    assert_eq!(used(&stores[0], "slots", None), 0, "all came back");
-    // All 30 can be had, and not one more.
-    let taken = rush(&stores, 1, |store, _| is_granted(store, "slots", b"again"));
+    assert_eq!(fences.len() as u64, granted, "each fence is used once");
+    assert_eq!(current_usage(&stores[0], "slots", None), 0, "all slots were released");
+    // Exactly 30 slots can be acquired again.
+    let taken = run_clients(&stores, 1, |store, _| is_granted(store, "slots", b"again"));
     assert_eq!(taken, 30);
 }
 
 #[test]
-fn edits_are_in_force_everywhere_when_they_are_told() {
+fn edit_applies_on_every_server_when_it_returns() {
     let schema = new_schema();
     let stores = fleet(&schema);
     let mut capacity = 0;
     for round in 0..20 {
         let (editor, others) = (&stores[round % SERVERS], &stores);
-        // As many more as will ask: whoever decides by the former text refuses.
+        // The capacity grows by the number of requests, so a server with the previous definition refuses.
         capacity += SERVERS as u64;
         editor.put(total("edited", capacity), ExpectedVersion::Anything).expect("an edit");
         for store in others {
@@ -157,20 +164,20 @@ fn edits_are_in_force_everywhere_when_they_are_told() {
         }
         assert!(!is_granted(&others[(round + 1) % SERVERS], "edited", b""), "round {round}");
     }
-    stores[1].reset("edited", None).wait(&stores[1]).expect("it answers").expect("a known limit");
+    stores[1].reset("edited", None).wait(&stores[1]).expect("the store answers").expect("a known limit");
     for store in &stores {
-        assert!(is_granted(store, "edited", b""), "what was counted is gone for all");
+        assert!(is_granted(store, "edited", b""), "the reset applies on all servers");
     }
     assert!(stores[2].remove("edited", RemovalMode::Forget));
     for store in &stores {
         let asks = [Ask { limit_id: "edited", key: None, count: 1 }];
         let unknown = OrderError::UnknownLimit { limit_id: "edited".to_owned() };
-        assert_eq!(submit(store, Order::acquire(&asks)), Err(unknown), "it is gone for all");
+        assert_eq!(submit(store, Order::acquire(&asks)), Err(unknown), "the removal applies on all servers");
     }
 }
 
 #[test]
-fn resets_of_a_key_are_seen_by_all() {
+fn reset_of_key_applies_on_every_server() {
     let stores = fleet(&new_schema());
     let spec = LimitSpec::named("each").with(ItemSpec::of(Policy::Total, 1).per_key());
     stores[0].put(spec, ExpectedVersion::Absent).expect("a new limit");
@@ -178,22 +185,22 @@ fn resets_of_a_key_are_seen_by_all() {
         assert!(is_granted(store, "each", b"one"));
         assert!(!is_granted(&stores[(index + 1) % SERVERS], "each", b"one"));
         let reset = stores[(index + 2) % SERVERS].reset("each", Some(b"one")).wait(store);
-        reset.expect("it answers").expect("a known limit");
+        reset.expect("the store answers").expect("a known limit");
     }
 }
 
 #[test]
-fn a_request_is_charged_once_wherever_it_is_repeated() {
+fn repeated_request_id_is_charged_once_across_servers() {
     let stores = fleet(&new_schema());
     stores[0].put(total("once", 1000), ExpectedVersion::Absent).expect("a new limit");
     stores[0].put(slots("slots", 1000, LONG), ExpectedVersion::Absent).expect("a new limit");
     let ids = Mutex::new(Vec::new());
-    rush(&stores, 1, |store, client| {
+    run_clients(&stores, 1, |store, client| {
         let name = format!("request-{}", client % 8);
         let asks = ["once", "slots"].map(|limit_id| Ask { limit_id, key: Some(b"me".as_slice()), count: 1 });
         let order = Order { request_id: Some(name.as_bytes()), ..Order::acquire(&asks) };
-        let answer = submit(store, order).expect("a sensible order");
-        ids.lock().expect("no panic").push((name, lease(&answer.outcome).lease));
+        let answer = submit(store, order).expect("the order is valid");
+        ids.lock().expect("no panic").push((name, expect_lease(&answer.outcome).lease));
         true
     });
     let mut ids = ids.into_inner().expect("no panic");
@@ -201,55 +208,55 @@ fn a_request_is_charged_once_wherever_it_is_repeated() {
     ids.sort_unstable();
     ids.dedup();
     assert_eq!(ids.len(), 8, "one lease for each request");
-    assert_eq!((used(&stores[1], "once", None), used(&stores[2], "slots", None)), (8, 8));
+    assert_eq!((current_usage(&stores[1], "once", None), current_usage(&stores[2], "slots", None)), (8, 8));
 }
 
 #[test]
-fn what_one_granted_another_settles_renews_and_releases() {
+fn lease_of_one_server_is_settled_renewed_and_released_by_another() {
     let stores = fleet(&new_schema());
     stores[0].put(total("held", 100), ExpectedVersion::Absent).expect("a new limit");
     let [one, two, three] = [&stores[0], &stores[1], &stores[2]];
     let asks = [Ask { limit_id: "held", key: None, count: 10 }];
     let hold = || {
         let order = Order { hold: Hold::Yes, ttl: Some(LONG), ..Order::acquire(&asks) };
-        lease(&submit(one, order).expect("a sensible order").outcome)
+        expect_lease(&submit(one, order).expect("the order is valid").outcome)
     };
     let (settled, released) = (hold(), hold());
-    let ends = two.held_until(&[settled.lease, released.lease]).wait(two).expect("it answers");
+    let ends = two.held_until(&[settled.lease, released.lease]).wait(two).expect("the store answers");
     assert_eq!(ends, [Some(settled.expires_at), Some(released.expires_at)]);
-    let renewed = three.renew(settled.lease, Some(LONG * 2)).wait(three).expect("it answers");
-    assert!(renewed.expect("a sensible ttl").expect("it is held") > settled.expires_at);
+    let renewed = three.renew(settled.lease, Some(LONG * 2)).wait(three).expect("the store answers");
+    assert!(renewed.expect("the ttl is valid").expect("the lease is held") > settled.expires_at);
     let settle = |store: &PostgresStore| store.settle(settled.lease, Actual::Every(3)).wait(store);
     assert_eq!(settle(two), Ok(Ok(Settlement::Settled)));
-    assert_eq!(settle(three), Ok(Ok(Settlement::Settled)), "said again, and not done again");
+    assert_eq!(settle(three), Ok(Ok(Settlement::Settled)), "a repeated settlement has no effect");
     assert_eq!(two.release(released.lease).wait(two), Ok(true));
-    assert_eq!(one.release(released.lease).wait(one), Ok(false), "once for all");
-    assert!(settled.fences[0].1 < released.fences[0].1, "fences rise");
+    assert_eq!(one.release(released.lease).wait(one), Ok(false), "a lease is released once");
+    assert!(settled.fences[0].1 < released.fences[0].1, "fences increase");
     let next = hold();
     assert!(next.fences[0].1 > released.fences[0].1);
 }
 
 #[test]
-fn fences_rise_from_server_to_server() {
+fn fences_increase_across_servers() {
     let stores = fleet(&new_schema());
     stores[0].put(slots("slots", 1000, LONG), ExpectedVersion::Absent).expect("a new limit");
     let mut last = 0;
     for round in 0..30 {
         if round == 15 {
-            // A limit that is deleted and made again goes on with higher ones.
+            // A limit that is removed and added again continues with higher fences.
             assert!(stores[1].remove("slots", RemovalMode::Forget));
             stores[2].put(slots("slots", 1000, LONG), ExpectedVersion::Absent).expect("a new limit");
         }
-        let outcome = take(&stores[round % SERVERS], "slots", b"").expect("it answers");
-        let fence = lease(&outcome).fences[0].1;
+        let outcome = acquire_one(&stores[round % SERVERS], "slots", b"").expect("the store answers");
+        let fence = expect_lease(&outcome).fences[0].1;
         assert!(fence > last, "{fence} after {last}");
         last = fence;
     }
 }
 
-/// A lease has a fence of every limit that was asked with it, those that hold nothing included.
+/// A lease has a fence of every limit in its order, including limits that hold nothing.
 #[test]
-fn fences_rise_for_limits_that_count_each_key_alone() {
+fn fences_increase_for_limits_with_only_key_items() {
     let stores = fleet(&new_schema());
     stores[0].put(slots("slots", 1000, LONG), ExpectedVersion::Absent).expect("a new limit");
     let each = LimitSpec::named("each").with(ItemSpec::of(Policy::Total, 1000).per_key());
@@ -258,81 +265,83 @@ fn fences_rise_for_limits_that_count_each_key_alone() {
     for round in 0..9 {
         let key = format!("key-{}", round % 2);
         let asks = ["slots", "each"].map(|limit_id| Ask { limit_id, key: Some(key.as_bytes()), count: 1 });
-        let answer = submit(&stores[round % SERVERS], Order::acquire(&asks)).expect("a sensible order");
-        let fences = lease(&answer.outcome).fences;
+        let answer = submit(&stores[round % SERVERS], Order::acquire(&asks)).expect("the order is valid");
+        let fences = expect_lease(&answer.outcome).fences;
         let fence = fences.iter().find(|(limit, _)| limit.id() == "each").expect("a fence of each limit").1;
         assert!(fence > last, "{fence} after {last}");
         last = fence;
     }
 }
 
-/// What a watcher was told, as short words.
-fn watched(store: &PostgresStore) -> Arc<Mutex<Vec<String>>> {
-    let heard: Arc<Mutex<Vec<String>>> = Arc::default();
-    let tell = Arc::clone(&heard);
+/// Registers a watcher and returns the changes it receives, as text.
+fn record_changes(store: &PostgresStore) -> Arc<Mutex<Vec<String>>> {
+    let changes: Arc<Mutex<Vec<String>>> = Arc::default();
+    let sink = Arc::clone(&changes);
     store.watch(Box::new(move |change| {
         let word = match change {
             Change::Put(limit) => format!("put {} {}", limit.id(), limit.version()),
             Change::Removed(limit) => format!("removed {}", limit.id()),
         };
-        tell.lock().expect("no panic").push(word);
+        sink.lock().expect("no panic").push(word);
     }));
-    heard
+    changes
 }
 
 #[test]
-fn watchers_hear_what_others_change() {
+fn watchers_see_changes_of_other_servers() {
     let stores = fleet(&new_schema());
-    let heard = watched(&stores[1]);
-    let hears = |word: &str| {
-        let is_there = || heard.lock().expect("no panic").iter().any(|other| other == word);
-        assert!(within(Duration::from_secs(30), is_there), "nobody told of '{word}'");
+    let changes = record_changes(&stores[1]);
+    let receives = |word: &str| {
+        let is_there = || changes.lock().expect("no panic").iter().any(|other| other == word);
+        assert!(holds_within(Duration::from_secs(30), is_there), "the watcher did not receive '{word}'");
     };
     stores[0].put(total("news", 1), ExpectedVersion::Absent).expect("a new limit");
-    hears("put news 1");
+    receives("put news 1");
     stores[2].put(total("news", 2), ExpectedVersion::Present).expect("an edit");
-    hears("put news 2");
+    receives("put news 2");
     assert!(stores[0].remove("news", RemovalMode::Forget));
-    hears("removed news");
-    assert_eq!(heard.lock().expect("no panic").len(), 3, "each once");
+    receives("removed news");
+    assert_eq!(changes.lock().expect("no panic").len(), 3, "each change is reported once");
 }
 
-/// Who listens may read an edit before its editor tells of it; watchers heard of the limits in any order then.
+/// The change listener may read an edit before its editor reports it. The order of the edit must be kept even then.
 #[test]
-fn watchers_hear_of_an_edit_in_its_order() {
+fn watchers_see_an_edit_in_its_order() {
     let store = PostgresStore::open(options(&new_schema())).expect("a new schema");
-    let heard = watched(&store);
+    let changes = record_changes(&store);
     for round in 1..=100 {
         let ids = ["h", "c", "f", "a", "g", "b", "e", "d"];
         let edits = ids.map(|id| Edit::Put(total(id, round), ExpectedVersion::Anything));
-        store.apply(edits.to_vec()).expect("they make sense");
-        let heard = std::mem::take(&mut *heard.lock().expect("no panic"));
-        assert_eq!(heard, ids.map(|id| format!("put {id} {round}")), "round {round}");
+        store.apply(edits.to_vec()).expect("the edits are valid");
+        let changes = std::mem::take(&mut *changes.lock().expect("no panic"));
+        assert_eq!(changes, ids.map(|id| format!("put {id} {round}")), "round {round}");
     }
 }
 
 #[test]
-fn changes_arrive_although_nobody_listens() {
+fn changes_arrive_without_notifications() {
     let schema = new_schema();
     let store = PostgresStore::open(options(&schema)).expect("a new schema");
-    let heard = watched(&store);
+    let changes = record_changes(&store);
     let sql = Sql::new(shared_url());
     let listener = format!("FROM pg_stat_activity WHERE query = 'LISTEN \"tidegate/{schema}\"'");
-    eventually("it listens", || sql.value(&format!("SELECT count(*) {listener}")) == "1");
-    // As a server would that is of another mind about what to tell: written, and not said.
+    eventually("the store listens", || sql.value(&format!("SELECT count(*) {listener}")) == "1");
+    // Writes a change without a notification.
     store.put(total("news", 1), ExpectedVersion::Absent).expect("a new limit");
     sql.rows(&format!("SELECT pg_terminate_backend(pid) {listener}"));
     sql.rows(&format!(
         "SET search_path = {schema}; BEGIN; UPDATE limits SET standing = 2, revision = revision + 1; \
          UPDATE store SET revision = revision + 1; COMMIT"
     ));
-    eventually("it is noticed", || heard.lock().expect("no panic").iter().any(|word| word == "removed news"));
-    eventually("it listens again", || sql.value(&format!("SELECT count(*) {listener}")) == "1");
+    eventually("the change is found by polling", || {
+        changes.lock().expect("no panic").iter().any(|word| word == "removed news")
+    });
+    eventually("the store listens again", || sql.value(&format!("SELECT count(*) {listener}")) == "1");
 }
 
-/// Clocks of servers that do not agree: nobody decides a row at an instant before one that it was decided at already.
+/// Server clocks differ. No server decides a row at a time before the row's latest decision.
 #[test]
-fn a_clock_that_goes_back_gives_nothing_back() {
+fn clock_going_back_restores_no_capacity() {
     let schema = new_schema();
     let at = |seconds: u64| {
         Arc::new(ManualClock::ticking(Tick::NANOSECOND, Timestamp::from_ticks(seconds * 1_000_000_000)))
@@ -349,10 +358,10 @@ fn a_clock_that_goes_back_gives_nothing_back() {
     assert!(is_granted(&ahead, "rate", b""));
     let behind = open(&early);
     let asks = [Ask { limit_id: "rate", key: None, count: 1 }];
-    let second = submit(&behind, Order::acquire(&asks)).expect("a sensible order");
+    let second = submit(&behind, Order::acquire(&asks)).expect("the order is valid");
     assert!(second.is_granted());
     assert!(second.at >= late.now(), "decided at {:?}", second.at);
-    assert!(!is_granted(&behind, "rate", b""), "its window has not gone back");
+    assert!(!is_granted(&behind, "rate", b""), "the window has not moved back");
     early.advance(Duration::from_secs(550));
     assert!(!is_granted(&behind, "rate", b""), "50 s of 100 have passed");
     early.advance(Duration::from_secs(51));

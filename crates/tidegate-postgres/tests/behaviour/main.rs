@@ -1,10 +1,10 @@
-//! What the store in PostgreSQL does, seen from outside.
+//! Tests of the PostgreSQL store.
 
 mod activity;
 mod cluster;
 mod faults;
 mod fleet;
-mod load;
+mod load_generator;
 mod open_errors;
 mod sql;
-mod store;
+mod store_suite;

@@ -1,4 +1,4 @@
-//! Opening a store: what is refused, in which words, and that no password is among them.
+//! Errors of opening a store: their messages, and that none contains a password.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use tidegate_postgres::{OpenError, PostgresOptions, PostgresStore, VERSION};
 use crate::cluster::{Cluster, new_schema, options, shared_url};
 use crate::sql::Sql;
 
-/// A password that nobody would write by chance.
+/// A password that does not occur in messages by chance.
 const SECRET: &str = "hunter2-xyzzy";
 
 /// The address of the shared database: `HOST:PORT`.
 fn address(url: &str) -> &str {
-    let (_, rest) = url.split_once('@').expect("a URL of ours names a user");
-    rest.split_once('/').expect("and a database").0
+    let (_, rest) = url.split_once('@').expect("the URL names a user");
+    rest.split_once('/').expect("the URL names a database").0
 }
 
 /// A URL of the shared database for this user.
@@ -23,39 +23,39 @@ fn url_of(user: &str, schema: &str) -> String {
     format!("postgres://{user}@{}/postgres?schema={schema}", address(shared_url()))
 }
 
-/// Why this cannot be opened. Whatever is said of it, no password is.
+/// Expects that a URL cannot be opened, and that the error does not contain the password.
 #[track_caller]
-fn refused(url: &str) -> OpenError {
+fn open_error(url: &str) -> OpenError {
     let error = match PostgresOptions::parse(url) {
         Ok(options) => {
             assert!(!format!("{options:?}{}", options.location()).contains(SECRET), "{options:?}");
             let opened = PostgresStore::open(options);
-            opened.expect_err("this cannot be opened")
+            opened.expect_err("the URL cannot be opened")
         }
-        Err(bad) => OpenError::Url(bad),
+        Err(invalid) => OpenError::Url(invalid),
     };
     assert!(!format!("{error} {error:?}").contains(SECRET), "a password was shown: {error:?}");
     error
 }
 
-/// What is said of a URL that makes no sense.
+/// The message for an invalid URL.
 #[track_caller]
-fn bad(url: &str) -> String {
-    match refused(url) {
-        OpenError::Url(bad) => bad.to_string(),
-        other => panic!("{url} is not understood to be bad: {other:?}"),
+fn invalid_url_message(url: &str) -> String {
+    match open_error(url) {
+        OpenError::Url(invalid) => invalid.to_string(),
+        other => panic!("{url} is not reported as invalid: {other:?}"),
     }
 }
 
 #[track_caller]
-fn says(message: &str, parts: &[&str]) {
+fn assert_contains(message: &str, parts: &[&str]) {
     for part in parts {
         assert!(message.contains(part), "'{part}' is not in: {message}");
     }
 }
 
-/// A role without any rights, once for all tests that ask for it.
-fn role(name: &str, more: &str) {
+/// Creates a role without rights, if it does not exist.
+fn create_role(name: &str, more: &str) {
     let make = format!(
         "DO $$ BEGIN PERFORM pg_advisory_xact_lock(7); \
          IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = '{name}') THEN CREATE ROLE {name} LOGIN {more}; END IF; END $$"
@@ -64,7 +64,7 @@ fn role(name: &str, more: &str) {
 }
 
 #[test]
-fn urls_that_make_no_sense_are_told_what_would() {
+fn invalid_url_error_names_a_valid_form() {
     let form = "postgres://USER";
     let whole = |rest: &str| format!("postgres://me:{SECRET}@host/db?{rest}");
     let cases: &[(String, &[&str])] = &[
@@ -96,13 +96,13 @@ fn urls_that_make_no_sense_are_told_what_would() {
         (whole("sslmode=verify-full&sslrootcert=/no/such/file"), &["/no/such/file", "cannot be read"]),
     ];
     for (url, parts) in cases {
-        says(&bad(url), parts);
+        assert_contains(&invalid_url_message(url), parts);
     }
 }
 
-/// What stands behind a `?` in a password would be taken for parameters, and their names and values are told.
+/// Text after a `?` in a password looks like parameters, whose names and values are quoted in messages.
 #[test]
-fn a_password_with_signs_of_its_own_is_not_shown() {
+fn password_with_url_delimiters_is_not_shown() {
     for sign in ["?", "?schema=", "?pool_size=", "?sslmode=", "?a&", "?sslrootcert=", "/", "#", ":", "@"] {
         for url in [
             format!("postgres://me:a{sign}{SECRET}@host/db"),
@@ -117,104 +117,105 @@ fn a_password_with_signs_of_its_own_is_not_shown() {
             }
         }
     }
-    says(&bad(&format!("postgres://me:a?{SECRET}@host/db")), &["%3F"]);
+    assert_contains(&invalid_url_message(&format!("postgres://me:a?{SECRET}@host/db")), &["%3F"]);
 }
 
 #[test]
-fn a_wrong_password_is_not_shown() {
-    role("walled", "PASSWORD 'the right one'");
+fn wrong_password_is_not_shown() {
+    create_role("password_user", "PASSWORD 'correct password'");
     let schema = new_schema();
-    let wrong = refused(&url_of(&format!("walled:{SECRET}"), &schema));
-    says(&wrong.to_string(), &["password authentication failed", "28P01"]);
+    let wrong = open_error(&url_of(&format!("password_user:{SECRET}"), &schema));
+    assert_contains(&wrong.to_string(), &["password authentication failed", "28P01"]);
     assert!(matches!(wrong, OpenError::Unreachable { .. }), "{wrong:?}");
-    let by_parameter = refused(&format!("{}&password={SECRET}", url_of("walled", &schema)));
-    says(&by_parameter.to_string(), &["28P01"]);
-    let none = refused(&url_of("walled", &schema));
-    says(&none.to_string(), &["wants a password for this user, and there is none"]);
-    // The right one opens it, so that it is the password that was wrong.
-    Sql::new(shared_url()).rows(&format!("CREATE SCHEMA {schema} AUTHORIZATION walled"));
-    let options = PostgresOptions::parse(&url_of("walled:the%20right%20one", &schema)).expect("a URL");
-    let store = PostgresStore::open(options).expect("the right password");
-    assert!(!format!("{store:?}").contains("the right one"));
+    let by_parameter = open_error(&format!("{}&password={SECRET}", url_of("password_user", &schema)));
+    assert_contains(&by_parameter.to_string(), &["28P01"]);
+    let none = open_error(&url_of("password_user", &schema));
+    assert_contains(&none.to_string(), &["wants a password for this user, and there is none"]);
+    // The correct password opens the store, so only the password was wrong before.
+    Sql::new(shared_url()).rows(&format!("CREATE SCHEMA {schema} AUTHORIZATION password_user"));
+    let options =
+        PostgresOptions::parse(&url_of("password_user:correct%20password", &schema)).expect("a URL");
+    let store = PostgresStore::open(options).expect("the correct password");
+    assert!(!format!("{store:?}").contains("correct password"));
 }
 
 #[test]
-fn a_database_that_is_not_there_is_named() {
+fn missing_database_error_names_database() {
     let url = format!("postgres://tidegate:{SECRET}@{}/nowhere", address(shared_url()));
-    let error = refused(&url);
+    let error = open_error(&url);
     assert!(matches!(error, OpenError::Unreachable { .. }), "{error:?}");
-    says(&error.to_string(), &["nowhere", "does not exist", "3D000"]);
+    assert_contains(&error.to_string(), &["nowhere", "does not exist", "3D000"]);
 }
 
 #[test]
-fn a_refused_connection_says_where() {
-    // A port that was free a moment ago, and that nobody answers at.
+fn refused_connection_error_names_address() {
+    // A port that was free a moment ago, so that no server listens on it.
     let port =
         TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port").port();
-    let error = refused(&format!("postgres://me:{SECRET}@127.0.0.1:{port}/db"));
+    let error = open_error(&format!("postgres://me:{SECRET}@127.0.0.1:{port}/db"));
     assert!(matches!(error, OpenError::Unreachable { .. }), "{error:?}");
-    says(&error.to_string(), &[&format!("127.0.0.1:{port}/db"), "cannot be reached"]);
+    assert_contains(&error.to_string(), &[&format!("127.0.0.1:{port}/db"), "cannot be reached"]);
 }
 
-/// Somebody takes the connection and says nothing, as a machine does that has stopped, or a proxy without a database.
+/// The peer accepts the connection and never answers, like a stopped machine or a proxy without a database.
 #[test]
-fn a_silent_database_is_given_up() {
+fn open_times_out_when_database_does_not_answer() {
     let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let place = silent.local_addr().expect("it has one");
+    let address = silent.local_addr().expect("an address");
     for mode in ["disable", "prefer"] {
-        let (tell, told) = std::sync::mpsc::channel();
-        let url = format!("postgres://me:{SECRET}@{place}/db?connect_timeout=1&sslmode={mode}");
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let url = format!("postgres://me:{SECRET}@{address}/db?connect_timeout=1&sslmode={mode}");
         std::thread::spawn(move || {
-            let _nobody_waits = tell.send(refused(&url));
+            let _receiver_dropped = sender.send(open_error(&url));
         });
-        let error = told.recv_timeout(Duration::from_secs(60)).expect("it is given up");
+        let error = receiver.recv_timeout(Duration::from_secs(60)).expect("opening times out");
         assert!(matches!(error, OpenError::Unreachable { .. }), "{error:?}");
-        says(&error.to_string(), &[&place.to_string(), "within 1 s"]);
+        assert_contains(&error.to_string(), &[&address.to_string(), "within 1 s"]);
     }
 }
 
 #[test]
-fn a_newer_schema_is_not_touched() {
+fn newer_schema_is_refused_and_unchanged() {
     let schema = new_schema();
     drop(PostgresStore::open(options(&schema)).expect("a new schema"));
     let newer = VERSION + 1;
     Sql::new(shared_url()).rows(&format!("INSERT INTO {schema}.migrations (version) VALUES ({newer})"));
-    let error = refused(&url_of("tidegate", &schema));
+    let error = open_error(&url_of("tidegate", &schema));
     assert_eq!(error, OpenError::Newer { schema: schema.clone(), found: newer });
-    says(
+    assert_contains(
         &error.to_string(),
         &[&schema, &format!("version {newer}"), &format!("up to {VERSION}"), "nothing was"],
     );
-    // Without it all is as before.
+    // Without the newer version the store opens again.
     Sql::new(shared_url()).rows(&format!("DELETE FROM {schema}.migrations WHERE version = {newer}"));
-    PostgresStore::open(options(&schema)).expect("it opens again");
+    PostgresStore::open(options(&schema)).expect("the schema is unchanged");
 }
 
 #[test]
-fn who_may_not_create_is_told_what_to_ask_for() {
-    role("poor", "");
+fn missing_privilege_error_names_the_statement_to_run() {
+    create_role("poor", "");
     let schema = new_schema();
-    let error = refused(&url_of("poor", &schema));
+    let error = open_error(&url_of("poor", &schema));
     let grant = format!("CREATE SCHEMA \"{schema}\" AUTHORIZATION \"poor\"");
     assert!(matches!(error, OpenError::Forbidden { .. }), "{error:?}");
-    says(&error.to_string(), &["'poor'", &schema, "42501", &grant]);
-    // What it says helps.
+    assert_contains(&error.to_string(), &["'poor'", &schema, "42501", &grant]);
+    // The statement in the message solves the problem.
     Sql::new(shared_url()).rows(&grant);
     let store = PostgresStore::open(PostgresOptions::parse(&url_of("poor", &schema)).expect("a URL"));
-    assert!(store.expect("a schema of one's own").list().is_empty());
+    assert!(store.expect("the user owns the schema").list().is_empty());
 }
 
 #[test]
-fn a_schema_of_somebody_else_is_refused() {
-    role("poor", "");
+fn schema_of_another_user_is_refused() {
+    create_role("poor", "");
     let schema = new_schema();
     drop(PostgresStore::open(options(&schema)).expect("a new schema"));
-    let error = refused(&url_of("poor", &schema));
+    let error = open_error(&url_of("poor", &schema));
     assert!(matches!(error, OpenError::Forbidden { .. }), "{error:?}");
 }
 
 #[test]
-fn stores_that_open_a_new_schema_at_once_all_open() {
+fn concurrent_opens_of_new_schema_all_succeed() {
     let schema = new_schema();
     let open = || PostgresStore::open(options(&schema));
     let opened: Vec<_> = std::thread::scope(|scope| {
@@ -225,11 +226,11 @@ fn stores_that_open_a_new_schema_at_once_all_open() {
         assert!(store.is_ok(), "{store:?}");
     }
     let versions = Sql::new(shared_url()).value(&format!("SELECT count(*) FROM {schema}.migrations"));
-    assert_eq!(versions, VERSION.to_string(), "each migration is made once");
+    assert_eq!(versions, VERSION.to_string(), "each migration is applied once");
 }
 
 #[test]
-fn names_of_schemas_are_kept_as_written() {
+fn schema_names_keep_case_and_dashes() {
     let sql = Sql::new(shared_url());
     let stem = new_schema();
     for name in [format!("{stem}-Dashed"), format!("{stem}-dashed"), format!("UPPER{stem}"), "9".repeat(63)] {
@@ -242,14 +243,14 @@ fn names_of_schemas_are_kept_as_written() {
 }
 
 /// Whether the connections of this name are encrypted.
-fn encrypted(sql: &Sql, name: &str) -> String {
+fn encryption_of(sql: &Sql, name: &str) -> String {
     let look = "SELECT DISTINCT s.ssl FROM pg_stat_ssl s JOIN pg_stat_activity a USING (pid) WHERE a.application_name";
     let rows = sql.rows(&format!("{look} = '{name}'"));
     rows.into_iter().flatten().collect()
 }
 
 #[test]
-fn encryption_is_as_it_was_asked_for() {
+fn sslmode_selects_encryption_and_verification() {
     let cluster = Cluster::start(&["ssl=on"]);
     let sql = Sql::new(cluster.url());
     let certificate = sql.value("SHOW ssl_cert_file");
@@ -271,25 +272,25 @@ fn encryption_is_as_it_was_asked_for() {
         let opened = PostgresStore::open(PostgresOptions::parse(&url(host, rest)).expect("a URL"));
         let store = opened.unwrap_or_else(|error| panic!("{rest}: {error}"));
         let name = rest.split('&').next().expect("a name");
-        assert_eq!(encrypted(&sql, &format!("tls-{name}")), expected, "{rest}");
+        assert_eq!(encryption_of(&sql, &format!("tls-{name}")), expected, "{rest}");
         drop(store);
     }
-    // Somebody with another name, and somebody whom nobody has heard of. The system may know no certificates at all.
+    // A certificate for another name, and an untrusted certificate. The system may have no trusted certificates at all.
     for (host, rest, parts) in [
         ("127.0.0.1", &*verified, ["certificate", "cannot be reached"]),
         ("127.0.0.1", &*trusted, ["certificate", "cannot be reached"]),
         ("localhost", "unknown&sslmode=verify-full", ["certificate", ""]),
     ] {
-        says(&refused(&url(host, rest)).to_string(), &parts);
+        assert_contains(&open_error(&url(host, rest)).to_string(), &parts);
     }
 }
 
 #[test]
-fn encryption_that_is_not_there_is_not_done_without() {
-    let error = refused(&format!("{}&sslmode=require", url_of("tidegate", &new_schema())));
-    says(&error.to_string(), &["TLS"]);
+fn sslmode_require_fails_without_server_encryption() {
+    let error = open_error(&format!("{}&sslmode=require", url_of("tidegate", &new_schema())));
+    assert_contains(&error.to_string(), &["TLS"]);
     let schema = new_schema();
     let prefers =
         PostgresOptions::parse(&format!("{}&sslmode=prefer", url_of("tidegate", &schema))).expect("a URL");
-    PostgresStore::open(prefers).expect("without, where there is none");
+    PostgresStore::open(prefers).expect("sslmode=prefer opens without encryption");
 }

@@ -1,8 +1,8 @@
-//! Plain SQL, for looking at the tables from outside.
+//! A plain SQL client that reads the tables.
 
 use tokio_postgres::{Client, NoTls, SimpleQueryMessage};
 
-/// A connection of one's own, and the runtime it lives in.
+/// A connection with its own runtime.
 pub(crate) struct Sql {
     runtime: tokio::runtime::Runtime,
     client: Client,
@@ -14,7 +14,7 @@ impl Sql {
         Sql::connect(url).unwrap_or_else(|error| panic!("{url}: {error:?}"))
     }
 
-    /// A connection, if one is to be had.
+    /// Opens a connection, if the database accepts one.
     pub(crate) fn try_new(url: &str) -> Option<Sql> {
         Sql::connect(url).ok()
     }
@@ -33,28 +33,28 @@ impl Sql {
         Ok(Sql { runtime, client })
     }
 
-    /// Runs statements, and gives the rows as texts.
+    /// Runs statements and returns the rows as text.
     #[track_caller]
     pub(crate) fn rows(&self, text: &str) -> Vec<Vec<String>> {
-        let told = self.runtime.block_on(self.client.simple_query(text));
-        let told = told.unwrap_or_else(|error| panic!("{text}: {error:?}"));
+        let messages = self.runtime.block_on(self.client.simple_query(text));
+        let messages = messages.unwrap_or_else(|error| panic!("{text}: {error:?}"));
         let row = |message: SimpleQueryMessage| match message {
             SimpleQueryMessage::Row(row) => {
                 Some((0..row.len()).map(|index| row.get(index).unwrap_or_default().to_owned()).collect())
             }
             _ => None,
         };
-        told.into_iter().filter_map(row).collect()
+        messages.into_iter().filter_map(row).collect()
     }
 
-    /// The only value of the only row.
+    /// Returns the first value of the first row.
     #[track_caller]
     pub(crate) fn value(&self, text: &str) -> String {
         self.rows(text).into_iter().flatten().next().expect("a value")
     }
 }
 
-/// Drops a schema. Connections of a store that was just closed may still be at it, so it is tried more than once.
+/// Drops a schema. Retries, because connections of a store that was just closed may still use it.
 pub(crate) fn drop_schema(url: &str, schema: &str) {
     let sql = Sql::new(url);
     let text = format!("DROP SCHEMA IF EXISTS \"{schema}\" CASCADE");

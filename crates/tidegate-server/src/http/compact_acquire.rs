@@ -47,7 +47,7 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
         let CompactAcquireBuffers { replies, body } = buffers;
         let request = CompactRequest { limit: 0, key: limit_key.as_bytes(), count };
         let batch = CompactBatch { limit_ids: &[limit_id], list: std::slice::from_ref(&request) };
-        let durable = self.limiter.bid(&batch, replies).ok()?;
+        let durable = self.limiter.submit_compact(&batch, replies).ok()?;
         debug_assert!(durable.is_none(), "a store that keeps nothing has no log");
         let reply = replies.list().first()?;
         self.write_body(reply, replies, limit_key, body);

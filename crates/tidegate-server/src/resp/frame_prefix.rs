@@ -16,7 +16,7 @@
 
 use tidegate::model::Amount;
 use tidegate::store::CompactRequest;
-use tidegate::store::bid::MOST_LIMITS;
+use tidegate::store::compact::MOST_LIMITS;
 
 use super::frame::{FrameArguments, LINE_END, parse_number, read_short_number};
 
@@ -86,7 +86,7 @@ impl FramePrefixCache {
 
     /// Caches the prefix of a plain acquire frame and returns its index. `None` if there is no room. While requests are pending, no
     /// prefix is replaced, because they refer to it.
-    pub(super) fn learn(
+    pub(super) fn add_limit(
         &mut self,
         rest: &[u8],
         arguments: &FrameArguments<'_, '_>,

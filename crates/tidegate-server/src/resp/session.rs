@@ -60,7 +60,7 @@ pub struct RespSession {
     prefixes: FramePrefixCache,
     buffers: SessionBuffers,
     /// Commands whose decisions are pending in a remote store.
-    pending: Vec<PendingReply>,
+    pending: Vec<PendingCommand>,
     /// Invalid tokens since the last [`RespSession::take_failures`].
     failures: u32,
     counts: SessionCounts,
@@ -87,7 +87,7 @@ impl SessionBuffers {
 
 /// A command that waits for a remote decision.
 #[derive(Debug)]
-struct PendingReply {
+struct PendingCommand {
     format: ReplyFormat,
     intent: Intent,
     limit_id: Box<str>,
@@ -408,7 +408,7 @@ impl RespSession {
             StoreReply::Later(later) => {
                 let pending = |BatchEntry { format, intent, limit_id, key, .. }: BatchEntry<'_>| {
                     let (limit_id, key) = (limit_id.into(), key.into());
-                    PendingReply { format, intent, limit_id, key }
+                    PendingCommand { format, intent, limit_id, key }
                 };
                 self.pending.extend(entries.drain(..).map(pending));
                 return Some(FeedNext::Wait(PendingStoreCall::Decisions(later)));

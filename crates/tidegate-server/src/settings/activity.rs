@@ -1,6 +1,6 @@
-//! The section `activity`: how often a user may ask, and how many tasks may run at once.
+//! The section `activity`: requests per user and window, and concurrent tasks.
 //!
-//! A field that is left out has the default of [`Rules`](tidegate::activity::Rules), which also check the numbers together.
+//! Missing fields have the defaults of [`Rules`](tidegate::activity::Rules), which also validate the combination.
 
 use std::time::Duration;
 
@@ -10,25 +10,25 @@ use tidegate_config::{DiagnosticSink, FieldPath, Mapping, SourceSpan};
 
 pub(super) use tidegate::activity::ID;
 
-/// The section `activity`, or what overrides some of it.
+/// The section `activity`, or overrides of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ActivitySpec {
-    /// How many tasks may run at once.
+    /// Maximum number of concurrent tasks.
     pub max_concurrent_tasks: Option<Capacity>,
-    /// How many of them may be one user's.
+    /// Maximum number of concurrent tasks per user.
     pub max_concurrent_per_user: Option<Capacity>,
-    /// How many requests a user may make in every window.
+    /// Requests per user and window.
     pub window_requests: Option<Capacity>,
-    /// The length of that window.
+    /// Length of the window.
     pub window: Option<Duration>,
-    /// How long a task that is not renewed keeps its place.
+    /// Time after which a task without renewal expires.
     pub lease_ttl: Option<Duration>,
-    /// Whether everything is as the document has it to the letter.
+    /// Whether to follow the original rules to the letter.
     pub compat: Option<bool>,
 }
 
 impl ActivitySpec {
-    /// The same, with what is said here put over what is said below.
+    /// Merges two sections; fields of `self` override those of `below`.
     #[must_use]
     pub fn over(self, below: ActivitySpec) -> ActivitySpec {
         ActivitySpec {
@@ -41,7 +41,7 @@ impl ActivitySpec {
         }
     }
 
-    /// The rules: what is written, and the defaults for the rest.
+    /// The rules, with defaults for missing fields.
     pub fn rules(&self) -> Rules {
         let usual = Rules::default();
         Rules {
@@ -54,7 +54,7 @@ impl ActivitySpec {
         }
     }
 
-    /// Reads the section, and reports what does not make sense in it together. `limit` is where a limit of the same id is written.
+    /// Reads the section and validates the combination. `limit` is the position of a limit with the same id.
     pub(super) fn read(
         sink: &mut DiagnosticSink<'_>,
         mut section: Mapping,
@@ -80,7 +80,7 @@ impl ActivitySpec {
             lease_ttl: section.take_duration("lease_ttl"),
             compat: section.take_bool("compat"),
         };
-        // What could not be read was reported, and would only be blamed again for not fitting the rest; durations are wrong by themselves.
+        // Unreadable fields were reported already and must not cause further errors; only durations are validated then.
         let alone =
             ActivitySpec { window: spec.window, lease_ttl: spec.lease_ttl, ..ActivitySpec::default() };
         let flaws = if is_valid { spec } else { alone }.rules().flaws();

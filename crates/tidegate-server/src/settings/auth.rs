@@ -1,6 +1,6 @@
-//! The section `auth`: which tokens are known, and what they allow.
+//! The section `auth`: valid tokens and their permissions.
 //!
-//! The file knows a token by its SHA-256 only, so that whoever reads the file cannot use it.
+//! The file contains only the SHA-256 of a token, so reading the file does not reveal it.
 
 use serde_json::json;
 use std::collections::HashMap;
@@ -22,19 +22,19 @@ fn check_sha256(text: &str, _plain: bool) -> Result<(), String> {
     Err(format!("must be 64 hexadecimal digits, the SHA-256 of a token, found {}", quoted(text)))
 }
 
-/// How much a token allows; each role includes the ones before it.
+/// The role of a token; each role includes the ones before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
-    /// To look: limits, counts, and what an ask would be answered.
+    /// Reads limits and counts, and peeks.
     Read,
-    /// To ask, and to give back.
+    /// Also acquires and releases.
     Decide,
-    /// To change limits and counts.
+    /// Also changes limits and resets counts.
     Admin,
 }
 
 impl Role {
-    /// Every role, the least first.
+    /// All roles in ascending order.
     pub const ALL: [Role; 3] = [Role::Read, Role::Decide, Role::Admin];
 
     /// The word used in settings files.
@@ -50,17 +50,17 @@ impl Role {
 /// One of `auth.tokens`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TokenSpec {
-    /// For people.
+    /// A name for operators.
     pub name: String,
     /// The SHA-256 of the token: 64 hexadecimal digits.
     pub sha256: String,
-    /// How much it allows.
+    /// The role.
     pub role: Role,
-    /// What the ids of its limits begin with; empty for all limits.
+    /// Prefix of the ids of permitted limits; empty for all.
     pub prefix: String,
 }
 
-/// Reads the tokens of the section, and reports those that are written twice. What could not be read was reported.
+/// Reads the tokens and reports duplicates. Unreadable fields were reported already.
 pub(super) fn read_tokens(sink: &mut DiagnosticSink<'_>, mut auth: Mapping) -> Vec<TokenSpec> {
     let auth_path = FieldPath::Field(&FieldPath::Top, "auth");
     let path = FieldPath::Field(&auth_path, "tokens");

@@ -36,7 +36,7 @@ pub static SETTINGS: MappingSchema = MappingSchema {
     ],
 };
 
-/// What a wait is at least, where not to wait makes no sense.
+/// The least timeout where zero is not allowed.
 const A_MOMENT: Duration = Duration::from_millis(1);
 
 /// The section `server`.

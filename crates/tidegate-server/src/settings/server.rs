@@ -1,7 +1,7 @@
-//! The sections `server` and `store`: where the server listens, how long it waits, and where it keeps its counts.
+//! The sections `server` and `store`: listen addresses, timeouts and the store.
 //!
-//! Everything may be left out; what then holds is the server's to say. Both are read when the server starts: a door
-//! that is open cannot move, and counts cannot change stores, while others walk through.
+//! All fields are optional; the server has the defaults. Both sections are read at startup only: open sockets
+//! cannot move, and counts cannot change stores, while the server runs.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,19 +13,19 @@ use tidegate_config::text::parse_address;
 
 use super::store_url::{StoreUrl, parse_store};
 
-/// The most threads a server may be told to have.
+/// The most worker threads that can be configured.
 pub const MOST_WORKERS: u64 = 1024;
-/// The most connections a server may be told to keep open.
+/// The most connections that can be configured.
 pub const MOST_CONNECTIONS: u64 = 10_000_000;
-/// The least memory a store can be given.
+/// The least memory budget of a store in bytes.
 pub const LEAST_MEMORY: u64 = 1 << 20;
 
-/// Where a door is.
+/// A listen address, or none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Listen {
-    /// At this address; port 0 is any that is free.
+    /// Listens at this address; port 0 selects a free port.
     At(SocketAddr),
-    /// Nowhere: `off`.
+    /// The protocol is disabled: `off`.
     Off,
 }
 
@@ -35,7 +35,9 @@ impl Listen {
         if text == "off" {
             return Ok(Listen::Off);
         }
-        parse_address(text).map(Listen::At).map_err(|why| format!("{why}; or write off to close the door"))
+        parse_address(text)
+            .map(Listen::At)
+            .map_err(|why| format!("{why}; or write off to disable the protocol"))
     }
 }
 
@@ -54,30 +56,30 @@ pub(super) static LISTEN: CustomType = CustomType {
 /// The section `server`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ServerSpec {
-    /// Where HTTP is spoken.
+    /// HTTP listen address.
     pub http: Option<Listen>,
-    /// Where RESP is spoken.
+    /// RESP listen address.
     pub resp: Option<Listen>,
-    /// How many threads serve connections, at most [`MOST_WORKERS`].
+    /// Number of worker threads, at most [`MOST_WORKERS`].
     pub workers: Option<u64>,
-    /// How many connections may be open at once, at most [`MOST_CONNECTIONS`].
+    /// Maximum number of open connections, at most [`MOST_CONNECTIONS`].
     pub max_connections: Option<u64>,
-    /// How long a connection may say nothing between requests.
+    /// How long a connection may be idle between requests.
     pub idle_timeout: Option<Duration>,
     /// How long the head of a request may take to arrive.
     pub header_timeout: Option<Duration>,
     /// How long a whole request may take to arrive.
     pub request_timeout: Option<Duration>,
-    /// How long requests that are under way may take to end when the server stops; zero does not wait.
+    /// How long requests in progress may take after the shutdown; zero does not wait.
     pub drain: Option<Duration>,
 }
 
 /// The section `store`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct StoreSpec {
-    /// Which store.
+    /// The store.
     pub url: Option<StoreUrl>,
-    /// The most bytes that rows may take in memory, at least [`LEAST_MEMORY`].
+    /// Memory budget of rows in bytes, at least [`LEAST_MEMORY`].
     pub memory: Option<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! Names of stores: `memory:`, `disk:DIR`, `postgres://…`.
+//! Store URLs: `memory:`, `disk:DIR`, `postgres://…`.
 
 use std::path::PathBuf;
 
@@ -6,25 +6,25 @@ use serde_json::json;
 use tidegate_config::schema::CustomType;
 use tidegate_config::text::{did_you_mean, nearest, quoted, without_store_passwords};
 
-/// The name of a store.
+/// The type of a store URL.
 pub(super) static STORE_URL: CustomType = CustomType {
     check: |text, _plain| parse_store(text).map(drop),
     allowed: "a store such as memory:, disk:./tidegate-data or postgres://…",
     json_schema: || json!({"type": "string", "pattern": "^(memory:?|disk:.+|postgres(ql)?://.+)$"}),
 };
 
-/// Where counts are kept.
+/// The URL of a store.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub enum StoreUrl {
-    /// In the process, and gone with it: `memory:`.
+    /// In memory, lost with the process: `memory:`.
     Memory,
     /// In this directory: `disk:DIR`.
     Disk(PathBuf),
-    /// In a database that others may share: `postgres://USER@HOST/DATABASE`. The whole URL, which may have a password in it.
+    /// In a PostgreSQL database that servers can share: `postgres://USER@HOST/DATABASE`. The URL may contain a password.
     Postgres(String),
 }
 
-/// The name of a store. Where a colon at the end would need quotes, it may be left out.
+/// Parses a store URL. The colon of `memory:` may be omitted, because YAML would need quotes.
 ///
 /// ```
 /// use tidegate_server::settings::{StoreUrl, parse_store};
@@ -66,7 +66,7 @@ pub fn parse_store(text: &str) -> Result<StoreUrl, String> {
     }
 }
 
-/// Whether a directory is a database whose kind was put behind another.
+/// Whether a disk directory is a PostgreSQL URL by mistake.
 fn is_postgres(folder: &str) -> bool {
     let kind = folder.split_once(':').map(|(kind, _)| kind.trim().to_ascii_lowercase());
     kind.is_some_and(|kind| matches!(&*kind, "postgres" | "postgresql"))

@@ -1,18 +1,18 @@
-//! The HTTP door as pairs of requests and answers, without a socket.
+//! The HTTP API as pairs of requests and responses, without a socket.
 
+mod acquire;
 mod activity;
-mod configuration;
-mod decisions;
-mod distance;
-mod document_004;
 mod durability;
-mod exposition;
+mod fixture;
+mod frequency_limits;
 mod gate;
 mod leases;
+mod limits;
 mod metrics;
+mod metrics_parser;
 mod openapi;
 mod outage;
 mod problems;
-mod refusals;
-mod stage;
+mod refusal_log;
+mod remote_store;
 mod tokens;

@@ -1,9 +1,9 @@
-//! What the server does, seen from outside.
+//! Behavior of the server from the outside.
 
 mod api;
-mod paper;
-mod reloading;
+mod live_settings;
+mod refusal_recorder;
 mod resp;
-mod rules;
 mod serve;
 mod settings;
+mod settings_reloader;

@@ -1,12 +1,12 @@
-//! The RESP door as sessions that are fed and say something, without a socket.
+//! RESP sessions that are fed with bytes, without a socket.
 
-mod admission;
-mod bids;
+mod authentication;
+mod compact_batches;
 mod connection_commands;
 mod decisions;
+mod described_buckets;
+pub(crate) mod fixture;
 mod frames;
 mod pipelines;
-mod refusals;
+mod refusal_log;
 mod replies;
-pub(crate) mod stage;
-mod throttles;

@@ -1,18 +1,18 @@
-//! The listener: sockets, threads and time, under load and under attack.
+//! The listener: sockets, threads and timeouts, under load and under attack.
 //!
-//! Everything happens in this process, over the loopback. Nothing waits for a time to pass: a test waits for an answer, for the end
-//! of a connection, or asks somebody else until something is so.
+//! Everything runs in this process over the loopback interface. No test sleeps for a fixed time: it waits for a reply, for the end of
+//! a connection, or polls another connection until a condition holds.
 
-mod activity;
-mod bounds;
-mod crowds;
-mod ending;
-mod garbage;
-mod logs;
-mod reloads;
-mod sale;
-mod second;
-mod slow;
-mod smuggling;
-mod splits;
-mod stage;
+mod connection_limits;
+mod durability;
+mod event_streams;
+mod fixture;
+mod flash_sale;
+mod http2;
+mod idle_connections;
+mod malformed_input;
+mod reload;
+mod request_smuggling;
+mod shutdown;
+mod split_input;
+mod timeouts;

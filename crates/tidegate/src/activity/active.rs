@@ -1,4 +1,4 @@
-//! A task that is running, in the hands of whoever runs it.
+//! A running task, owned by the code that runs it.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -10,14 +10,15 @@ use std::time::Duration;
 
 use tidegate_core::{LeaseId, Timestamp};
 
-use super::vigil::{Ended, LOOK_EVERY, Watching};
+use super::task_watcher::{Ended, LOOK_EVERY, Watching};
 use super::{Activity, ActivityError, Rules};
 use crate::limiter::{Lease, Limiter, Renewal};
 use crate::store::Actual;
 
-/// A task that is running: it has a place until it is released, dropped or stopped by somebody, or until nobody renews it.
+/// A running task. It ends when it is released or dropped, when another caller ends it, or when it is not renewed in
+/// time.
 ///
-/// Only what was set active is ever given back: whoever is refused has no such thing to drop.
+/// A refused request returns no such value, so there is nothing that it could release.
 #[must_use = "a task that is dropped gives its place back"]
 pub struct Active {
     activity: Activity,
@@ -25,10 +26,10 @@ pub struct Active {
     id: LeaseId,
     timestamp: Timestamp,
     lease: Option<Lease>,
-    /// The rules it began under.
+    /// The rules at its start.
     rules: Rules,
-    /// Whether it goes on without whoever had it here.
-    is_handed_over: Arc<AtomicBool>,
+    /// The task goes on without this value.
+    is_detached: Arc<AtomicBool>,
 }
 
 impl Active {
@@ -46,36 +47,36 @@ impl Active {
             timestamp,
             lease: Some(lease),
             rules,
-            is_handed_over: Arc::default(),
+            is_detached: Arc::default(),
         }
     }
 
-    /// Its name, by which it can be renewed and released from elsewhere.
+    /// Id by which other processes renew and end the task.
     pub fn active_id(&self) -> LeaseId {
         self.id
     }
 
-    /// Whose it is.
+    /// The user.
     pub fn user(&self) -> &str {
         &self.user
     }
 
-    /// When it began, by the store's clock.
+    /// Start, by the store's clock.
     pub fn timestamp(&self) -> Timestamp {
         self.timestamp
     }
 
-    /// When it loses its place unless it is renewed, by the store's clock.
+    /// Expiry without renewal, by the store's clock.
     pub fn expires_at(&self) -> Timestamp {
         self.lease.as_ref().map_or(self.timestamp, Lease::expires_at)
     }
 
-    /// Whether it has its place, as far as can be known here without asking.
+    /// Whether the task is active as far as is known without asking the store.
     pub fn is_held(&self) -> bool {
         self.lease.as_ref().is_some_and(Lease::is_held)
     }
 
-    /// Renews it from now on, in the background, as long as it is here.
+    /// Renews the task in the background as long as this value lives.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -85,12 +86,12 @@ impl Active {
         }
     }
 
-    /// Keeps its place for as long from now as when it began.
+    /// Renews the task for its original time to live.
     pub async fn renew(&self) -> Result<Renewal, ActivityError> {
         self.renew_for(self.rules.lease_ttl).await
     }
 
-    /// Keeps its place for this long from now.
+    /// Renews the task for this time from now.
     pub async fn renew_for(&self, ttl: Duration) -> Result<Renewal, ActivityError> {
         if let Some(why) = self.rules.bad_ttl(ttl) {
             return Err(ActivityError::BadTtl(why));
@@ -98,36 +99,35 @@ impl Active {
         let Some(lease) = &self.lease else { return Ok(Renewal::Gone) };
         let renewal = lease.renew_async(ttl).await?;
         if let Renewal::Until(until) = renewal {
-            self.activity.vigil().renewed(self.id, until);
+            self.activity.watcher().renewed(self.id, until);
         }
         Ok(renewal)
     }
 
-    /// Gives its place back. `false` if that was done before, or if it had lost it.
+    /// Ends the task. Returns `false` if it was over.
     pub async fn release(mut self) -> bool {
-        // Before anybody can think that it was lost.
-        self.activity.vigil().tell(self.id, Ended::Released);
+        // Notifies watchers first, so that none reports an expiry.
+        self.activity.watcher().report_end(self.id, Ended::Released);
         self.take().await
     }
 
-    /// Leaves it running without anybody here: it is renewed and released by its name from now on, or lapses.
+    /// Leaves the task running without this value. It is renewed and ended by its id from now on, or it expires.
     pub fn into_id(mut self) -> LeaseId {
-        self.is_handed_over.store(true, Ordering::Release);
+        self.is_detached.store(true, Ordering::Release);
         self.lease.take().map_or(self.id, Lease::into_id)
     }
 
-    /// Ends when it is over: released by anybody anywhere, lapsed, or not renewed in time because the store could not be reached. That
-    /// is known within half a second of when it happened; if [`MOST_WATCHED`](super::MOST_WATCHED) others are watched already, what
-    /// happens elsewhere is known when it would have to be renewed.
+    /// Completes when the task is over: ended by any caller, expired, or not renewed because the store was unreachable.
     ///
-    /// Needs a tokio runtime.
+    /// The end is known within half a second. If [`MOST_WATCHED`](super::MOST_WATCHED) other tasks are watched, an end
+    /// in another process is known at the next renewal. Needs a tokio runtime.
     pub fn ended(&self) -> impl Future<Output = Ended> + Send + 'static {
-        let watching = self.activity.vigil().watch(&self.user, self.id, self.expires_at());
+        let watching = self.activity.watcher().watch(&self.user, self.id, self.expires_at());
         let lost = self.lease.as_ref().map(Lease::lost);
-        over(watching, lost, Arc::clone(&self.is_handed_over), self.activity.limiter().clone())
+        over(watching, lost, Arc::clone(&self.is_detached), self.activity.limiter().clone())
     }
 
-    /// Gives back what it holds; to the letter also its place in the window.
+    /// Releases the lease. With `compat` the charge to the window is refunded too.
     fn take(&mut self) -> impl Future<Output = bool> + Send + use<> {
         let (lease, compat) = (self.lease.take(), self.rules.compat);
         async move {
@@ -145,9 +145,8 @@ impl Drop for Active {
         if self.lease.is_none() {
             return;
         }
-        self.activity.vigil().tell(self.id, Ended::Released);
-        // A store that decides here has done so when this was polled once. Who else decides is waited for by nobody, if there is a
-        // runtime where that can be left to.
+        self.activity.watcher().report_end(self.id, Ended::Released);
+        // A local store finishes at the first poll. A remote call continues on the runtime, if there is one.
         let mut giving = Box::pin(self.take());
         if giving.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending()
             && let Ok(here) = tokio::runtime::Handle::try_current()
@@ -163,11 +162,11 @@ impl fmt::Debug for Active {
     }
 }
 
-/// Ends when somebody says so, or when its holder's own time is over.
+/// Completes when the task was ended, or when its holder's time is over.
 async fn over(
     watching: Option<Watching>,
     lost: Option<impl Future<Output = ()>>,
-    is_handed_over: Arc<AtomicBool>,
+    is_detached: Arc<AtomicBool>,
     limiter: Limiter,
 ) -> Ended {
     let told = async {
@@ -180,11 +179,11 @@ async fn over(
         if let Some(lost) = lost {
             lost.await;
         }
-        // What was handed over goes on.
-        if is_handed_over.load(Ordering::Acquire) {
+        // The task goes on without this value.
+        if is_detached.load(Ordering::Acquire) {
             std::future::pending::<()>().await;
         }
-        // Perhaps it was released elsewhere, and whoever renews it was told first: the next look will say so.
+        // It may have been ended elsewhere and the renewal noticed first. The next check will tell.
         let holder_clock = limiter.holder_clock();
         holder_clock.sleep_until(holder_clock.now().plus(LOOK_EVERY)).await;
     };

@@ -1,4 +1,4 @@
-//! The rules of document 000: how often a user may ask, and how many tasks may run at once.
+//! The rules of the activity limit: requests per user and window, and concurrent tasks.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,35 +9,37 @@ use tidegate_core::{Capacity, ItemSpec, Limit, LimitSpec, Per, Policy, Precision
 
 use super::ID;
 
-/// The longest that a task may keep its place without being renewed.
+/// Longest time to live of a task without renewal.
 pub const LONGEST_TTL: Duration = Duration::from_secs(24 * 3600);
 
-/// How often a user may ask, and how many tasks may run at once. As everywhere, a capacity may be anything, something or nothing.
+/// Requests per user and window, and concurrent tasks. Each bound may be a number, zero, or unlimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rules {
-    /// How many tasks may run at once; `MAX_CONCURRENT_TASKS`.
+    /// Maximum number of concurrent tasks; `MAX_CONCURRENT_TASKS`.
     pub max_concurrent_tasks: Capacity,
-    /// How many of them may be one user's, so that nobody owns all of them. Any number, unless said.
+    /// Maximum number of concurrent tasks of one user. Unlimited by default.
     pub max_concurrent_per_user: Capacity,
-    /// How many requests of a user may be admitted in every window; `SLIDE_WINDOW_QUESTION_COUNT`.
+    /// Maximum number of admitted requests of a user per window; `SLIDE_WINDOW_QUESTION_COUNT`.
     pub window_requests: Capacity,
-    /// The length of that window; `SLIDE_WINDOW_TIME`. It is closed: what is exactly this old still counts.
+    /// Length of the window; `SLIDE_WINDOW_TIME`. The window is closed: a request of exactly this age still counts.
     pub window: Duration,
-    /// How long a task keeps its place if nobody renews it.
+    /// Time to live of a task without renewal.
     pub lease_ttl: Duration,
-    /// The document to the letter: the window counts tasks that are running, and setting one active asks for concurrency only.
+    /// Follows the original specification literally: the window counts running tasks, and starting a task checks only
+    /// the task bounds.
     pub compat: bool,
 }
 
 impl Default for Rules {
-    /// The document's: thirty tasks at once, five requests of a user in fifteen seconds. A place is kept for five minutes.
+    /// The specified defaults: thirty tasks, and five requests of a user in fifteen seconds. A task lives for five
+    /// minutes without renewal.
     fn default() -> Rules {
         Rules::DOCUMENT
     }
 }
 
 impl Rules {
-    /// The document's numbers.
+    /// The specified defaults.
     pub const DOCUMENT: Rules = Rules {
         max_concurrent_tasks: Capacity::AtMost(30),
         max_concurrent_per_user: Capacity::Unlimited,
@@ -47,7 +49,7 @@ impl Rules {
         compat: false,
     };
 
-    /// The names of its fields, as in a settings file.
+    /// The field names in a settings file.
     pub const FIELDS: [&'static str; 6] = [
         "max_concurrent_tasks",
         "max_concurrent_per_user",
@@ -57,8 +59,8 @@ impl Rules {
         "compat",
     ];
 
-    /// The limit that keeps these rules: the user's window, the user's tasks, everybody's tasks. The reason of a refusal is the first
-    /// that refuses, so the order is the document's.
+    /// The limit with these rules: the user's window, the user's tasks, all tasks. A refusal names the first item that
+    /// refuses, so the order matters.
     pub fn spec(&self) -> LimitSpec {
         let tasks = Policy::Concurrency { ttl: self.lease_ttl };
         let item = |policy, per, limit| ItemSpec { name: None, policy, limit, per, charge: None };
@@ -68,8 +70,8 @@ impl Rules {
             .with(item(tasks, Per::All, self.max_concurrent_tasks))
     }
 
-    /// To the letter the window refuses nobody who sets a task active; it is only looked at. It is exact, so that what a task was
-    /// charged can be taken out of it when the task ends.
+    /// With `compat` the window refuses no task; it is only read. It is exact, so that the charge of a task can be
+    /// refunded at its end.
     fn window_item(&self) -> ItemSpec {
         let limit = if self.compat { Capacity::AtMost(MAX_EXACT_SLIDING) } else { self.window_requests };
         let exact = matches!(limit, Capacity::AtMost(limit) if limit <= MAX_EXACT_SLIDING);
@@ -78,13 +80,13 @@ impl Rules {
         ItemSpec { name: None, policy, limit, per: Per::Key, charge: None }
     }
 
-    /// Everything about them that cannot be meant, by the name of its field.
+    /// Every error, by field name.
     pub fn flaws(&self) -> Vec<SpecError> {
         let mut flaws: Vec<SpecError> = Vec::new();
         let found = Limit::new(self.spec(), Tick::NANOSECOND).err().unwrap_or_default();
         for flaw in found {
             let field = field_of(&flaw.field);
-            // Both items that hold tasks have the same time to live.
+            // Both task items have the same time to live, so report it once.
             if flaws.iter().all(|known| known.field != field) {
                 flaws.push(SpecError::new(field, flaw.message));
             }
@@ -102,7 +104,8 @@ impl Rules {
         flaws
     }
 
-    /// What a limit called [`activity`](ID) lacks to keep activities; `None` if nothing. It may have other items beside.
+    /// Why an existing limit called [`activity`](ID) cannot count activities; `None` if it can. It may have other items
+    /// too.
     pub fn misfit(spec: &LimitSpec) -> Option<SpecError> {
         let is_task = |item: &ItemSpec| matches!(item.policy, Policy::Concurrency { .. });
         let has =
@@ -114,7 +117,7 @@ impl Rules {
         (!is_whole).then(|| SpecError::new("items", message))
     }
 
-    /// What is wrong with a time to live that a task cannot be given; `None` if nothing.
+    /// Why a task cannot have this time to live; `None` if it can.
     pub(super) fn bad_ttl(&self, ttl: Duration) -> Option<String> {
         if ttl > LONGEST_TTL {
             return Some(format!("must be at most {}; renew the task instead", format_duration(LONGEST_TTL)));
@@ -122,13 +125,14 @@ impl Rules {
         (self.compat && ttl <= self.window).then(|| self.outlives_the_window())
     }
 
-    /// Why a time to live is not allowed: a task that ends by itself cannot be taken out of the window, so it must have left it.
+    /// Why a time to live is too short: the charge of an expired task cannot be refunded, so it must have left the
+    /// window by then.
     fn outlives_the_window(&self) -> String {
         format!("must be longer than the window of {} with compat: true", format_duration(self.window))
     }
 }
 
-/// The field that a flaw of the limit is about.
+/// The field that an error of the limit belongs to.
 fn field_of(flaw: &str) -> &'static str {
     match flaw {
         "items[0].limit" => "window_requests",
@@ -139,10 +143,10 @@ fn field_of(flaw: &str) -> &'static str {
     }
 }
 
-/// Rules that cannot be meant.
+/// Invalid rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BadRules {
-    /// All that is wrong with them.
+    /// Every error.
     pub flaws: Vec<SpecError>,
 }
 

@@ -1,4 +1,4 @@
-//! What is said about a user's activity, and why there is none.
+//! Status of a user's tasks, and the errors of activities.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,27 +11,28 @@ use crate::limiter::{AcquireError, Refused};
 use crate::reply::{ItemReading, OrderError};
 use crate::store::Unavailable;
 
-/// What the document says to somebody for whom there is no place.
+/// The specified message of a refusal: the system has reached its maximum concurrency.
 pub const SYSTEM_IS_FULL: &str = "系统并发已达上限";
 
-/// Whether a user may begin something, and how much is going on.
+/// Whether a user may start a task, and how many run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Status {
-    /// The document's `is_active`: true means limited, false that a task may begin.
+    /// The specified `is_active`: true means limited, false means that a task may start.
     pub limited: bool,
-    /// By what; the window if by both.
+    /// What limits the user; the window if both do.
     pub reason: Option<Reason>,
-    /// How long until the window has room: exactly if nothing else is in the way, else at most. Nobody knows when a task ends.
+    /// How long until the window has room. Exact if only the window is full, else an upper bound, because tasks end at
+    /// any time.
     pub retry_after: Option<Duration>,
-    /// How many tasks run, of all users.
+    /// Number of running tasks of all users.
     pub active: Amount,
-    /// How many of them are this user's.
+    /// Number of running tasks of this user.
     pub user_active: Amount,
 }
 
 impl Status {
-    /// How a user stands where nothing was ever counted: only a limit of nothing refuses.
-    pub(super) fn of_nobody(rules: &Rules) -> Status {
+    /// Status of a user without any counts: only a bound of zero refuses.
+    pub(super) fn without_counts(rules: &Rules) -> Status {
         let none = Capacity::AtMost(0);
         let tasks = [rules.max_concurrent_per_user, rules.max_concurrent_tasks].contains(&none);
         let reason = if rules.window_requests == none {
@@ -42,12 +43,12 @@ impl Status {
         Status { limited: reason.is_some(), reason, retry_after: None, active: 0, user_active: 0 }
     }
 
-    /// Whether a task may begin: the opposite of limited.
+    /// Whether a task may start: the opposite of limited.
     pub fn can_active(&self) -> bool {
         !self.limited
     }
 
-    /// Whether the user has a task that runs.
+    /// Whether the user has a running task.
     pub fn has_active(&self) -> bool {
         self.user_active > 0
     }
@@ -56,14 +57,14 @@ impl Status {
 /// What limits a user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// The user made enough requests in the window.
+    /// The user made too many requests in the window.
     UserWindow,
-    /// Enough tasks run.
+    /// Too many tasks run.
     Concurrency,
 }
 
 impl Reason {
-    /// The word that programs look at.
+    /// The word in replies.
     pub const fn word(self) -> &'static str {
         match self {
             Reason::UserWindow => "user_window",
@@ -72,14 +73,14 @@ impl Reason {
     }
 }
 
-/// A task was not set active, and nothing was changed.
+/// A refused task. Nothing was charged.
 #[derive(Debug, Clone)]
 pub struct Refusal {
-    /// By what; the window if by both.
+    /// What refused it; the window if both did.
     pub reason: Reason,
-    /// Whose tasks are too many, if it is that: the user's own or everybody's.
+    /// Whether the user's tasks or all tasks are too many.
     pub per: Per,
-    /// As in [`Status::retry_after`].
+    /// See [`Status::retry_after`].
     pub retry_after: Option<Duration>,
     refused: Refused,
 }
@@ -90,7 +91,7 @@ impl Refusal {
         Refusal { reason, per, retry_after: retry_after(&refused, reason), refused }
     }
 
-    /// All that the limit says about it.
+    /// The refusal of the limiter.
     pub fn refused(&self) -> &Refused {
         &self.refused
     }
@@ -110,12 +111,12 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Which of the items refused, if several did the first that is written.
+/// The item that refused; the first one if several did.
 fn cause(refused: &Refused) -> (Reason, Per) {
     let in_line = || refused.limit().item_named(refused.item()).map_or(0, |(index, _)| index);
     let (limit, index): (&Limit, usize) = match refused.by() {
         Some(denied) => (&denied.first.0, denied.first.1),
-        // Others wait for what would have been granted.
+        // Waiting requests take what would have been granted.
         None => (refused.limit(), in_line()),
     };
     match limit.items().get(index) {
@@ -129,8 +130,8 @@ pub(super) fn cause_of(refused: &Refused) -> Reason {
     cause(refused).0
 }
 
-/// How long until the window has room. Where tasks are in the way as well, the limit cannot say when it fits; but the window says when
-/// it would be empty.
+/// How long until the window has room. If tasks are in the way too, the wait of the limit is unknown, but the window
+/// says when it would be empty.
 pub(super) fn retry_after(refused: &Refused, reason: Reason) -> Option<Duration> {
     match reason {
         Reason::Concurrency => None,
@@ -142,7 +143,7 @@ pub(super) fn retry_after(refused: &Refused, reason: Reason) -> Option<Duration>
     }
 }
 
-/// One of the three things that are counted.
+/// One of the three counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Gauge {
     Window,
@@ -150,7 +151,7 @@ pub(super) enum Gauge {
 }
 
 impl Gauge {
-    /// What it says, if it is among these.
+    /// Its reading, if it is among these.
     pub(super) fn of(self, readings: &[ItemReading]) -> Option<&ItemReading> {
         readings.iter().find(|each| {
             let item = each.limit.items().get(each.item);
@@ -161,29 +162,29 @@ impl Gauge {
         })
     }
 
-    /// How much of it is in use.
+    /// Units in use.
     pub(super) fn used(self, readings: &[ItemReading]) -> Amount {
         self.of(readings).map_or(0, |found| found.reading.used)
     }
 }
 
-/// Whether it counts requests, and not tasks.
+/// Whether it counts requests rather than tasks.
 fn is_window(policy: &Policy) -> bool {
     !matches!(policy, Policy::Concurrency { .. })
 }
 
-/// Why there is nothing to say about a user, or no task of theirs was set active.
+/// Why there is no status, or why no task was started.
 #[derive(Debug, Clone)]
 pub enum ActivityError {
-    /// The window or the number of tasks is full; the document's `ActivityError` is the latter.
+    /// The window or the tasks are full. The `ActivityError` of the specification is the latter.
     Refused(Box<Refusal>),
-    /// Nobody can be called that.
+    /// The user name is invalid.
     BadUser(BadUser),
-    /// A time to live that cannot be had: what is wrong with it.
+    /// The time to live is not allowed, and why.
     BadTtl(String),
-    /// The limit that is there cannot keep activities: what it lacks.
+    /// The existing limit cannot count activities, and why.
     Misfit(SpecError),
-    /// The limit does not know what to do with the question.
+    /// The limit rejected the order.
     Rejected(OrderError),
     /// The store could not answer.
     Unavailable(Unavailable),
@@ -244,22 +245,22 @@ impl From<AcquireError> for ActivityError {
     }
 }
 
-/// Why nobody can be called that.
+/// Why a user name is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BadUser {
-    /// It has no letters.
+    /// It is empty.
     Empty,
     /// It is longer than a key may be.
     TooLong {
-        /// How long it is.
+        /// Its length.
         bytes: usize,
     },
-    /// It contains U+0000, which databases do not take.
+    /// It contains U+0000, which databases do not store.
     HasNul,
 }
 
 impl BadUser {
-    /// Whether somebody can be called this.
+    /// Checks a user name.
     pub(super) fn check(user: &str) -> Result<(), BadUser> {
         match user.len() {
             0 => Err(BadUser::Empty),

@@ -46,14 +46,14 @@ impl Limiter {
         }
     }
 
-    /// Puts [bids](crate::store::bid) to the store. Only while nobody waits at this limiter: bids that could overtake somebody are not decided.
-    pub fn bid(
+    /// Puts [bids](crate::store::compact) to the store. Only while nobody waits at this limiter: bids that could overtake somebody are not decided.
+    pub fn submit_compact(
         &self,
         bids: &CompactBatch<'_>,
         gists: &mut CompactReplies,
     ) -> Result<Option<Lsn>, Unavailable> {
         if self.inner.queues.is_quiet() {
-            return self.inner.store.bid(bids, gists);
+            return self.inner.store.submit_compact(bids, gists);
         }
         gists.clear();
         Ok(None)

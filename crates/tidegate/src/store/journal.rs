@@ -13,8 +13,8 @@ use tidegate_core::{Capacity, LeaseId, Limit, Timestamp, UsageRecord};
 
 pub use crate::catalog::Origin;
 use crate::catalog::RemovalMode;
-pub use crate::store::leases::{HeldAsk, Holding, Lease};
-pub use crate::store::requests::{HeldQuestion, Remembered};
+pub use crate::store::leases::{HeldAsk, LeaseHolding, LeaseRecord};
+pub use crate::store::requests::{RememberedAsk, RememberedGrant};
 
 /// 96 bits of a key's fingerprint. The journal names rows by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -29,7 +29,7 @@ pub struct Tag {
 #[derive(Debug, Default)]
 pub struct Notes {
     /// Rows that were charged, in the order in which they were.
-    pub charges: Vec<Charge>,
+    pub charges: Vec<ChargeNote>,
     /// What was done about leases and request ids. It is written after the charges: what can be given back must have been taken.
     pub deeds: Vec<LeaseNote>,
 }
@@ -49,7 +49,7 @@ impl Notes {
 
 /// How one item of a row is after it was charged.
 #[derive(Debug, Clone, Copy)]
-pub struct Charge {
+pub struct ChargeNote {
     /// Which incarnation of the limit.
     pub generation: u64,
     /// Which version of it.
@@ -74,18 +74,18 @@ pub struct LeaseNote {
     /// Rises with every deed of the store. Of two deeds about one lease the later one counts.
     pub serial: u64,
     /// What was done.
-    pub what: What,
+    pub what: LeaseAction,
 }
 
 /// What was done about a lease or a request id.
 #[derive(Debug)]
-pub enum What {
+pub enum LeaseAction {
     /// A lease was granted.
     Granted {
         /// Its identity.
         id: LeaseId,
         /// What it holds.
-        lease: Lease,
+        lease: LeaseRecord,
         /// The fences it was given, by the incarnation of their limits.
         fences: Vec<(u64, u64)>,
     },
@@ -113,7 +113,7 @@ pub enum What {
         /// The request id.
         id: Box<[u8]>,
         /// The grant.
-        grant: Remembered,
+        grant: RememberedGrant,
     },
 }
 

@@ -17,13 +17,13 @@ const GONE: u64 = 0;
 
 /// A lease that was not released.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lease {
+pub struct LeaseRecord {
     /// When it lapses.
     pub expires_at: Timestamp,
     /// Time to live after a renewal.
     pub ttl: Span,
     /// The rows that it holds.
-    pub holdings: Vec<Holding>,
+    pub holdings: Vec<LeaseHolding>,
     /// The asks of its order.
     pub asks: Vec<HeldAsk>,
 }
@@ -37,7 +37,7 @@ pub struct HeldAsk {
 
 /// What a lease holds of one row.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Holding {
+pub struct LeaseHolding {
     /// Id of the limit.
     pub limit_id: Box<str>,
     /// Generation of the limit. A deleted generation takes its holdings along.
@@ -52,7 +52,7 @@ pub struct Holding {
     pub pins: bool,
 }
 
-impl Lease {
+impl LeaseRecord {
     /// Cost of each holding if the asks had these counts.
     pub(in crate::store) fn loads(&self, count_of: impl Fn(usize) -> Amount) -> Vec<AskTotals> {
         let mut loads = vec![AskTotals::default(); self.holdings.len()];
@@ -66,7 +66,7 @@ impl Lease {
     }
 }
 
-impl Holding {
+impl LeaseHolding {
     /// Marks the charge as no longer counted, so that it is not refunded.
     pub(in crate::store) fn void(&mut self) {
         self.version = 0;
@@ -76,7 +76,7 @@ impl Holding {
 /// All leases of a store.
 #[derive(Debug, Default)]
 pub(in crate::store) struct LeaseTable {
-    open: HashMap<LeaseId, Lease>,
+    open: HashMap<LeaseId, LeaseRecord>,
     by_end: BTreeSet<(Timestamp, LeaseId)>,
     settled: HashMap<LeaseId, Timestamp>,
     settled_order: VecDeque<LeaseId>,
@@ -88,7 +88,7 @@ impl LeaseTable {
         self.open.keys().copied()
     }
 
-    /// Remembered settlements with the end of their memory.
+    /// RememberedGrant settlements with the end of their memory.
     pub(in crate::store) fn settled(&self) -> impl Iterator<Item = (LeaseId, Timestamp)> {
         self.settled_order.iter().filter_map(|id| self.settled.get(id).map(|until| (*id, *until)))
     }
@@ -97,23 +97,23 @@ impl LeaseTable {
         self.open.len()
     }
 
-    pub(in crate::store) fn insert(&mut self, id: LeaseId, lease: Lease) {
+    pub(in crate::store) fn insert(&mut self, id: LeaseId, lease: LeaseRecord) {
         self.by_end.insert((lease.expires_at, id));
         self.open.insert(id, lease);
     }
 
-    pub(in crate::store) fn get(&self, id: LeaseId) -> Option<&Lease> {
+    pub(in crate::store) fn get(&self, id: LeaseId) -> Option<&LeaseRecord> {
         self.open.get(&id)
     }
 
-    pub(in crate::store) fn remove(&mut self, id: LeaseId) -> Option<Lease> {
+    pub(in crate::store) fn remove(&mut self, id: LeaseId) -> Option<LeaseRecord> {
         let lease = self.open.remove(&id)?;
         self.by_end.remove(&(lease.expires_at, id));
         Some(lease)
     }
 
     /// Removes and returns a lease that has lapsed.
-    pub(in crate::store) fn pop_lapsed(&mut self, now: Timestamp) -> Option<(LeaseId, Lease)> {
+    pub(in crate::store) fn pop_lapsed(&mut self, now: Timestamp) -> Option<(LeaseId, LeaseRecord)> {
         let &(ends, id) = self.by_end.first()?;
         if ends > now {
             return None;
@@ -132,7 +132,7 @@ impl LeaseTable {
     }
 
     /// Every holding of every lease.
-    pub(in crate::store) fn holdings(&mut self) -> impl Iterator<Item = &mut Holding> {
+    pub(in crate::store) fn holdings(&mut self) -> impl Iterator<Item = &mut LeaseHolding> {
         self.open.values_mut().flat_map(|lease| &mut lease.holdings)
     }
 

@@ -4,11 +4,11 @@
 //! for every other store.
 
 mod admin_ops;
-pub mod excerpt;
 mod key_table;
 mod lease_ops;
 mod map_limit;
 mod order_path;
+pub mod working_set;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;

@@ -31,14 +31,14 @@ mod memory_budget;
 mod models;
 mod order_path;
 mod overflow;
-pub mod restoring;
+pub mod restore;
 mod row_epoch;
 mod rule_snapshot;
 mod shared_rows;
 mod single_ask;
 mod sliding_path;
+pub mod snapshot_walk;
 mod sync;
-pub mod walking;
 
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering;
@@ -53,7 +53,7 @@ use crate::catalog::{
 };
 use crate::clock::{Clock, StoreClock};
 use crate::reply::{OrderError, Replies};
-use crate::store::leases::{Lease, LeaseTable};
+use crate::store::leases::{LeaseRecord, LeaseTable};
 use crate::store::order_path::{check_key, check_ttl};
 use crate::store::requests::RequestTable;
 use crate::store::{
@@ -68,9 +68,9 @@ use shared_rows::Gallery;
 
 pub use handle::{MemoryHandle, MemoryHandleSet};
 
-pub use restoring::Restore;
+pub use restore::Restore;
 
-use crate::store::journal::{Journal, LeaseNote, Notes, Origin, What};
+use crate::store::journal::{Journal, LeaseAction, LeaseNote, Notes, Origin};
 
 /// How many rows are brought near before the first of them is decided on.
 pub const LOOK_AHEAD: usize = 16;
@@ -184,9 +184,13 @@ impl Store for MemoryStore {
         StoreReply::Now(buffer)
     }
 
-    fn bid(&self, bids: &CompactBatch<'_>, gists: &mut CompactReplies) -> Result<Option<Lsn>, Unavailable> {
+    fn submit_compact(
+        &self,
+        bids: &CompactBatch<'_>,
+        gists: &mut CompactReplies,
+    ) -> Result<Option<Lsn>, Unavailable> {
         gists.clear();
-        self.shared.bid(bids, gists);
+        self.shared.submit_compact(bids, gists);
         Ok(None)
     }
 
@@ -352,12 +356,12 @@ pub(super) struct Desk {
 
 impl Desk {
     /// The next deed.
-    fn deed(&mut self, what: What) -> LeaseNote {
+    fn deed(&mut self, what: LeaseAction) -> LeaseNote {
         self.deeds += 1;
         LeaseNote { serial: self.deeds, what }
     }
 
-    fn insert(&mut self, id: LeaseId, lease: Lease) {
+    fn insert(&mut self, id: LeaseId, lease: LeaseRecord) {
         self.leases.insert(id, lease);
     }
 }

@@ -19,7 +19,7 @@ use tidegate_core::{
     Mode, Order, Per, Row, RowScope, Span, Tick, Timestamp, Wait,
 };
 
-use super::leases::{HeldAsk, Holding, Lease};
+use super::leases::{HeldAsk, LeaseHolding, LeaseRecord};
 use crate::reply::{Detail, GrantedLease, ItemReading, OrderError, OrderRefusal, Replies};
 
 /// Maximum number of rows of one order: the `all` row and the key row of each ask.
@@ -184,7 +184,7 @@ pub(super) fn make_lease<L: Borrow<Arc<Limit>>>(
     asked_rows: &mut [AskedRow<L>],
     decided: &OrderDecision,
     mut register: impl FnMut(&Limit) -> (u64, u64),
-) -> Option<(GrantedLease, Lease)> {
+) -> Option<(GrantedLease, LeaseRecord)> {
     // A shadow limit may have charged nothing. Then there is no lease unless the order asks for one.
     let holds = order.hold == Hold::Yes || !decided.charges.is_empty();
     let (lease_term, ttl) = decided.lease_term.filter(|_| holds)?;
@@ -208,7 +208,7 @@ pub(super) fn make_lease<L: Borrow<Arc<Limit>>>(
         }
         holding_of[index] = Some(holdings.len());
         let named = |charged: &ChargeRecord| (limit.items()[charged.position.item].name().into(), *charged);
-        holdings.push(Holding {
+        holdings.push(LeaseHolding {
             limit_id: limit.id().into(),
             generation,
             version: limit.version(),
@@ -219,7 +219,7 @@ pub(super) fn make_lease<L: Borrow<Arc<Limit>>>(
     }
     let asks = order.asks.iter().map(|ask| held_ask(ask, order, asked_rows, &holding_of)).collect();
     let grant = GrantedLease { lease: lease_term.lease, expires_at: lease_term.expires_at, fences };
-    Some((grant, Lease { expires_at: lease_term.expires_at, ttl, holdings, asks }))
+    Some((grant, LeaseRecord { expires_at: lease_term.expires_at, ttl, holdings, asks }))
 }
 
 impl<L: Borrow<Arc<Limit>>> AskedRow<L> {

@@ -15,36 +15,36 @@ use crate::reply::{ItemReading, OrderReply, Outcome, Replies};
 const MOST_REQUESTS: usize = 1_000_000;
 
 /// Limit id, key and count of an ask.
-pub type HeldQuestion = (Box<str>, Option<Box<[u8]>>, Amount);
+pub type RememberedAsk = (Box<str>, Option<Box<[u8]>>, Amount);
 
 /// A grant and its order.
 #[derive(Debug, Clone)]
-pub struct Remembered {
+pub struct RememberedGrant {
     /// End of its memory.
     pub until: Timestamp,
     /// The asks.
-    pub asks: Vec<HeldQuestion>,
+    pub asks: Vec<RememberedAsk>,
     /// The reply.
     pub answer: OrderReply,
     /// The readings of the reply.
     pub readings: Vec<ItemReading>,
 }
 
-impl Remembered {
+impl RememberedGrant {
     /// Remembers the grant of an order.
     pub(in crate::store) fn new(
         order: &Order<'_>,
         until: Timestamp,
         answer: OrderReply,
         readings: Vec<ItemReading>,
-    ) -> Remembered {
+    ) -> RememberedGrant {
         let own = |ask: &Ask<'_>| (ask.limit_id.into(), ask.key.map(Into::into), ask.count);
-        Remembered { until, asks: order.asks.iter().map(own).collect(), answer, readings }
+        RememberedGrant { until, asks: order.asks.iter().map(own).collect(), answer, readings }
     }
 
     /// Whether an order has the same asks.
     pub(in crate::store) fn is_for(&self, order: &Order<'_>) -> bool {
-        let same = |(held, ask): (&HeldQuestion, &Ask<'_>)| {
+        let same = |(held, ask): (&RememberedAsk, &Ask<'_>)| {
             *held.0 == *ask.limit_id && held.1.as_deref() == ask.key && held.2 == ask.count
         };
         self.asks.len() == order.asks.len() && self.asks.iter().zip(order.asks).all(same)
@@ -71,27 +71,27 @@ impl Remembered {
 /// The remembered grants.
 #[derive(Debug, Default)]
 pub(in crate::store) struct RequestTable {
-    by_id: HashMap<Box<[u8]>, Remembered>,
+    by_id: HashMap<Box<[u8]>, RememberedGrant>,
     oldest_first: VecDeque<(Timestamp, Box<[u8]>)>,
 }
 
 impl RequestTable {
-    pub(in crate::store) fn get(&mut self, id: &[u8], now: Timestamp) -> Option<&Remembered> {
+    pub(in crate::store) fn get(&mut self, id: &[u8], now: Timestamp) -> Option<&RememberedGrant> {
         self.forget(now);
         self.by_id.get(id)
     }
 
-    pub(in crate::store) fn remember(&mut self, id: &[u8], grant: Remembered) {
+    pub(in crate::store) fn remember(&mut self, id: &[u8], grant: RememberedGrant) {
         self.oldest_first.push_back((grant.until, id.into()));
         self.by_id.insert(id.into(), grant);
     }
 
     /// All remembered grants.
-    pub(in crate::store) fn iter(&self) -> impl Iterator<Item = (&[u8], &Remembered)> {
+    pub(in crate::store) fn iter(&self) -> impl Iterator<Item = (&[u8], &RememberedGrant)> {
         self.by_id.iter().map(|(id, grant)| (&**id, grant))
     }
 
-    /// Remembered request ids, oldest first.
+    /// RememberedGrant request ids, oldest first.
     pub(in crate::store) fn ids(&self) -> impl Iterator<Item = &[u8]> {
         self.oldest_first.iter().map(|(_, id)| &**id)
     }

@@ -1,4 +1,4 @@
-//! The rules of document 001: how many messages pass, all together and of each user.
+//! The rates of a stream limiter: for all messages and per user.
 
 use std::borrow::Cow;
 use std::hash::{BuildHasher, RandomState};
@@ -11,32 +11,32 @@ use tidegate_core::{Amount, Capacity, ItemSpec, LimitSpec, Per, Policy, Precisio
 use crate::limiter::Refused;
 use crate::reply::{OrderReply, Outcome};
 
-/// The index of the item that counts all messages; the other one counts each user's.
+/// Index of the item that counts all messages. The other item counts per user.
 const GLOBAL: usize = 0;
-/// Who sent a message that does not say.
+/// Key of messages without a user.
 const UNKNOWN_USER: &[u8] = b"unknown_user";
 
-/// At most so many messages in every window.
+/// A number of messages per window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rate {
-    /// How many: none at all, some, or any number.
+    /// The number: zero, some, or unlimited.
     pub limit: Capacity,
-    /// The length of the window. It is closed: what is exactly this old still counts.
+    /// Length of the window. It is closed: a message of exactly this age still counts.
     pub window: Duration,
 }
 
 impl Rate {
-    /// At most `limit` in every `window`; 0 refuses everything.
+    /// At most `limit` per `window`. Zero refuses everything.
     pub const fn of(limit: Amount, window: Duration) -> Rate {
         Rate { limit: Capacity::AtMost(limit), window }
     }
 
-    /// Any number, counted in windows of this length.
+    /// Unlimited, counted in windows of this length.
     pub const fn unlimited(window: Duration) -> Rate {
         Rate { limit: Capacity::Unlimited, window }
     }
 
-    /// A sliding window: exact as long as that is affordable.
+    /// A sliding window, exact where that is affordable.
     fn item(self, name: &str, per: Per) -> ItemSpec {
         let exact = matches!(self.limit, Capacity::AtMost(limit) if limit <= MAX_EXACT_SLIDING);
         let precision = if exact { Precision::Exact } else { Precision::Bucketed };
@@ -45,12 +45,12 @@ impl Rate {
     }
 }
 
-/// How many messages pass. Both rates are asked at once, and a message that one of them refuses is charged to neither.
+/// Both rates. They are decided together, and a message refused by one is charged to neither.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rules {
-    /// All messages together.
+    /// All messages.
     pub global: Rate,
-    /// Each user's.
+    /// Messages of each user.
     pub user: Rate,
 }
 
@@ -60,24 +60,23 @@ impl Rules {
         [self.global.item("global", Per::All), self.user.item("user", Per::Key)]
     }
 
-    /// The same as a limit of this id, for any store.
+    /// The same as a limit with this id, for any store.
     pub fn spec(&self, id: impl Into<String>) -> LimitSpec {
         self.items().into_iter().fold(LimitSpec::named(id), LimitSpec::with)
     }
 }
 
 impl Default for Rules {
-    /// The document's: a hundred messages a minute, ten of each user.
+    /// The specified defaults: 100 messages per minute, ten per user.
     fn default() -> Rules {
         let minute = Duration::from_secs(60);
         Rules { global: Rate::of(100, minute), user: Rate::of(10, minute) }
     }
 }
 
-/// Whose message it is.
+/// The user of a message.
 ///
-/// Made from what a message says, `None` included: messages that do not say share the user `unknown_user`. A name that
-/// is longer than a store would take is a name like any other.
+/// Messages without a user share `unknown_user`. A name longer than a key is shortened to a unique key.
 ///
 /// ```
 /// use tidegate::stream::User;
@@ -89,7 +88,7 @@ impl Default for Rules {
 pub struct User<'a>(Cow<'a, [u8]>);
 
 impl User<'_> {
-    /// The key that is counted for.
+    /// The key that is counted.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
@@ -125,8 +124,7 @@ impl<'a, T: Into<User<'a>>> From<Option<T>> for User<'a> {
     }
 }
 
-/// Stands for a name that is longer than a store would take: its beginning, and a fingerprint of all of it that nobody
-/// outside this process can foresee.
+/// The key for a user name that is too long: its beginning and a fingerprint of the whole name, seeded per process.
 fn digest(name: &[u8]) -> Vec<u8> {
     static HASHERS: LazyLock<[RandomState; 2]> = LazyLock::new(|| [RandomState::new(), RandomState::new()]);
     let mut short = name[..MAX_KEY_BYTES - 16].to_vec();
@@ -136,17 +134,17 @@ fn digest(name: &[u8]) -> Vec<u8> {
     short
 }
 
-/// What becomes of a message.
+/// Decision about a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// It goes on, and both rates are charged.
+    /// It passes, and both rates are charged.
     Passed,
-    /// It goes no further, and nobody is charged.
+    /// It is dropped, and nothing is charged.
     Refused(Refusal),
 }
 
 impl Fate {
-    /// What an answer of a limit with these rules means.
+    /// The decision in a reply of a limit with these rules.
     pub fn of(answer: &OrderReply) -> Fate {
         match &answer.outcome {
             Outcome::Granted(_) => Fate::Passed,
@@ -159,7 +157,7 @@ impl Fate {
         }
     }
 
-    /// The fate of a message that a limiter refused.
+    /// The decision in a refusal of the limiter.
     pub(super) fn of_refusal(refused: &Refused) -> Fate {
         let in_queue = || refused.limit().item_named(refused.item()).map_or(GLOBAL, |(index, _)| index);
         let first = refused.by().map_or_else(in_queue, |by| by.first.1);
@@ -172,12 +170,12 @@ impl Fate {
     }
 }
 
-/// Which of the rules refused a message, and for how long.
+/// Which rate refused a message, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refusal {
-    /// The one that is named for it: the global one if both refuse.
+    /// The rate that is reported: the global one if both refuse.
     pub by: RefusedBy,
-    /// When the message would fit, whichever of the rules refuse it.
+    /// When the message would fit both rates.
     pub wait: Wait,
     /// When it was refused.
     pub at: Timestamp,
@@ -185,7 +183,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// How long until it would fit; `None` if no time passing will help.
+    /// How long until it would fit; `None` if time alone does not help.
     pub fn retry_after(&self) -> Option<Duration> {
         match self.wait {
             Wait::Until(then) => Some(self.tick.duration(then.since(self.at))),
@@ -194,12 +192,12 @@ impl Refusal {
     }
 }
 
-/// One of the two rules.
+/// One of the two rates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefusedBy {
-    /// That for all messages together.
+    /// The rate of all messages.
     Global,
-    /// That for each user's.
+    /// The rate of each user.
     User,
 }
 

@@ -10,7 +10,7 @@ use futures_util::stream::{self, Stream, StreamExt};
 use tidegate::clock::{Clock, ManualClock};
 use tidegate::limiter::ManualHolderClock;
 use tidegate::model::{Timestamp, Wait};
-use tidegate::stream::{Fate, Gate, LimitExt, Rate, RefusedBy, Rules, User};
+use tidegate::stream::{Fate, LimitExt, Rate, RefusedBy, Rules, StreamLimiter, User};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -53,15 +53,15 @@ fn arriving(messages: &[Message], clock: &Arc<ManualClock>) -> impl Stream<Item 
     stream::iter(messages.to_vec()).inspect(move |message| clock.set(message.at))
 }
 
-/// Runs a timeline through a gate and compares what passed, what the observer saw, and the statistics.
+/// Runs a timeline through a limiter and compares what passed, what the observer saw, and the statistics.
 #[track_caller]
-fn check(rules: Rules, timeline: &'static str) -> Gate {
+fn check(rules: Rules, timeline: &'static str) -> StreamLimiter {
     let expected = messages(timeline);
     let clock = Arc::new(ManualClock::at(Timestamp::EPOCH));
-    let gate = Gate::keeping(rules, Arc::clone(&clock)).expect("rules that can be kept");
+    let limiter = StreamLimiter::with_clock(rules, Arc::clone(&clock)).expect("rules that can be kept");
     let refused = Arc::new(Mutex::new(Vec::new()));
     let notes = Arc::clone(&refused);
-    let limited = arriving(&expected, &clock).limited(&gate, |message| message.user.into()).observed(
+    let limited = arriving(&expected, &clock).limited(&limiter, |message| message.user.into()).observed(
         move |message, refusal| {
             let by = match refusal.by {
                 RefusedBy::Global => "global",
@@ -76,13 +76,13 @@ fn check(rules: Rules, timeline: &'static str) -> Gate {
     };
     assert_eq!(passed, of(&|fate| fate == "pass"));
     assert_eq!(*refused.lock().expect("nobody panics"), of(&|fate| fate != "pass"));
-    let stats = gate.stats();
+    let stats = limiter.stats();
     assert_eq!(stats.processed, expected.len() as u64);
     assert_eq!(stats.passed, passed.len() as u64);
     assert_eq!(stats.dropped, stats.dropped_global + stats.dropped_user);
     assert_eq!(stats.dropped_global, of(&|fate| fate == "global").len() as u64);
     assert_eq!(stats.dropped_user, of(&|fate| fate == "user").len() as u64);
-    gate
+    limiter
 }
 
 /// Everything a stream brings.
@@ -166,7 +166,7 @@ fn b12_messages_without_user_share_one_key() {
 
 #[test]
 fn b13_statistics_report_window_counts() {
-    let gate = check(
+    let limiter = check(
         rules(Rate::of(3, MINUTE), Rate::of(2, MINUTE)),
         "0      ada pass
          10     ada pass
@@ -175,10 +175,10 @@ fn b13_statistics_report_window_counts() {
          30     cem global
          60.001 cem pass",
     );
-    let stats = gate.stats();
+    let stats = limiter.stats();
     assert_eq!((stats.current_global, stats.active_users), (3, 3), "one of ada's has left its window");
-    gate.reset();
-    let stats = gate.stats();
+    limiter.reset();
+    let stats = limiter.stats();
     assert_eq!((stats.current_global, stats.active_users), (0, 0));
     assert_eq!((stats.processed, stats.passed), (6, 4), "what has been done stays done");
 }
@@ -187,20 +187,21 @@ fn b13_statistics_report_window_counts() {
 fn b14_zero_refuses_all_and_unlimited_refuses_none() {
     check(rules(Rate::unlimited(MINUTE), Rate::of(0, MINUTE)), "0 ada user\n 0 bob user");
     check(rules(Rate::of(0, MINUTE), Rate::unlimited(MINUTE)), "0 ada global\n 0 bob global");
-    let gate = check(
+    let limiter = check(
         rules(Rate::unlimited(MINUTE), Rate::unlimited(MINUTE)),
         "0 ada pass\n 0 ada pass\n 0 ada pass\n 0 bob pass",
     );
-    assert_eq!(gate.stats().current_global, 4, "counted all the same");
+    assert_eq!(limiter.stats().current_global, 4, "counted all the same");
 }
 
 #[test]
 fn b02_defaults_are_100_and_10_per_minute() {
-    let gate = Gate::keeping(Rules::default(), ManualClock::at(Timestamp::EPOCH)).expect("valid rules");
+    let limiter =
+        StreamLimiter::with_clock(Rules::default(), ManualClock::at(Timestamp::EPOCH)).expect("valid rules");
     let flood = stream::iter(0..30_u64).map(|n| n % 20).flat_map(|user| stream::iter([user; 10]));
-    let passed = finish(flood.limited(&gate, |user| user.to_string().into()));
+    let passed = finish(flood.limited(&limiter, |user| user.to_string().into()));
     assert_eq!(passed.len(), 100);
-    assert_eq!(gate.stats().active_users, 10);
+    assert_eq!(limiter.stats().active_users, 10);
 }
 
 #[test]
@@ -218,18 +219,18 @@ fn b15_windows_may_differ_in_length() {
 #[test]
 fn b_f9_refusal_reports_wait() {
     let clock = Arc::new(ManualClock::at(Timestamp::EPOCH));
-    let gate = Gate::keeping(per_user(1), Arc::clone(&clock)).expect("valid rules");
-    assert_eq!(gate.admit("ada"), Fate::Passed);
+    let limiter = StreamLimiter::with_clock(per_user(1), Arc::clone(&clock)).expect("valid rules");
+    assert_eq!(limiter.admit("ada"), Fate::Passed);
     clock.advance(Duration::from_secs(20));
-    let Fate::Refused(refusal) = gate.admit("ada") else { panic!("the window is full") };
+    let Fate::Refused(refusal) = limiter.admit("ada") else { panic!("the window is full") };
     let wait = refusal.retry_after().expect("it will fit");
     assert_eq!(wait, Duration::from_nanos(40_000_000_001), "the window is closed");
     clock.advance(Duration::from_secs(40));
-    assert_ne!(gate.admit("ada"), Fate::Passed);
+    assert_ne!(limiter.admit("ada"), Fate::Passed);
     clock.advance(Duration::from_nanos(1));
-    assert_eq!(gate.admit("ada"), Fate::Passed);
+    assert_eq!(limiter.admit("ada"), Fate::Passed);
 
-    let never = Gate::new(per_user(0)).expect("valid rules");
+    let never = StreamLimiter::new(per_user(0)).expect("valid rules");
     let Fate::Refused(refusal) = never.admit("ada") else { panic!("nothing passes") };
     assert_eq!((refusal.wait, refusal.retry_after()), (Wait::Never, None));
 }
@@ -237,27 +238,29 @@ fn b_f9_refusal_reports_wait() {
 #[test]
 fn three_of_ten_concurrent_messages_pass() {
     for _ in 0..50 {
-        let gate = Gate::keeping(per_user(3), ManualClock::at(Timestamp::EPOCH)).expect("valid rules");
+        let limiter =
+            StreamLimiter::with_clock(per_user(3), ManualClock::at(Timestamp::EPOCH)).expect("valid rules");
         let start = Barrier::new(10);
         let passed = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             for _ in 0..10 {
                 scope.spawn(|| {
-                    let stream = stream::iter([()]).limited(&gate, |()| "ada".into());
+                    let stream = stream::iter([()]).limited(&limiter, |()| "ada".into());
                     start.wait();
                     passed.fetch_add(finish(stream).len(), Ordering::SeqCst);
                 });
             }
         });
         assert_eq!(passed.into_inner(), 3);
-        assert_eq!(gate.stats().dropped_user, 7, "each is counted once");
+        assert_eq!(limiter.stats().dropped_user, 7, "each is counted once");
     }
 }
 
 #[test]
 fn streams_of_one_limiter_share_counts() {
-    let gate = Gate::keeping(per_user(3), ManualClock::at(Timestamp::EPOCH)).expect("valid rules");
-    let of_ada = |count| stream::iter(vec!["ada"; count]).limited(&gate, |user| (*user).into());
+    let limiter =
+        StreamLimiter::with_clock(per_user(3), ManualClock::at(Timestamp::EPOCH)).expect("valid rules");
+    let of_ada = |count| stream::iter(vec!["ada"; count]).limited(&limiter, |user| (*user).into());
     assert_eq!(finish(of_ada(2)).len(), 2);
     assert_eq!(finish(of_ada(2)).len(), 1);
 }
@@ -266,16 +269,17 @@ fn streams_of_one_limiter_share_counts() {
 fn user_name_of_any_length_is_counted() {
     let long = "x".repeat(2000);
     let other = format!("{}y", &long[1..]);
-    let gate = Gate::keeping(per_user(1), ManualClock::at(Timestamp::EPOCH)).expect("valid rules");
-    assert_eq!(gate.admit(&*long), Fate::Passed);
-    assert_ne!(gate.admit(long.clone()), Fate::Passed);
-    assert_eq!(gate.admit(&*other), Fate::Passed);
+    let limiter =
+        StreamLimiter::with_clock(per_user(1), ManualClock::at(Timestamp::EPOCH)).expect("valid rules");
+    assert_eq!(limiter.admit(&*long), Fate::Passed);
+    assert_ne!(limiter.admit(long.clone()), Fate::Passed);
+    assert_eq!(limiter.admit(&*other), Fate::Passed);
     assert_ne!(User::from(&*long), User::from(&*other));
 }
 
 #[test]
 fn invalid_rules_are_errors() {
-    let error = Gate::new(per_user(1 << 63)).expect_err("nothing can count that far");
+    let error = StreamLimiter::new(per_user(1 << 63)).expect_err("nothing can count that far");
     assert!(error.to_string().contains("items[1]"), "{error}");
 }
 
@@ -290,17 +294,17 @@ impl Wake for Wakes {
 }
 
 /// How many messages were taken at every turn until the stream ended.
-fn turns(gate: &Gate, messages: impl Stream<Item = u32>) -> Vec<u64> {
+fn turns(limiter: &StreamLimiter, messages: impl Stream<Item = u32>) -> Vec<u64> {
     let wakes = Arc::new(Wakes::default());
     let waker = Waker::from(Arc::clone(&wakes));
-    let mut limited = pin!(messages.limited(gate, |_| "ada".into()));
+    let mut limited = pin!(messages.limited(limiter, |_| "ada".into()));
     let (mut turns, mut before) = (Vec::new(), 0);
     loop {
         let polled = limited.as_mut().poll_next(&mut Context::from_waker(&waker));
         if let Poll::Ready(Some(_)) = polled {
             continue;
         }
-        let processed = gate.stats().processed;
+        let processed = limiter.stats().processed;
         turns.push(processed - before);
         before = processed;
         match polled {
@@ -313,8 +317,9 @@ fn turns(gate: &Gate, messages: impl Stream<Item = u32>) -> Vec<u64> {
 #[test]
 fn flooding_stream_yields_to_other_tasks() {
     for limit in [0, 1_000_000] {
-        let gate = Gate::keeping(per_user(limit), ManualClock::at(Timestamp::EPOCH)).expect("valid rules");
-        let turns = turns(&gate, stream::iter(0..1000));
+        let limiter = StreamLimiter::with_clock(per_user(limit), ManualClock::at(Timestamp::EPOCH))
+            .expect("valid rules");
+        let turns = turns(&limiter, stream::iter(0..1000));
         assert_eq!(turns.iter().sum::<u64>(), 1000);
         assert!(turns.iter().all(|taken| *taken <= 128), "limit {limit}: {turns:?}");
     }
@@ -326,9 +331,9 @@ fn delayed_messages_keep_their_order() {
     let pulse = ManualHolderClock::new();
     let ten_seconds = Duration::from_secs(10);
     let rules = rules(Rate::unlimited(ten_seconds), Rate::of(1, ten_seconds));
-    let gate = Gate::pulsing(rules, Arc::clone(&clock), pulse.clone()).expect("valid rules");
+    let limiter = StreamLimiter::with_clocks(rules, Arc::clone(&clock), pulse.clone()).expect("valid rules");
     let messages = stream::iter(["ada 1", "ada 2", "bob 1", "ada 3"]);
-    let patient = messages.limited(&gate, |message| message[..3].into()).waiting(Duration::from_secs(60));
+    let patient = messages.limited(&limiter, |message| message[..3].into()).waiting(Duration::from_secs(60));
     let mut patient = pin!(patient);
     let wakes = Arc::new(Wakes::default());
     let waker = Waker::from(Arc::clone(&wakes));
@@ -337,7 +342,7 @@ fn delayed_messages_keep_their_order() {
     assert_eq!(next(), Poll::Ready(Some("ada 1")));
     assert_eq!(next(), Poll::Pending);
     assert_eq!(wakes.0.load(Ordering::SeqCst), 0, "nothing to do until then");
-    assert_eq!(gate.stats().processed, 1, "what waits has not been decided");
+    assert_eq!(limiter.stats().processed, 1, "what waits has not been decided");
     let too_early = Duration::from_secs(10);
     clock.advance(too_early);
     pulse.advance(too_early);
@@ -353,25 +358,27 @@ fn delayed_messages_keep_their_order() {
     pulse.advance(too_early + one_more);
     assert_eq!(next(), Poll::Ready(Some("ada 3")));
     assert_eq!(next(), Poll::Ready(None));
-    let stats = gate.stats();
+    let stats = limiter.stats();
     assert_eq!((stats.processed, stats.passed, stats.dropped), (4, 4, 0));
 }
 
 #[test]
 fn message_with_too_long_wait_is_dropped_at_once() {
-    let gate = Gate::keeping(per_user(1), ManualClock::at(Timestamp::EPOCH)).expect("valid rules");
+    let limiter =
+        StreamLimiter::with_clock(per_user(1), ManualClock::at(Timestamp::EPOCH)).expect("valid rules");
     let messages = stream::iter(["ada", "ada", "bob"]);
-    let passed = finish(messages.limited(&gate, |user| (*user).into()).waiting(Duration::from_secs(5)));
+    let passed = finish(messages.limited(&limiter, |user| (*user).into()).waiting(Duration::from_secs(5)));
     assert_eq!(passed, ["ada", "bob"]);
-    assert_eq!(gate.stats().dropped_user, 1);
+    assert_eq!(limiter.stats().dropped_user, 1);
 }
 
 #[test]
 fn empty_stream_is_pending() {
-    let gate = Gate::keeping(per_user(1), ManualClock::at(Timestamp::EPOCH)).expect("valid rules");
+    let limiter =
+        StreamLimiter::with_clock(per_user(1), ManualClock::at(Timestamp::EPOCH)).expect("valid rules");
     let wakes = Arc::new(Wakes::default());
     let waker = Waker::from(Arc::clone(&wakes));
-    let mut limited = pin!(stream::pending::<u32>().limited(&gate, |_| "ada".into()));
+    let mut limited = pin!(stream::pending::<u32>().limited(&limiter, |_| "ada".into()));
     assert!(limited.as_mut().poll_next(&mut Context::from_waker(&waker)).is_pending());
     assert_eq!(wakes.0.load(Ordering::SeqCst), 0, "nobody is woken for nothing");
     assert_eq!(limited.size_hint(), (0, Some(0)));
@@ -380,8 +387,8 @@ fn empty_stream_is_pending() {
 #[test]
 fn stream_uses_clock_of_its_limiter() {
     let clock = Arc::new(ManualClock::at(instant("100")));
-    let gate = Gate::keeping(per_user(1), Arc::clone(&clock)).expect("valid rules");
-    gate.admit("ada");
-    let Fate::Refused(refusal) = gate.admit("ada") else { panic!("the window is full") };
+    let limiter = StreamLimiter::with_clock(per_user(1), Arc::clone(&clock)).expect("valid rules");
+    limiter.admit("ada");
+    let Fate::Refused(refusal) = limiter.admit("ada") else { panic!("the window is full") };
     assert_eq!(refusal.at, clock.now());
 }

@@ -41,7 +41,7 @@ pub(super) async fn run_load(
     timeout: Duration,
     killing: impl Future<Output = Result<(), Failure>>,
 ) -> Result<(), Failure> {
-    ledger.borrow_mut().begin_life();
+    ledger.borrow_mut().begin_run();
     let all = LocalSet::new();
     let mut clients = JoinSet::new();
     for number in 0..CONNECTIONS {

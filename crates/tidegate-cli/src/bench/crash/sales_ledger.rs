@@ -25,7 +25,7 @@ pub(super) struct CrashRequest {
 #[derive(Debug, Clone)]
 pub(super) struct HeldLease {
     pub(super) lease: Box<str>,
-    life: u32,
+    server_run: u32,
 }
 
 /// Whether a release is sent for the first time.
@@ -110,9 +110,9 @@ pub(super) struct SalesLedger {
     pub(super) leases_lost: u64,
     pub(super) failures: u64,
     pub(super) reasons: FailureReasons,
-    /// Records whether the server knew a lease.
+    /// The server was killed: broken connections are expected.
     pub(super) is_killed: bool,
-    life: u32,
+    server_run: u32,
     shares: u32,
     next_id: u64,
 }
@@ -146,7 +146,7 @@ impl SalesLedger {
             failures: 0,
             reasons: FailureReasons::default(),
             is_killed: false,
-            life: 0,
+            server_run: 0,
             shares: kills.saturating_add(2),
             next_id: 0,
         }
@@ -160,13 +160,13 @@ impl SalesLedger {
     /// The account of a limit.
     pub(super) fn account(&mut self, limit: TestedLimit) -> &mut LimitAccount {
         let found = self.accounts.iter().position(|account| account.limit == limit);
-        &mut self.accounts[found.expect("only laws that are sold are asked about")]
+        &mut self.accounts[found.expect("only tested limits are requested")]
     }
 
     /// Begins a run: every limit has a new share.
-    pub(super) fn begin_life(&mut self) {
+    pub(super) fn begin_run(&mut self) {
         self.is_killed = false;
-        self.life += 1;
+        self.server_run += 1;
         for account in &mut self.accounts {
             account.share = (account.limit.capacity() / u64::from(self.shares)).max(1);
         }
@@ -207,7 +207,7 @@ impl SalesLedger {
         lease: Option<Box<str>>,
         now: Instant,
     ) {
-        let life = self.life;
+        let server_run = self.server_run;
         let account = self.account(request.limit);
         account.first_reply.get_or_insert(now);
         account.last_reply = Some(now);
@@ -216,7 +216,7 @@ impl SalesLedger {
         }
         account.sold += 1;
         account.by_key[request.number as usize] += 1;
-        account.held.extend(lease.map(|lease| HeldLease { lease, life }));
+        account.held.extend(lease.map(|lease| HeldLease { lease, server_run }));
         account.most_held = account.most_held.max(account.held.len() as u64);
         if !request.id.is_empty() && request.limit.is_counted() && self.granted.len() < MAX_REPLAYS {
             self.granted.push(request);
@@ -245,9 +245,9 @@ impl SalesLedger {
         }
     }
 
-    /// The server was asked about a lease that it granted.
+    /// Records whether the server knew a lease.
     pub(super) fn record_lease_lookup(&mut self, held: &HeldLease, was_known: bool) {
-        self.leases_outlived += u64::from(held.life < self.life);
+        self.leases_outlived += u64::from(held.server_run < self.server_run);
         self.leases_lost += u64::from(!was_known);
     }
 
@@ -341,12 +341,12 @@ mod tests {
     #[test]
     fn lease_of_earlier_run_counts_as_outlived() {
         let mut ledger = SalesLedger::open(&[TestedLimit::Concurrency], 1);
-        ledger.begin_life();
+        ledger.begin_run();
         sell(&mut ledger, TestedLimit::Concurrency, 0, 1);
         let held = ledger.account(TestedLimit::Concurrency).held[0].clone();
         ledger.record_lease_lookup(&held, true);
         assert_eq!((ledger.leases_outlived, ledger.leases_lost), (0, 0));
-        ledger.begin_life();
+        ledger.begin_run();
         ledger.record_lease_lookup(&held, true);
         ledger.record_lease_lookup(&held, false);
         assert_eq!((ledger.leases_outlived, ledger.leases_lost), (2, 1));
@@ -357,7 +357,7 @@ mod tests {
         let mut ledger = SalesLedger::open(&[TestedLimit::Total, TestedLimit::Key], 8);
         let mut random = SplitMix64::from(7);
         assert!(ledger.request(&mut random).is_none(), "no run has begun");
-        ledger.begin_life();
+        ledger.begin_run();
         let mut asked = 0;
         while ledger.request(&mut random).is_some() {
             asked += 1;
@@ -378,7 +378,7 @@ mod tests {
         ledger.is_killed = true;
         ledger.record_disconnect("reset");
         assert_eq!(ledger.failures, 0);
-        ledger.begin_life();
+        ledger.begin_run();
         ledger.record_disconnect("reset");
         assert_eq!(ledger.failures, 1);
     }

@@ -22,7 +22,7 @@ pub(super) async fn sell_out(
     addresses: &ServerAddresses,
     timeout: Duration,
 ) -> Result<(), Failure> {
-    ledger.borrow_mut().begin_life();
+    ledger.borrow_mut().begin_run();
     let endpoint = endpoint("redis", addresses.resp, timeout)?;
     let disconnected = |why: String| Failure::Failed(format!("the server ended without a kill: {why}"));
     let mut connection = BenchConnection::open(&endpoint).await.map_err(disconnected)?;

@@ -13,7 +13,7 @@
 use tidegate::budget::Rate;
 use tidegate::model::Timestamp;
 use tidegate_core::Zone;
-use tidegate_cpu::Settings;
+use tidegate_cpu::GovernorSettings;
 
 use super::axis_ticks::ticks;
 use super::columns::{ChartColumn, ChartColumns};
@@ -49,7 +49,7 @@ text{font:12px system-ui,-apple-system,'Segoe UI',Roboto,sans-serif;fill:#57606a
 .dark{fill:#656c76}.dark-ink{fill:#9198a1}}";
 
 /// Draws the chart as an SVG file.
-pub(super) fn draw(columns: &ChartColumns, settings: &Settings) -> String {
+pub(super) fn draw(columns: &ChartColumns, settings: &GovernorSettings) -> String {
     let zone = settings.tiling.zone();
     let title = format!("CPU from {} to {}", instant(zone, columns.from()), instant(zone, columns.to()));
     let mut out = SvgCanvas::open([WIDTH, HEIGHT], &title, STYLE);
@@ -68,7 +68,7 @@ pub(super) fn draw(columns: &ChartColumns, settings: &Settings) -> String {
 }
 
 /// The summary line.
-fn subtitle(columns: &ChartColumns, settings: &Settings) -> String {
+fn subtitle(columns: &ChartColumns, settings: &GovernorSettings) -> String {
     let average = short_rate(settings.terms.average);
     match columns.whole().mean() {
         Some(mean) => format!("{} used on average, {average} allowed over a window", short_rate(mean)),
@@ -111,7 +111,7 @@ fn draw_unobserved(out: &mut SvgCanvas, columns: &ChartColumns) {
 }
 
 /// Draws window ends.
-fn window_ends(out: &mut SvgCanvas, columns: &ChartColumns, settings: &Settings) {
+fn window_ends(out: &mut SvgCanvas, columns: &ChartColumns, settings: &GovernorSettings) {
     let mut ends = Vec::new();
     let mut end = settings.tiling.window(columns.from()).end;
     while end <= columns.to() && ends.len() <= MOST_ENDS {
@@ -206,7 +206,7 @@ mod tests {
 
     fn drawn(rows: &[(u64, Option<u32>)]) -> String {
         let samples = samples(rows);
-        let settings = Settings::of(CpuSpec::default()).expect("default settings");
+        let settings = GovernorSettings::of(CpuSpec::default()).expect("default settings");
         let (from, to) = (samples[0].at.wall, samples[samples.len() - 1].at.wall);
         draw(&ChartColumns::of(&samples, from, to, COLUMNS), &settings)
     }
@@ -257,7 +257,8 @@ mod tests {
         let samples = samples(&[(0, None), (86_400, Some(5))]);
         let of = |minutes: u64| {
             let window = Some(std::time::Duration::from_secs(60 * minutes));
-            let settings = Settings::of(CpuSpec { window, ..CpuSpec::default() }).expect("valid settings");
+            let settings =
+                GovernorSettings::of(CpuSpec { window, ..CpuSpec::default() }).expect("valid settings");
             let columns = ChartColumns::of(&samples, samples[0].at.wall, samples[1].at.wall, COLUMNS);
             draw(&columns, &settings).matches("class=\"window\"").count()
         };

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tidegate::budget::{Quota, Rate};
 use tidegate::model::{Span, Timestamp};
-use tidegate_cpu::journal::Sample;
+use tidegate_cpu::journal::UsageSample;
 
 use crate::cpu::format::at_most_all;
 
@@ -77,7 +77,7 @@ pub(super) struct ChartColumns {
 
 impl ChartColumns {
     /// Aggregates samples.
-    pub(super) fn of(samples: &[Sample], from: Timestamp, to: Timestamp, count: u32) -> ChartColumns {
+    pub(super) fn of(samples: &[UsageSample], from: Timestamp, to: Timestamp, count: u32) -> ChartColumns {
         let columns = vec![ChartColumn::default(); usize::try_from(count.max(1)).unwrap_or(1)];
         let mut all = ChartColumns { from, to, columns, whole: ChartColumn::default(), samples: 0 };
         all.samples = samples.iter().filter(|sample| sample.at.wall >= from).count() as u64;
@@ -87,7 +87,7 @@ impl ChartColumns {
         all
     }
 
-    fn add(&mut self, before: &Sample, after: &Sample) {
+    fn add(&mut self, before: &UsageSample, after: &UsageSample) {
         let rate = after.observed.then(|| {
             let steady = u64::try_from(after.at.monotonic.saturating_sub(before.at.monotonic)).unwrap_or(0);
             // Samples of older versions may exceed the machine's capacity.
@@ -158,13 +158,13 @@ pub(super) mod tests {
 
     /// Samples at these seconds, with the load in percent since the previous one, or `None` if unobserved. The limit
     /// is 40.
-    pub(in super::super) fn samples(rows: &[(u64, Option<u32>)]) -> Vec<Sample> {
+    pub(in super::super) fn samples(rows: &[(u64, Option<u32>)]) -> Vec<UsageSample> {
         let mut total = Quota::ZERO;
         let mut last = 0;
         let row = |&(second, used): &(u64, Option<u32>)| {
             let passed = Duration::from_secs(second - std::mem::replace(&mut last, second));
             total = total.plus(Rate::from_units(used.unwrap_or(0)).over(passed));
-            Sample {
+            UsageSample {
                 at: BudgetTime {
                     wall: Timestamp::from_ticks(second * SECOND),
                     monotonic: i64::try_from(second * SECOND).expect("small"),
@@ -174,7 +174,7 @@ pub(super) mod tests {
                 applied: Rate::from_units(40),
                 counter: Duration::ZERO,
                 life: 0,
-                target: tidegate_cpu::meter::Target::UNSAID,
+                target: tidegate_cpu::meter::TargetId::UNKNOWN,
                 boot: 0,
                 uptime: Duration::ZERO,
             }

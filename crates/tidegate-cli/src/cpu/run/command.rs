@@ -11,7 +11,7 @@ use std::thread;
 
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::SIGINT;
-use tidegate_cpu::guardian::Ward;
+use tidegate_cpu::watchdog::WatchedProcess;
 
 use super::RunEvent;
 use crate::{Failure, print_message};
@@ -24,7 +24,7 @@ pub(super) struct GovernedCommand {
     pid: u32,
     keeper: u32,
     /// Taken when the command resumes.
-    ward: Option<Ward>,
+    ward: Option<WatchedProcess>,
 }
 
 /// Finds the program as a shell does.
@@ -49,7 +49,7 @@ fn is_program(path: &Path) -> bool {
 
 impl GovernedCommand {
     /// A paused command.
-    pub(super) fn new(ward: Ward) -> GovernedCommand {
+    pub(super) fn new(ward: WatchedProcess) -> GovernedCommand {
         GovernedCommand { pid: ward.pid(), keeper: ward.keeper(), ward: Some(ward) }
     }
 
@@ -107,7 +107,7 @@ fn number(pid: u32) -> Option<Pid> {
 }
 
 /// The exit code of the command.
-fn end(ward: Ward) -> u8 {
+fn end(ward: WatchedProcess) -> u8 {
     match ward.wait() {
         Ok(status) => code(status),
         Err(error) => {

@@ -4,9 +4,9 @@ use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
 use serde::Serialize;
-use tidegate_cpu::metrics::Governing;
-use tidegate_cpu::status::Status;
-use tidegate_cpu::{Governor, Look};
+use tidegate_cpu::metrics::GovernorState;
+use tidegate_cpu::status::GovernorStatus;
+use tidegate_cpu::{Governor, GovernorDecision};
 
 use crate::args::CpuRunArgs;
 use crate::cpu::format::{self, JsonNumber};
@@ -53,14 +53,14 @@ impl StatusDisplay {
         }
     }
 
-    pub(super) fn look(&mut self, governor: &mut Governor, look: &Look) {
+    pub(super) fn look(&mut self, governor: &mut Governor, look: &GovernorDecision) {
         let now = governor.account().now().monotonic;
         match self.mode {
             DisplayMode::Silent => {}
             DisplayMode::Json => print_message(&sample_json(governor, look)),
             DisplayMode::Line => {
                 let mut out = io::stderr().lock();
-                let line = truncate(&status_line(&Status::of(governor), look), width_of(&out));
+                let line = truncate(&status_line(&GovernorStatus::of(governor), look), width_of(&out));
                 let line = format!("\r\x1b[K{line}");
                 let _unseen = out.write_all(line.as_bytes()).and_then(|()| out.flush());
             }
@@ -68,7 +68,7 @@ impl StatusDisplay {
                 let is_due = self.last_line.is_none_or(|last| now - last >= LINE_EVERY);
                 if is_due {
                     self.last_line = Some(now);
-                    print_message(&status_line(&Status::of(governor), look));
+                    print_message(&status_line(&GovernorStatus::of(governor), look));
                 }
             }
         }
@@ -87,7 +87,7 @@ impl StatusDisplay {
         if matches!(self.mode, DisplayMode::Silent | DisplayMode::Json) {
             return;
         }
-        let status = Status::of(governor);
+        let status = GovernorStatus::of(governor);
         let clear = if self.mode == DisplayMode::Line { "\r\x1b[K" } else { "" };
         let (used, total) = (status.outlook.used, status.outlook.total);
         print_message(&format!(
@@ -116,7 +116,7 @@ fn truncate(line: &str, columns: usize) -> String {
 }
 
 /// The status line: usage, quota, limit, and time left.
-fn status_line(status: &Status, look: &Look) -> String {
+fn status_line(status: &GovernorStatus, look: &GovernorDecision) -> String {
     let outlook = &status.outlook;
     let used = format::part(outlook.used, outlook.total).unwrap_or(0);
     format!(
@@ -139,9 +139,9 @@ struct SampleJson {
     status: StatusJson,
 }
 
-fn sample_json(governor: &mut Governor, look: &Look) -> String {
-    let status = Status::of(governor);
-    let status = status_json(governor.settings().tiling.zone(), &status, Governing::Yes);
+fn sample_json(governor: &mut Governor, look: &GovernorDecision) -> String {
+    let status = GovernorStatus::of(governor);
+    let status = status_json(governor.settings().tiling.zone(), &status, GovernorState::Yes);
     as_line(&SampleJson { measured: look.measured.map(format::rate), status })
 }
 

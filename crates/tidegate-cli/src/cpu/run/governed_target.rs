@@ -4,11 +4,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use tidegate::budget::Rate;
-use tidegate_cpu::Settings;
-use tidegate_cpu::cgroups::{CgroupError, Roots};
-use tidegate_cpu::enforcer::{Advice, Burst, Enclosure, EnforceError, Enforcer, Machine, Quota, Signals};
-use tidegate_cpu::guardian::Guardian;
+use tidegate_cpu::GovernorSettings;
+use tidegate_cpu::cgroups::{CgroupError, FilesystemRoots};
+use tidegate_cpu::enforcer::{
+    AdvisoryEnforcer, CgroupScope, EnforceError, Enforcer, MachineEnforcer, QuotaBurst, QuotaEnforcer,
+    SignalEnforcer,
+};
 use tidegate_cpu::meter::{CgroupMeter, HostMeter, Meter, MeterError, TreeMeter};
+use tidegate_cpu::watchdog::CpuWatchdog;
 
 use super::command::GovernedCommand;
 use crate::args::{CpuRunArgs, CpuTarget, EnforceMethod};
@@ -32,9 +35,9 @@ type MeterAndEnforcer = (Box<dyn Meter>, Box<dyn Enforcer>, &'static str);
 
 /// The common parameters of all enforcers.
 struct TargetContext<'a> {
-    roots: &'a Roots,
-    guardian: &'a Guardian,
-    burst: Burst,
+    roots: &'a FilesystemRoots,
+    guardian: &'a CpuWatchdog,
+    burst: QuotaBurst,
     /// The first limit.
     first: Rate,
     /// The window of the average.
@@ -45,12 +48,12 @@ impl GovernedTarget {
     /// Finds the target. All errors are reported before anything is limited.
     pub(super) fn find(
         args: &CpuRunArgs,
-        settings: &Settings,
-        roots: &Roots,
-        guardian: &Guardian,
+        settings: &GovernorSettings,
+        roots: &FilesystemRoots,
+        guardian: &CpuWatchdog,
         command: Option<&GovernedCommand>,
     ) -> Result<GovernedTarget, Failure> {
-        let burst = Burst::of_percent(args.burst);
+        let burst = QuotaBurst::of_percent(args.burst);
         let window = settings.tiling.nominal_length();
         let context = TargetContext { roots, guardian, burst, first: settings.terms.floor, window };
         if !args.limit_cgroups.is_empty()
@@ -120,7 +123,7 @@ impl TargetContext<'_> {
     }
 
     fn enclosed(&self, pid: u32) -> EnforceResult<(Box<dyn Meter>, Box<dyn Enforcer>)> {
-        let mut enclosure = Enclosure::around(self.roots, pid, self.burst, self.guardian)?;
+        let mut enclosure = CgroupScope::around(self.roots, pid, self.burst, self.guardian)?;
         // The cgroup is created with the first limit.
         enclosure.apply(self.first)?;
         let meter = CgroupMeter::new(self.roots, enclosure.path())?;
@@ -134,14 +137,14 @@ impl TargetContext<'_> {
         pid: u32,
     ) -> Result<(Box<dyn Enforcer>, &'static str), Failure> {
         let cgroup = || -> EnforceResult<Box<dyn Enforcer>> {
-            Ok(Box::new(Enclosure::around(self.roots, pid, self.burst, self.guardian)?))
+            Ok(Box::new(CgroupScope::around(self.roots, pid, self.burst, self.guardian)?))
         };
         let signals = || -> EnforceResult<Box<dyn Enforcer>> {
-            let signals = Signals::over(self.roots, pid, self.guardian)?;
+            let signals = SignalEnforcer::over(self.roots, pid, self.guardian)?;
             Ok(Box::new(signals.over_a_window_of(self.window)))
         };
         match enforce {
-            Some(EnforceMethod::None) => Ok((Box::new(Advice), "not limited")),
+            Some(EnforceMethod::None) => Ok((Box::new(AdvisoryEnforcer), "not limited")),
             Some(EnforceMethod::Cgroup) => {
                 cgroup().map(|found| (found, "limited by a cgroup")).map_err(|error| failure_of(&error))
             }
@@ -162,14 +165,14 @@ impl TargetContext<'_> {
         let meter = Box::new(CgroupMeter::new(self.roots, path).map_err(|error| failure_of(&error.into()))?);
         let description = format!("cgroup {}", path.display());
         let (enforcer, method): (Box<dyn Enforcer>, _) = match enforce {
-            Some(EnforceMethod::None) => (Box::new(Advice), "not limited"),
+            Some(EnforceMethod::None) => (Box::new(AdvisoryEnforcer), "not limited"),
             Some(EnforceMethod::Signal) => {
                 return Err(bad_input(
                     "a cgroup is not limited by signals; use --enforce cgroup, or --target pid:N",
                 ));
             }
             Some(EnforceMethod::Cgroup) | None => {
-                let quota = Quota::over(self.roots, path, self.burst, self.guardian);
+                let quota = QuotaEnforcer::over(self.roots, path, self.burst, self.guardian);
                 (Box::new(quota.map_err(|error| failure_of(&error))?), "limited by the kernel")
             }
         };
@@ -179,9 +182,9 @@ impl TargetContext<'_> {
     fn host(&self, args: &CpuRunArgs) -> Result<GovernedTarget, Failure> {
         let meter = Box::new(HostMeter::new(self.roots).map_err(|error| failure_of(&error.into()))?);
         let paths = (!args.limit_cgroups.is_empty()).then_some(args.limit_cgroups.as_slice());
-        let machine = || Machine::new(self.roots, paths, self.burst, self.guardian);
+        let machine = || MachineEnforcer::new(self.roots, paths, self.burst, self.guardian);
         let (enforcer, method): (Box<dyn Enforcer>, _) = match args.enforce {
-            Some(EnforceMethod::None) => (Box::new(Advice), "not limited"),
+            Some(EnforceMethod::None) => (Box::new(AdvisoryEnforcer), "not limited"),
             Some(EnforceMethod::Signal) => {
                 return Err(bad_input(
                     "a machine is not limited by signals; use --enforce cgroup, or --target pid:N",
@@ -213,14 +216,14 @@ impl TargetContext<'_> {
             return Err(failure_of(error));
         }
         print_message(&format!("only monitoring: {error}"));
-        Ok((Box::new(Advice), "only monitored"))
+        Ok((Box::new(AdvisoryEnforcer), "only monitored"))
     }
 }
 
 /// Bad input if the user can correct it, otherwise a failure.
 fn failure_of(error: &EnforceError) -> Failure {
     match error {
-        EnforceError::Failed { .. } | EnforceError::Guardian(_) | EnforceError::NotRestored { .. } => {
+        EnforceError::Failed { .. } | EnforceError::Watchdog(_) | EnforceError::NotRestored { .. } => {
             Failure::Failed(error.to_string())
         }
         EnforceError::Meter(MeterError::Failed { .. }) => Failure::Failed(error.to_string()),

@@ -4,8 +4,8 @@ use serde::Serialize;
 use tidegate::budget::Quota;
 use tidegate::model::Timestamp;
 use tidegate_core::Zone;
-use tidegate_cpu::Settings;
-use tidegate_cpu::simulation::{Outcome, Window};
+use tidegate_cpu::GovernorSettings;
+use tidegate_cpu::simulation::{SimulatedWindow, SimulationSummary};
 
 use crate::bench::number::grouped;
 use crate::cpu::format::{self, JsonNumber};
@@ -19,21 +19,21 @@ pub(super) struct SimulationReport {
     average: tidegate::budget::Rate,
     from: Timestamp,
     to: Timestamp,
-    outcome: Outcome,
+    outcome: SimulationSummary,
     worst: tidegate::budget::Rate,
     /// In billionths of a percent.
     utilisation: Option<i128>,
     served: Option<i128>,
-    windows: Vec<Window>,
+    windows: Vec<SimulatedWindow>,
 }
 
 impl SimulationReport {
     pub(super) fn of(
-        settings: &Settings,
+        settings: &GovernorSettings,
         from: Timestamp,
         to: Timestamp,
-        outcome: &Outcome,
-        windows: &[Window],
+        outcome: &SimulationSummary,
+        windows: &[SimulatedWindow],
     ) -> SimulationReport {
         let whole = || windows.iter().filter(|window| window.is_whole);
         let used = whole().fold(Quota::ZERO, |sum, window| sum.plus(window.used));
@@ -53,7 +53,7 @@ impl SimulationReport {
 
     /// The report as JSON.
     pub(super) fn json(&self) -> String {
-        let window = |window: &Window| WindowJson {
+        let window = |window: &SimulatedWindow| WindowJson {
             start: format::instant(&self.zone, window.tile.start),
             end: format::instant(&self.zone, window.tile.end),
             average: format::rate(window.used.rate_over(window.tile.length())),
@@ -80,7 +80,7 @@ impl SimulationReport {
         let percent = |billionths: Option<i128>| {
             billionths.map_or("-".to_owned(), |billionths| format!("{} %", format::short(billionths)))
         };
-        let row = |window: &Window| {
+        let row = |window: &SimulatedWindow| {
             [
                 format::instant(&self.zone, window.tile.start),
                 format::instant(&self.zone, window.tile.end),

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use tidegate::budget::Rate;
 use tidegate::model::Timestamp;
-use tidegate_cpu::Look;
+use tidegate_cpu::GovernorDecision;
 
 use crate::Failure;
 use crate::cpu::atomic_file::AtomicFile;
@@ -36,7 +36,14 @@ impl SamplesCsv {
         Ok(SamplesCsv { file, instants: InstantWriter::default(), line: Vec::new(), failed: None })
     }
 
-    pub(super) fn add(&mut self, at: Timestamp, demand: Rate, used: Rate, limit: Rate, look: &Look) {
+    pub(super) fn add(
+        &mut self,
+        at: Timestamp,
+        demand: Rate,
+        used: Rate,
+        limit: Rate,
+        look: &GovernorDecision,
+    ) {
         self.line.clear();
         self.instants.write(at, &mut self.line);
         let (safe, trailing) = (look.advice.forecast.safe_rate, at_most_all(look.advice.trailing_rate));

@@ -147,11 +147,7 @@ fn server_that_charges_refusals_is_detected() {
 #[test]
 fn server_that_fails_every_other_request_has_half_the_success() {
     let every_other = |asked| {
-        if asked % 2 == 0 {
-            (503, "-13104: somebody else was quicker")
-        } else {
-            (200, r#"{"allowed":false}"#)
-        }
+        if asked % 2 == 0 { (503, "-13104: lost the race") } else { (200, r#"{"allowed":false}"#) }
     };
     let (code, out, err) = run_bench(FaultyReplies { ask: every_other, counted: |_| Some(0) });
     assert_eq!(code, Some(1), "{out}{err}");
@@ -159,7 +155,7 @@ fn server_that_fails_every_other_request_has_half_the_success() {
     // With an odd number of requests one more succeeds than fails.
     let success: f64 = success.parse().expect("a number");
     assert!((50.0..75.0).contains(&success), "{out}");
-    assert!(out.contains(" x status 503: -13104: somebody else was quicker"), "{out}");
+    assert!(out.contains(" x status 503: -13104: lost the race"), "{out}");
 }
 
 #[test]

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use tidegate::budget::{BudgetTime, Quota, Rate};
 use tidegate_core::{Span, Timestamp};
-use tidegate_cpu::journal::{Journal, Sample};
+use tidegate_cpu::journal::{Journal, UsageSample};
 use tidegate_cpu::settings::read_cpu;
-use tidegate_cpu::{Governor, Seen, Settings};
+use tidegate_cpu::{Governor, GovernorSettings, Observation};
 
 use crate::{Files, example};
 
@@ -24,7 +24,7 @@ pub(super) type Demand = fn(number: u32) -> Option<u32>;
 pub(super) fn govern(folder: &Path, config: &str, count: u32, demand: Demand) -> Journal {
     let spec =
         read_cpu("cpu.yaml", config.as_bytes()).unwrap_or_else(|invalid| panic!("{}", invalid.summary()));
-    let settings = Settings::of(spec).expect("they make sense");
+    let settings = GovernorSettings::of(spec).expect("they make sense");
     let every = settings.sample_every;
     let at = |time: Duration| {
         let nanos = u64::try_from(time.as_nanos()).expect("some days");
@@ -39,17 +39,17 @@ pub(super) fn govern(folder: &Path, config: &str, count: u32, demand: Demand) ->
         let wanted = demand(number).filter(|_| number > 0).map(Rate::from_units);
         let used = wanted.map(|wanted| wanted.min(governor.applied()).over(every));
         if number > 0 {
-            governor.look(at(time), used.map_or(Seen::Nothing, Seen::Used));
+            governor.look(at(time), used.map_or(Observation::Nothing, Observation::Used));
         }
         total = total.plus(used.unwrap_or_default());
-        let sample = Sample {
+        let sample = UsageSample {
             at: at(time),
             total,
             observed: used.is_some(),
             applied: governor.applied(),
             counter: time,
             life: 7,
-            target: tidegate_cpu::meter::Target::UNSAID,
+            target: tidegate_cpu::meter::TargetId::UNKNOWN,
             boot: 1,
             uptime: time,
         };

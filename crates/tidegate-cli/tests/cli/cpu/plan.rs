@@ -136,6 +136,6 @@ fn invalid_flag_is_refused_by_name() {
         let args: Vec<&str> = args.split(' ').collect();
         let output = plan(&args).failed(2);
         assert!(output.contains(flag) && output.contains(why), "{args:?}: {output}");
-        assert!(!output.contains("_percent"), "nobody has typed the names of a file: {output}");
+        assert!(!output.contains("_percent"), "names of file settings are not shown: {output}");
     }
 }

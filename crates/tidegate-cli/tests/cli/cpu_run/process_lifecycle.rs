@@ -35,8 +35,8 @@ impl RecordedProcess<'_> {
 
 impl Drop for RecordedProcess<'_> {
     fn drop(&mut self) {
-        let stderr_text = fs::read_to_string(self.0).unwrap_or_default();
-        for pid in stderr_text.lines().filter(|line| line.parse::<u32>().is_ok()) {
+        let pid_file = fs::read_to_string(self.0).unwrap_or_default();
+        for pid in pid_file.lines().filter(|line| line.parse::<u32>().is_ok()) {
             let _ended = Command::new("kill").args(["-KILL", pid]).stderr(Stdio::null()).status();
         }
     }
@@ -70,15 +70,15 @@ fn command_gets_no_sighup_when_governor_is_killed() {
     for _ in 0..3 {
         let folder = folder();
         let path = folder.path().join("said");
-        let message = RecordedProcess(&path);
-        let stderr_text = path.display().to_string();
+        let process = RecordedProcess(&path);
+        let pid_file = path.display().to_string();
         let mut job =
-            start_as_job(&folder.path().join("state"), "2", &["sh", "-c", HANGUP_RECORDER, &stderr_text]);
-        wait_until("it is stopped", || message.state().starts_with('T'));
+            start_as_job(&folder.path().join("state"), "2", &["sh", "-c", HANGUP_RECORDER, &pid_file]);
+        wait_until("it is stopped", || process.state().starts_with('T'));
         job.kill().expect("it is there");
         job.wait().expect("it is ours");
         wait_until("the watchdog has ended", || !folder.path().join("state/undo").exists());
-        wait_until("it goes on", || message.state().starts_with('R'));
+        wait_until("it goes on", || process.state().starts_with('R'));
         assert_eq!(fs::read_to_string(&path).expect("it is there").lines().count(), 1, "it was hung up");
     }
 }
@@ -88,10 +88,10 @@ fn command_gets_no_sighup_when_governor_is_killed() {
 fn command_goes_on_when_watchdog_is_killed() {
     let folder = folder();
     let path = folder.path().join("said");
-    let (message, stderr_text) = (RecordedProcess(&path), path.display().to_string());
+    let (process, pid_file) = (RecordedProcess(&path), path.display().to_string());
     let script = "trap 'exit 9' USR1; echo $$ > \"$0\"; while :; do :; done";
-    let mut job = start_as_job(&folder.path().join("state"), "2", &["sh", "-c", script, &stderr_text]);
-    wait_until("it is stopped", || message.state().starts_with('T'));
+    let mut job = start_as_job(&folder.path().join("state"), "2", &["sh", "-c", script, &pid_file]);
+    wait_until("it is stopped", || process.state().starts_with('T'));
     let first = watchdog_of(job.id()).expect("there is a watchdog");
     kill(first);
     wait_until("there is another one", || {
@@ -99,8 +99,8 @@ fn command_goes_on_when_watchdog_is_killed() {
         let pids = String::from_utf8_lossy(&pids.expect("pgrep").stdout).into_owned();
         pids.lines().any(|pid| pid != first.to_string())
     });
-    wait_until("it is stopped", || message.state().starts_with('T'));
-    assert!(Command::new("kill").args(["-USR1", &message.pid()]).status().expect("kill").success());
+    wait_until("it is stopped", || process.state().starts_with('T'));
+    assert!(Command::new("kill").args(["-USR1", &process.pid()]).status().expect("kill").success());
     assert_eq!(job.wait().expect("it is ours").code(), Some(9));
 }
 
@@ -109,11 +109,11 @@ fn command_goes_on_when_watchdog_is_killed() {
 fn daemon_is_measured_and_limited() {
     let folder = folder();
     let path = folder.path().join("said");
-    let (message, stderr_text) = (RecordedProcess(&path), path.display().to_string());
+    let (process, pid_file) = (RecordedProcess(&path), path.display().to_string());
     let args = ["--enforce", "signal", "--avg-limit", "5", "--min-load", "1", "--unobserved", "zero", "--"];
-    let args = [&args[..], &["python3", "-c", DAEMON, &stderr_text]].concat();
+    let args = [&args[..], &["python3", "-c", DAEMON, &pid_file]].concat();
     let mut governor = RunningGovernor::start(&folder.path().join("state"), &args);
-    wait_until("the daemon is stopped", || message.state().starts_with('T'));
+    wait_until("the daemon is stopped", || process.state().starts_with('T'));
     // The daemon's usage is measured; the command itself sleeps.
     wait_until("something is used", || number(&governor.sample(), "used") > 0.05);
 }

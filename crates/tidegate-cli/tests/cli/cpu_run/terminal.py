@@ -1,4 +1,4 @@
-"""A shell with job control on a terminal, and a governor in it: TIDEGATE STATE. Ends well if all is as it should be."""
+"""Job control of a governor in a shell on a terminal. Arguments: TIDEGATE STATE. Exits with 0 on success."""
 
 import os
 import pty
@@ -8,32 +8,32 @@ import sys
 import time
 
 TIDEGATE, STATE = sys.argv[1:3]
-PATIENCE = 30
+TIMEOUT = 30
 
 
 class Shell:
-    """A shell that somebody types into."""
+    """An interactive shell."""
 
     def __init__(self):
         self.pid, self.terminal = pty.fork()
         if self.pid == 0:
             os.environ.update(PS1="READY ", TERM="dumb")
             os.execvp("sh", ["sh", "-i"])
-        self.said = b""
+        self.output = b""
 
     def type(self, text):
         os.write(self.terminal, text.encode())
 
-    def hears(self, word):
-        """Waits for a word, and forgets what was said up to it."""
-        end = time.monotonic() + PATIENCE
-        while word.encode() not in self.said:
+    def wait_for(self, word):
+        """Waits for a word and discards the output up to it."""
+        end = time.monotonic() + TIMEOUT
+        while word.encode() not in self.output:
             ready, _, _ = select.select([self.terminal], [], [], 0.2)
             if ready:
-                self.said += os.read(self.terminal, 4096)
+                self.output += os.read(self.terminal, 4096)
             if time.monotonic() > end:
-                sys.exit(f"never heard {word!r}, only {self.said!r}")
-        self.said = self.said.split(word.encode(), 1)[1]
+                sys.exit(f"no {word!r} in the output {self.output!r}")
+        self.output = self.output.split(word.encode(), 1)[1]
 
     def close(self):
         os.kill(self.pid, signal.SIGKILL)
@@ -46,35 +46,35 @@ def governed(script):
 
 
 shell = Shell()
-shell.hears("READY ")
+shell.wait_for("READY ")
 
-# Ctrl-C reaches the command, and its code comes back. Words are split, so that what is typed is not taken for what is said.
+# Ctrl-C reaches the command, and its exit code is returned. Words are split, so that the echo of input differs from output.
 shell.type(governed('trap "echo interr""upted; exit 5" INT; echo run""ning; while :; do sleep 0.05; done'))
-shell.hears("running")
+shell.wait_for("running")
 shell.type("\x03")
-shell.hears("interrupted")
-shell.hears("READY ")
+shell.wait_for("interrupted")
+shell.wait_for("READY ")
 shell.type('echo code=$?"."\n')
-shell.hears("code=5.")
-shell.hears("READY ")
+shell.wait_for("code=5.")
+shell.wait_for("READY ")
 
-# Ctrl-Z stops it with its governor, the shell has the terminal, and both come back to the foreground and read from it.
+# Ctrl-Z stops command and governor, the shell gets the terminal, and `fg` brings both back.
 shell.type(governed('echo wai""ting; read line; echo "got ""$line"; exit 6'))
-shell.hears("waiting")
+shell.wait_for("waiting")
 shell.type("\x1a")
-shell.hears("READY ")
+shell.wait_for("READY ")
 shell.type('echo shell""here\n')
-shell.hears("shellhere")
+shell.wait_for("shellhere")
 shell.type("fg\n")
 shell.type("tide\n")
-shell.hears("got tide")
-shell.hears("READY ")
+shell.wait_for("got tide")
+shell.wait_for("READY ")
 shell.type('echo code=$?"."\n')
-shell.hears("code=6.")
-shell.hears("READY ")
+shell.wait_for("code=6.")
+shell.wait_for("READY ")
 shell.close()
 
-# Without anybody who could continue it, Ctrl-Z stops nothing: the governor leads the session.
+# As session leader the governor has no parent that could continue it, so Ctrl-Z stops nothing.
 pid, terminal = pty.fork()
 if pid == 0:
     script = 'echo run""ning; read line; exit 7'
@@ -84,4 +84,4 @@ os.write(terminal, b"\x1a")
 os.write(terminal, b"on\n")
 _, status = os.waitpid(pid, os.WUNTRACED)
 if not os.WIFEXITED(status) or os.WEXITSTATUS(status) != 7:
-    sys.exit(f"as the leader of a session it ended with {status:#x}")
+    sys.exit(f"as session leader it ended with {status:#x}")

@@ -36,7 +36,7 @@ impl RaceObservations {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "an outside history is told by this machine's steady clock")]
+#[expect(clippy::disallowed_methods, reason = "client observations use this machine's steady clock")]
 fn now() -> Instant {
     Instant::now()
 }
@@ -92,18 +92,18 @@ fn concurrent_tasks_never_exceed_the_limit() {
                 for round in 0..ROUNDS {
                     run_task(&mut wire, &format!("user-{client}-{}", round % 4), &mut own, || {});
                 }
-                observed.lock().expect("nobody panics with it").add(own);
+                observed.lock().expect("no thread panics with it").add(own);
             });
         }
     });
-    let observed = observed.into_inner().expect("nobody panics with it");
+    let observed = observed.into_inner().expect("no thread panics with it");
     assert_eq!(observed.unexpected, [""; 0]);
     assert_eq!(observed.peak(), LIMIT, "never more, and all of them are used");
     let asked = SERVERS * CLIENTS_EACH * (ROUNDS + 1);
     assert_eq!(observed.held.len() + observed.refused, asked);
     assert!(observed.held.len() > 2 * LIMIT, "places are given to others: {}", observed.held.len());
     println!("{} of {asked} were admitted", observed.held.len());
-    assert_eq!(fleet.tasks(), [[""; 2]; 0], "everybody is done");
+    assert_eq!(fleet.tasks(), [[""; 2]; 0], "no task is left");
     // After the end the database has the counts.
     let Fleet { servers, sql, .. } = fleet;
     for server in servers {

@@ -36,7 +36,7 @@ struct LoadObservations {
     unexpected: Vec<String>,
 }
 
-#[expect(clippy::disallowed_methods, reason = "an outside history is told by this machine's steady clock")]
+#[expect(clippy::disallowed_methods, reason = "client observations use this machine's steady clock")]
 fn now() -> Instant {
     Instant::now()
 }
@@ -73,7 +73,7 @@ fn run_tasks(mut wire: HttpConnection, client: usize, stop: &AtomicBool, observe
             _ => own.unexpected.push(format!("{output:?}")),
         }
     }
-    let mut observed = observed.lock().expect("nobody panics with it");
+    let mut observed = observed.lock().expect("no thread panics with it");
     observed.tasks.extend(own.tasks);
     observed.refused += own.refused;
     observed.unanswered += own.unanswered;
@@ -148,9 +148,9 @@ fn tasks_of_killed_server_keep_their_slots_until_expiry() {
         stop.store(true, Ordering::Relaxed);
         killed_ms
     });
-    let mut observed = observed.into_inner().expect("nobody panics with it");
+    let mut observed = observed.into_inner().expect("no thread panics with it");
     assert_eq!(observed.unexpected, [""; 0]);
-    assert_eq!(observed.unanswered, CLIENTS_EACH, "nobody but those of the server that died");
+    assert_eq!(observed.unanswered, CLIENTS_EACH, "only clients of the killed server have no reply");
     assert!(observed.refused > 0, "they asked for more than there was");
     let killed = mark.0 + Duration::from_millis(u64::try_from(killed_ms - mark.1).expect("time goes on"));
     let after = observed.tasks.iter().filter(|task| task.began > killed).count();

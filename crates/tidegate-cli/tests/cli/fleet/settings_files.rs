@@ -55,10 +55,10 @@ fn only_a_server_with_a_file_retires_limits() {
 #[test]
 fn environment_of_one_server_applies_to_the_fleet() {
     let store = format!("{}?schema={}", shared_url(), new_schema());
-    let directory = tempfile::TempDir::new().expect("a place");
+    let directory = tempfile::TempDir::new().expect("a temporary directory");
     let args = ["--store", &*store];
-    let stderr_text = TestServer::with_environment(directory.path(), &args, &[("MAX_CONCURRENT_TASKS", "2")]);
-    assert_eq!(task_limit(&stderr_text), 2, "before anybody asks");
+    let limited = TestServer::with_environment(directory.path(), &args, &[("MAX_CONCURRENT_TASKS", "2")]);
+    assert_eq!(task_limit(&limited), 2, "before any request");
     let silent = TestServer::with_args(&args);
     assert_eq!(HttpConnection::to(&silent).post("/v1/activity/ada", "").status, 201);
     assert_eq!(task_limit(&silent), 2);

@@ -97,9 +97,9 @@ impl TestServer {
         self.child.id()
     }
 
-    /// Where it runs, if nobody else keeps that.
+    /// Its temporary working directory. Panics if the caller chose the directory.
     pub(crate) fn directory(&self) -> &Path {
-        self.directory.as_ref().expect("a place of its own").path()
+        self.directory.as_ref().expect("a directory of its own").path()
     }
 
     /// Its default data directory.

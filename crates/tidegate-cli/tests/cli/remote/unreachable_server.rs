@@ -12,24 +12,24 @@ fn reply_once(answer: &'static str) -> (String, JoinHandle<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("http://{}", listener.local_addr().expect("an address"));
     let bytes_received = std::thread::spawn(move || {
-        let (mut caller, _) = listener.accept().expect("somebody calls");
-        let mut stderr_text = Vec::new();
+        let (mut caller, _) = listener.accept().expect("a client connects");
+        let mut request_bytes = Vec::new();
         let mut piece = [0; 4096];
-        while !is_whole(&stderr_text) {
+        while !is_whole(&request_bytes) {
             let length = caller.read(&mut piece).expect("a request");
             assert!(length > 0, "a request has an end");
-            stderr_text.extend_from_slice(&piece[..length]);
+            request_bytes.extend_from_slice(&piece[..length]);
         }
         caller.write_all(answer.as_bytes()).expect("the caller listens");
-        String::from_utf8(stderr_text).expect("text")
+        String::from_utf8(request_bytes).expect("text")
     });
     (url, bytes_received)
 }
 
 /// Whether a request has its head and its whole body.
-fn is_whole(stderr_text: &[u8]) -> bool {
-    let stderr_text = String::from_utf8_lossy(stderr_text);
-    let Some((head, body)) = stderr_text.split_once("\r\n\r\n") else { return false };
+fn is_whole(request_bytes: &[u8]) -> bool {
+    let request_bytes = String::from_utf8_lossy(request_bytes);
+    let Some((head, body)) = request_bytes.split_once("\r\n\r\n") else { return false };
     let fields = head.lines().filter_map(|line| line.split_once(": "));
     let mut length =
         fields.filter(|(name, _)| name.eq_ignore_ascii_case("content-length")).map(|(_, length)| length);

@@ -119,5 +119,5 @@ fn damaged_store_is_not_copied() {
     damage(&folder.join(&file), |bytes| bytes[offset + 44] ^= 1);
     let output = backup(&folder, &files.path("copy")).failed(1);
     assert!(output.contains("the store cannot be copied: ") && output.contains(&file), "{output}");
-    assert!(!files.path("copy/identity").exists(), "nobody can take it for a store");
+    assert!(!files.path("copy/identity").exists(), "an incomplete copy has no identity");
 }

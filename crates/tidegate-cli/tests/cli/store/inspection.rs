@@ -176,7 +176,7 @@ fn dump_prints_every_record() {
     let kind = |kind: &str| objects.lines().map(json).filter(|output| output["kind"] == kind).count();
     assert_eq!((kind("limit"), kind("granted"), kind("reset"), kind("removed")), (2, 1, 1, 1), "{objects}");
     for shown in [&lines, &objects] {
-        assert!(!shown.contains(&lease[16..]), "whoever has a lease's id can give it back: {shown}");
+        assert!(!shown.contains(&lease[16..]), "a full lease id permits a release: {shown}");
         assert!(!shown.contains('\u{1b}'), "nothing reaches the terminal: {shown}");
     }
 }

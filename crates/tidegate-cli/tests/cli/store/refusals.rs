@@ -38,12 +38,12 @@ fn directory_in_use_is_refused() {
 #[test]
 fn file_instead_of_directory_is_refused() {
     let files = Files::new();
-    files.write("data", "somebody's");
+    files.write("data", "other data");
     for folder in ["data", "data/below"] {
         let why = refused(&files.path(folder));
         assert!(why.contains("is not a directory; choose another path"), "{why}");
     }
-    assert_eq!(std::fs::read_to_string(files.path("data")).expect("it is there"), "somebody's");
+    assert_eq!(std::fs::read_to_string(files.path("data")).expect("it is there"), "other data");
 }
 
 #[test]

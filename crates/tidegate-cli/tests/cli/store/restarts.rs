@@ -149,8 +149,8 @@ fn limit_from_file_stays_managed_by_file() {
     files.write("tidegate.yaml", "limits: []");
     let serving = start();
     assert!(serving.run(&["acquire", "a"]).failed(2).contains("unknown limit 'a'"));
-    let said = recovery_log(serving);
-    assert!(said.contains("were retired"), "{said}");
+    let log = recovery_log(serving);
+    assert!(log.contains("were retired"), "{log}");
 }
 
 #[test]

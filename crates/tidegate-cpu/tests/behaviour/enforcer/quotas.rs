@@ -7,16 +7,16 @@ use std::process::Command;
 use std::time::Duration;
 
 use tidegate_core::budget::Rate;
-use tidegate_cpu::cgroups::{CgroupError, Roots};
-use tidegate_cpu::enforcer::{Burst, Enclosure, EnforceError, Enforcer, Quota};
-use tidegate_cpu::guardian::{Guardian, Undo};
+use tidegate_cpu::cgroups::{CgroupError, FilesystemRoots};
+use tidegate_cpu::enforcer::{CgroupScope, EnforceError, Enforcer, QuotaBurst, QuotaEnforcer};
 use tidegate_cpu::meter::{CgroupMeter, Meter, cores};
-use tidegate_cpu::processes::Doing;
+use tidegate_cpu::processes::ProcessState;
+use tidegate_cpu::watchdog::{CpuWatchdog, Undo};
 
-use crate::guardian::{role, start_as};
-use crate::stage::{
+use crate::fixture::{
     Folder, Kernel, RealCgroup, Troop, eventually, now, pass, percent, percent_of, real_cgroups,
 };
+use crate::watchdog::{role, start_as};
 
 /// A user who may do nothing.
 const NOBODY: u32 = 65534;
@@ -26,8 +26,8 @@ fn example() -> Rate {
     Rate::from_billionths(26_700_000_000)
 }
 
-fn guardian(folder: &Folder) -> Guardian {
-    Guardian::alone(folder.path()).expect("the directory can be written")
+fn guardian(folder: &Folder) -> CpuWatchdog {
+    CpuWatchdog::alone(folder.path()).expect("the directory can be written")
 }
 
 #[test]
@@ -38,8 +38,8 @@ fn version_two_is_written_as_the_document_has_it() {
     kernel.put("cgroup/a.slice/cpu.max.burst", "1000\n");
     kernel.put("proc/stat", "cpu  1 1 1 1 1 1 1\ncpu0 1\n");
     let guardian = guardian(&folder);
-    let mut quota =
-        Quota::over(&kernel.roots, "a.slice".as_ref(), Burst::default(), &guardian).expect("it is there");
+    let mut quota = QuotaEnforcer::over(&kernel.roots, "a.slice".as_ref(), QuotaBurst::default(), &guardian)
+        .expect("it is there");
     assert_eq!(kernel.get("cgroup/a.slice/cpu.max"), "80000 50000", "nothing is limited yet");
     quota.apply(example()).expect("it can be written");
     assert_eq!(kernel.get("cgroup/a.slice/cpu.max"), "26700 100000");
@@ -62,14 +62,15 @@ fn bursts_can_be_turned_off_and_may_be_missing() {
     kernel.cgroup_two("a");
     kernel.put("cgroup/a/cpu.max.burst", "500\n");
     let guardian = guardian(&folder);
-    let mut quota = Quota::over(&kernel.roots, "a".as_ref(), Burst::NONE, &guardian).expect("it is there");
+    let mut quota =
+        QuotaEnforcer::over(&kernel.roots, "a".as_ref(), QuotaBurst::NONE, &guardian).expect("it is there");
     quota.apply(example()).expect("it can be written");
     assert_eq!(kernel.get("cgroup/a/cpu.max.burst"), "0");
     drop(quota);
     assert_eq!(kernel.get("cgroup/a/cpu.max.burst"), "500", "dropping it restores too");
     fs::remove_file(kernel.path("cgroup/a/cpu.max.burst")).expect("it was there");
-    let mut quota =
-        Quota::over(&kernel.roots, "a".as_ref(), Burst::default(), &guardian).expect("it is there");
+    let mut quota = QuotaEnforcer::over(&kernel.roots, "a".as_ref(), QuotaBurst::default(), &guardian)
+        .expect("it is there");
     quota.apply(example()).expect("it can be written");
     assert_eq!(kernel.get("cgroup/a/cpu.max"), "53400 100000");
     assert!(!kernel.path("cgroup/a/cpu.max.burst").exists(), "files of the kernel are not made");
@@ -86,8 +87,9 @@ fn version_one_has_a_quota_and_a_period() {
             kernel.put(&format!("cgroup/{limits}/a/{file}"), content);
         }
         let read = |file: &str| kernel.get(&format!("cgroup/{limits}/a/{file}"));
-        let mut quota = Quota::over(&kernel.roots, "/a".as_ref(), Burst::default(), &guardian(&folder))
-            .expect("it is there");
+        let mut quota =
+            QuotaEnforcer::over(&kernel.roots, "/a".as_ref(), QuotaBurst::default(), &guardian(&folder))
+                .expect("it is there");
         quota.apply(example()).expect("it can be written");
         assert_eq!((read("cpu.cfs_quota_us"), read("cpu.cfs_period_us")), ("53400".into(), "100000".into()));
         quota.restore().expect("it can be written");
@@ -100,8 +102,8 @@ fn how_to_undo_it_is_known_before_it_is_done() {
     let (kernel, folder) = (Kernel::two(), Folder::new());
     kernel.cgroup_two("a");
     let guardian = guardian(&folder);
-    let mut quota =
-        Quota::over(&kernel.roots, "a".as_ref(), Burst::default(), &guardian).expect("it is there");
+    let mut quota = QuotaEnforcer::over(&kernel.roots, "a".as_ref(), QuotaBurst::default(), &guardian)
+        .expect("it is there");
     assert_eq!(guardian.open(), []);
     // The limit cannot be written any more: what is noted stays, and what was not changed is not.
     fs::remove_file(kernel.path("cgroup/a/cpu.max")).expect("it was there");
@@ -128,7 +130,7 @@ fn what_cannot_be_limited_is_told_before_anything_is_changed() {
     kernel.put("cgroup/cgroup.controllers", "memory\n");
     let guardian = guardian(&folder);
     let error = |path: &str| {
-        Quota::over(&kernel.roots, path.as_ref(), Burst::default(), &guardian)
+        QuotaEnforcer::over(&kernel.roots, path.as_ref(), QuotaBurst::default(), &guardian)
             .expect_err("it cannot be limited")
     };
     assert!(matches!(error("missing"), EnforceError::Cgroup(CgroupError::Missing { .. })));
@@ -147,7 +149,7 @@ fn nobody_limits_itself_or_the_first_process() {
         ("governor", "the governor itself"),
         ("init.scope", "the first process of the machine"),
     ] {
-        let error = Quota::over(&kernel.roots, path.as_ref(), Burst::default(), &guardian)
+        let error = QuotaEnforcer::over(&kernel.roots, path.as_ref(), QuotaBurst::default(), &guardian)
             .expect_err("it is protected");
         assert!(
             matches!(&error, EnforceError::Protected { who: found, .. } if *found == who),
@@ -156,7 +158,7 @@ fn nobody_limits_itself_or_the_first_process() {
     }
     // A name that only begins alike is another cgroup.
     kernel.cgroup_two("govern");
-    assert!(Quota::over(&kernel.roots, "govern".as_ref(), Burst::default(), &guardian).is_ok());
+    assert!(QuotaEnforcer::over(&kernel.roots, "govern".as_ref(), QuotaBurst::default(), &guardian).is_ok());
 }
 
 #[test]
@@ -171,7 +173,7 @@ fn the_controller_is_enabled_where_it_is_not_and_disabled_again() {
     let ours = format!("cgroup/tidegate-{}", std::process::id());
     let guardian = guardian(&folder);
     let mut enclosure =
-        Enclosure::around(&kernel.roots, troop.pid(), Burst::NONE, &guardian).expect("it can be made");
+        CgroupScope::around(&kernel.roots, troop.pid(), QuotaBurst::NONE, &guardian).expect("it can be made");
     assert_eq!(kernel.get("cgroup/cgroup.subtree_control"), "+cpu");
     assert_eq!(kernel.get(&format!("{ours}/cgroup.procs")), troop.pid().to_string());
     enclosure.apply(example()).expect("it can be written");
@@ -194,8 +196,8 @@ fn a_real_cgroup_keeps_to_its_quota() {
     let troop = Troop::busy(busy);
     cgroup.take(&troop);
     let guardian = guardian(&folder);
-    let mut quota =
-        Quota::over(&roots, cgroup.name.as_ref(), Burst::default(), &guardian).expect("it is there");
+    let mut quota = QuotaEnforcer::over(&roots, cgroup.name.as_ref(), QuotaBurst::default(), &guardian)
+        .expect("it is there");
     quota.apply(percent_of(busy, 20)).expect("it can be written");
     let mut meter = CgroupMeter::new(&roots, cgroup.name.as_ref()).expect("it is there");
     let (began, first) = (now(), meter.read().expect("it can be read"));
@@ -222,13 +224,13 @@ fn a_real_enclosure_holds_the_whole_tree_and_lets_it_go() {
     home.take(&troop);
     let guardian = guardian(&folder);
     let mut enclosure =
-        Enclosure::around(&roots, troop.pid(), Burst::default(), &guardian).expect("it can be made");
+        CgroupScope::around(&roots, troop.pid(), QuotaBurst::default(), &guardian).expect("it can be made");
     let ours = enclosure.path().to_owned();
     let all_in = |folder: &std::path::Path| {
         let pids = fs::read_to_string(folder.join("cgroup.procs")).expect("it can be read");
         let living = troop.members();
         living.iter().all(|stat| {
-            stat.doing == Doing::Ended || pids.lines().any(|pid| pid == stat.process.pid.to_string())
+            stat.doing == ProcessState::Ended || pids.lines().any(|pid| pid == stat.process.pid.to_string())
         })
     };
     eventually("everybody is in", || all_in(&ours));
@@ -258,7 +260,7 @@ fn what_holds_the_governor_is_not_limited_on_this_machine() {
     let folder = Folder::new();
     let guardian = guardian(&folder);
     for pid in [1, std::process::id()] {
-        let error = Enclosure::around(&Roots::default(), pid, Burst::default(), &guardian)
+        let error = CgroupScope::around(&FilesystemRoots::default(), pid, QuotaBurst::default(), &guardian)
             .expect_err("it is protected");
         let is_expected = matches!(error, EnforceError::Protected { .. } | EnforceError::Cgroup(_));
         assert!(is_expected, "{error}");
@@ -297,12 +299,12 @@ fn nobody_limits_what_people_log_in_with() {
         ("first", "the first process"),
         ("elsewhere", "outside"),
     ] {
-        let limited = Quota::over(&kernel.roots, path.as_ref(), Burst::default(), &guardian);
+        let limited = QuotaEnforcer::over(&kernel.roots, path.as_ref(), QuotaBurst::default(), &guardian);
         let error = limited.expect_err("it is protected");
         assert!(matches!(error, EnforceError::Protected { .. }), "{path}: {error}");
         assert!(error.to_string().contains(who), "{path}: {error}");
     }
-    assert!(Quota::over(&kernel.roots, "d".as_ref(), Burst::default(), &guardian).is_ok());
+    assert!(QuotaEnforcer::over(&kernel.roots, "d".as_ref(), QuotaBurst::default(), &guardian).is_ok());
     assert_eq!(guardian.open(), []);
 }
 
@@ -314,7 +316,7 @@ fn nobody_limits_who_started_the_governor() {
     kernel.process(900, "bash", 1, 2, "/shell");
     kernel.process(std::process::id(), "tidegate", 900, 3, "/governor");
     kernel.cgroup_two("shell");
-    let error = Quota::over(&kernel.roots, "shell".as_ref(), Burst::default(), &guardian);
+    let error = QuotaEnforcer::over(&kernel.roots, "shell".as_ref(), QuotaBurst::default(), &guardian);
     let error = error.expect_err("it is protected").to_string();
     assert!(error.contains("process 900, from which the governor was started"), "{error}");
 }
@@ -339,7 +341,12 @@ fn without_rights_it_is_said_so() {
 #[test]
 fn as_limiting() {
     let Some(role) = role("limiting") else { return };
-    let guardian = Guardian::alone(&role.folder).expect("anybody may write there");
-    let quota = Quota::over(&Roots::default(), role.target.as_ref(), Burst::default(), &guardian);
+    let guardian = CpuWatchdog::alone(&role.folder).expect("anybody may write there");
+    let quota = QuotaEnforcer::over(
+        &FilesystemRoots::default(),
+        role.target.as_ref(),
+        QuotaBurst::default(),
+        &guardian,
+    );
     println!("for want of rights: {}", quota.is_err_and(|error| error.is_for_want_of_rights()));
 }

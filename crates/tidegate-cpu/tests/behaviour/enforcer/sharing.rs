@@ -5,11 +5,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tidegate_core::budget::Rate;
-use tidegate_cpu::enforcer::{Burst, EnforceError, Enforcer, Shares, limitable};
-use tidegate_cpu::guardian::Guardian;
+use tidegate_cpu::enforcer::{EnforceError, Enforcer, QuotaBurst, SharedQuota, limitable_cgroups};
 use tidegate_cpu::meter::{CgroupMeter, Meter, cores};
+use tidegate_cpu::watchdog::CpuWatchdog;
 
-use crate::stage::{Folder, Kernel, Life, RealCgroup, Troop, now, pass, percent, percent_of, real_cgroups};
+use crate::fixture::{
+    CounterId, Folder, Kernel, RealCgroup, Troop, now, pass, percent, percent_of, real_cgroups,
+};
 
 /// What is in force for each of these, in microseconds of every 100 milliseconds.
 fn quotas(kernel: &Kernel, names: &[&str]) -> Vec<u64> {
@@ -28,9 +30,10 @@ fn a_limit_is_divided_and_never_exceeded() {
     for name in names {
         kernel.cgroup_two(name);
     }
-    let guardian = Guardian::alone(folder.path()).expect("the directory can be written");
+    let guardian = CpuWatchdog::alone(folder.path()).expect("the directory can be written");
     let paths: Vec<PathBuf> = names.iter().map(PathBuf::from).chain(["missing".into()]).collect();
-    let mut shares = Shares::over(&kernel.roots, &paths, Burst::NONE, &guardian).expect("they are there");
+    let mut shares =
+        SharedQuota::over(&kernel.roots, &paths, QuotaBurst::NONE, &guardian).expect("they are there");
     assert_eq!(shares.paths().count(), 3, "what is gone is left out");
     shares.apply(Rate::from_units(30)).expect("they can be written");
     assert_eq!(quotas(&kernel, &names), [20_000, 20_000, 20_000], "nothing is known yet");
@@ -80,7 +83,7 @@ fn what_may_be_limited_is_found() {
     kernel.process(53, "make", 1, 6, "/user.slice/session-2/inner");
     kernel.process(54, "qemu", 1, 6, "/machine.slice/vm");
     let find = || -> Vec<String> {
-        let found = limitable(&kernel.roots).expect("it can be looked at");
+        let found = limitable_cgroups(&kernel.roots).expect("it can be looked at");
         let name = |path: &PathBuf| {
             path.strip_prefix(&kernel.roots.cgroup).expect("it is below").display().to_string()
         };
@@ -89,7 +92,8 @@ fn what_may_be_limited_is_found() {
     assert_eq!(find(), ["machine.slice", "system.slice/web.service", "user.slice/session-2"]);
     // A thread of the kernel is somewhere else.
     kernel.put("proc/60/cgroup", "0::/machine.slice\n");
-    kernel.stat(60, &Life { name: "kworker/0:1", parent: 2, flags: 0x0020_0000, ..Life::default() });
+    kernel
+        .stat(60, &CounterId { name: "kworker/0:1", parent: 2, flags: 0x0020_0000, ..CounterId::default() });
     assert_eq!(find(), ["machine.slice/vm", "system.slice/web.service", "user.slice/session-2"]);
     // Somebody whom only the cgroup knows may be anybody.
     kernel.put("cgroup/machine.slice/vm/cgroup.procs", "0\n");
@@ -105,19 +109,19 @@ fn what_cannot_have_the_controller_is_left_out() {
     kernel.put("cgroup/mixed/cgroup.subtree_control", "");
     kernel.put("cgroup/mixed/a/cgroup.procs", "");
     kernel.put("cgroup/pure/cgroup.procs", "");
-    assert_eq!(limitable(&kernel.roots).expect("it can be looked at"), [kernel.path("cgroup/pure")]);
+    assert_eq!(limitable_cgroups(&kernel.roots).expect("it can be looked at"), [kernel.path("cgroup/pure")]);
     kernel.put("cgroup/mixed/cgroup.procs", "");
     let both = [kernel.path("cgroup/mixed/a"), kernel.path("cgroup/pure")];
-    assert_eq!(limitable(&kernel.roots).expect("it can be looked at"), both);
+    assert_eq!(limitable_cgroups(&kernel.roots).expect("it can be looked at"), both);
     kernel.put("cgroup/cgroup.controllers", "memory\n");
-    assert!(limitable(&kernel.roots).expect("it can be looked at").is_empty());
+    assert!(limitable_cgroups(&kernel.roots).expect("it can be looked at").is_empty());
 }
 
 #[test]
 fn on_this_machine_the_governor_is_not_limited() {
     let Some((roots, hierarchy)) = real_cgroups() else { return };
     let cgroup = RealCgroup::new(&hierarchy, "find");
-    let found = limitable(&roots).expect("it can be looked at");
+    let found = limitable_cgroups(&roots).expect("it can be looked at");
     assert!(found.contains(&cgroup.limits()), "{found:?}");
     assert!(!found.contains(&hierarchy.limits), "the root is nobody's");
     let own = fs::read_to_string("/proc/self/cgroup").expect("it can be read");
@@ -131,14 +135,14 @@ fn on_this_machine_the_governor_is_not_limited() {
 fn real_cgroups_share_a_limit() {
     let Some((roots, hierarchy)) = real_cgroups() else { return };
     let folder = Folder::new();
-    let guardian = Guardian::alone(folder.path()).expect("the directory can be written");
+    let guardian = CpuWatchdog::alone(folder.path()).expect("the directory can be written");
     let busy = cores().min(2);
     let cgroups = [RealCgroup::new(&hierarchy, "busy"), RealCgroup::new(&hierarchy, "idle")];
     let before: Vec<_> = cgroups.iter().map(RealCgroup::limit).collect();
     let troop = Troop::busy(busy);
     cgroups[0].take(&troop);
     let paths: Vec<PathBuf> = cgroups.iter().map(RealCgroup::limits).collect();
-    let mut shares = Shares::over(&roots, &paths, Burst::NONE, &guardian).expect("they are there");
+    let mut shares = SharedQuota::over(&roots, &paths, QuotaBurst::NONE, &guardian).expect("they are there");
     let mut meter = CgroupMeter::new(&roots, &paths[0]).expect("it is there");
     shares.apply(percent_of(busy, 40)).expect("they can be written");
     pass(Duration::from_millis(500));
@@ -156,7 +160,8 @@ fn real_cgroups_share_a_limit() {
 fn one_that_is_protected_is_refused() {
     let (kernel, folder) = (Kernel::two(), Folder::new());
     kernel.cgroup_two("a");
-    let guardian = Guardian::alone(folder.path()).expect("the directory can be written");
-    let shares = Shares::over(&kernel.roots, &["a".into(), "governor".into()], Burst::NONE, &guardian);
+    let guardian = CpuWatchdog::alone(folder.path()).expect("the directory can be written");
+    let shares =
+        SharedQuota::over(&kernel.roots, &["a".into(), "governor".into()], QuotaBurst::NONE, &guardian);
     assert!(matches!(shares, Err(EnforceError::Protected { .. })), "{shares:?}");
 }

@@ -4,31 +4,32 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use tidegate_core::budget::Rate;
-use tidegate_cpu::cgroups::Roots;
-use tidegate_cpu::enforcer::{EnforceError, Enforcer, Signals};
-use tidegate_cpu::guardian::{Guardian, Undo};
+use tidegate_cpu::cgroups::FilesystemRoots;
+use tidegate_cpu::enforcer::{EnforceError, Enforcer, SignalEnforcer};
 use tidegate_cpu::meter::{Meter, TreeMeter, cores};
+use tidegate_cpu::watchdog::{CpuWatchdog, Undo};
 
-use crate::stage::{Folder, Kernel, Troop, eventually, now, pass, percent, percent_of};
+use crate::fixture::{Folder, Kernel, Troop, eventually, now, pass, percent, percent_of};
 
 struct Bench {
     _folder: Folder,
-    guardian: Guardian,
+    guardian: CpuWatchdog,
     troop: Troop,
-    signals: Signals,
+    signals: SignalEnforcer,
 }
 
 impl Bench {
     fn new(troop: Troop) -> Bench {
         let folder = Folder::new();
-        let guardian = Guardian::alone(folder.path()).expect("the directory can be written");
-        let signals = Signals::over(&Roots::default(), troop.pid(), &guardian).expect("it is ours");
+        let guardian = CpuWatchdog::alone(folder.path()).expect("the directory can be written");
+        let signals =
+            SignalEnforcer::over(&FilesystemRoots::default(), troop.pid(), &guardian).expect("it is ours");
         Bench { _folder: folder, guardian, troop, signals }
     }
 
     /// What was used of so many cores in a while, in percent.
     fn used(&self, busy: u32) -> u128 {
-        let mut meter = TreeMeter::new(&Roots::default(), self.troop.pid()).expect("it is there");
+        let mut meter = TreeMeter::new(&FilesystemRoots::default(), self.troop.pid()).expect("it is there");
         let (began, first) = (now(), meter.read().expect("it can be read"));
         pass(Duration::from_secs(3));
         let last = meter.read().expect("it can be read");
@@ -134,9 +135,10 @@ fn the_end_of_the_tree_is_told() {
 #[test]
 fn whom_nobody_may_stop_is_not_stopped() {
     let folder = Folder::new();
-    let guardian = Guardian::alone(folder.path()).expect("the directory can be written");
+    let guardian = CpuWatchdog::alone(folder.path()).expect("the directory can be written");
     for pid in [1, std::process::id()] {
-        let error = Signals::over(&Roots::default(), pid, &guardian).expect_err("it is protected");
+        let error =
+            SignalEnforcer::over(&FilesystemRoots::default(), pid, &guardian).expect_err("it is protected");
         assert!(matches!(error, EnforceError::Protected { .. }), "{error}");
     }
     // Programs are known by their names, and a tree by whoever is in it.
@@ -147,10 +149,11 @@ fn whom_nobody_may_stop_is_not_stopped() {
     let is_there = |troop: &Troop| troop.members().iter().any(|stat| stat.name == "sshd");
     for troop in [&lone, &around] {
         eventually("it is there", || is_there(troop));
-        let error = Signals::over(&Roots::default(), troop.pid(), &guardian).expect_err("it is protected");
+        let error = SignalEnforcer::over(&FilesystemRoots::default(), troop.pid(), &guardian)
+            .expect_err("it is protected");
         assert!(matches!(error, EnforceError::Protected { .. }), "{error}");
         assert!(error.to_string().contains("(sshd)"), "{error}");
     }
-    let error = Signals::over(&Kernel::bare().roots, 77, &guardian).expect_err("there is none");
+    let error = SignalEnforcer::over(&Kernel::bare().roots, 77, &guardian).expect_err("there is none");
     assert!(matches!(error, EnforceError::Gone { pid: 77 }), "{error}");
 }

@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_appended_in_pieces_is_there_in_one() {
+    fn direct_appends_form_contiguous_file() {
         let path = std::env::temp_dir().join(format!("tidegate-direct-{}", std::process::id()));
         let file =
             OpenOptions::new().read(true).write(true).create_new(true).open(&path).expect("there is room");

@@ -128,7 +128,7 @@ mod tests {
     use std::os::unix::fs::{FileExt, PermissionsExt};
 
     #[test]
-    fn a_spare_is_zeros_without_a_name_until_it_gets_one() {
+    fn preallocated_segment_is_zeros_and_unnamed_until_linked() {
         let folder = std::env::temp_dir().join(format!("tidegate-segment-{}", std::process::id()));
         fs::create_dir_all(&folder).expect("there is room");
         let handle = fs::File::open(&folder).expect("it is there");

@@ -204,7 +204,7 @@ mod tests {
     /// Reads return the written bytes in any order of writes, also after the hint that the file is appended
     /// to.
     #[test]
-    fn what_is_written_is_read_past_the_cache_and_through_it() {
+    fn direct_and_cached_writes_are_read_back() {
         let folder = folder("orders");
         let file = file(&folder);
         let mut expected = content(&file);
@@ -234,7 +234,7 @@ mod tests {
 
     /// A file that can be opened and then refuses the write: the kernel accepts only numbers here.
     #[test]
-    fn what_cannot_be_written_past_the_cache_goes_through_it() {
+    fn unsupported_direct_write_falls_back_to_cache() {
         let folder = folder("refused");
         let file = file(&folder);
         let refusing = OpenOptions::new().write(true).open("/proc/self/oom_score_adj").expect("it is Linux");

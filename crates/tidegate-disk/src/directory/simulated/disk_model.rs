@@ -77,7 +77,7 @@ impl DiskModel {
                 self.change_name(NameChange { removed: Some(from.clone()), added: Some((to.clone(), file)) });
             }
             DiskChange::Remove { name } => {
-                self.change_name(NameChange { removed: Some(name.clone()), added: None })
+                self.change_name(NameChange { removed: Some(name.clone()), added: None });
             }
             DiskChange::SyncNames => {
                 self.durable_names = self.names.clone();
@@ -101,7 +101,7 @@ impl DiskModel {
     }
 
     /// Returns one possible state after a crash.
-    pub(super) fn image(&self, rng: &mut SeededRng) -> DiskModel {
+    pub(super) fn image(&self, rng: &mut CrashRng) -> DiskModel {
         let policy = CrashPolicy::of(rng);
         let mut names = self.durable_names.clone();
         for change in &self.unsynced_names {
@@ -109,7 +109,7 @@ impl DiskModel {
                 change.apply(&mut names);
             }
         }
-        let content = |content: &FileContent, rng: &mut SeededRng| {
+        let content = |content: &FileContent, rng: &mut CrashRng| {
             let durable = content.image(policy, rng);
             FileContent { current: durable.clone(), durable, unsynced: Vec::new() }
         };
@@ -178,7 +178,7 @@ impl FileContent {
         self.unsynced = left;
     }
 
-    fn image(&self, policy: CrashPolicy, rng: &mut SeededRng) -> Vec<u8> {
+    fn image(&self, policy: CrashPolicy, rng: &mut CrashRng) -> Vec<u8> {
         let mut bytes = self.durable.clone();
         let mut effects: Vec<&WriteEffect> = self.unsynced.iter().map(|each| &each.effect).collect();
         rng.shuffle(&mut effects);
@@ -232,7 +232,7 @@ enum CrashPolicy {
 }
 
 impl CrashPolicy {
-    fn of(rng: &mut SeededRng) -> CrashPolicy {
+    fn of(rng: &mut CrashRng) -> CrashPolicy {
         match rng.below(8) {
             0 => CrashPolicy::KeepAll,
             1 => CrashPolicy::DropAll,
@@ -240,7 +240,7 @@ impl CrashPolicy {
         }
     }
 
-    fn keeps(self, rng: &mut SeededRng) -> bool {
+    fn keeps(self, rng: &mut CrashRng) -> bool {
         match self {
             CrashPolicy::KeepAll => true,
             CrashPolicy::DropAll => false,
@@ -249,7 +249,7 @@ impl CrashPolicy {
     }
 
     /// The parts of a write that reach the disk.
-    fn kept_ranges(self, offset: usize, length: usize, rng: &mut SeededRng) -> Vec<(usize, usize)> {
+    fn kept_ranges(self, offset: usize, length: usize, rng: &mut CrashRng) -> Vec<(usize, usize)> {
         let choice = match self {
             CrashPolicy::KeepAll => 0,
             CrashPolicy::DropAll => 1,
@@ -283,11 +283,11 @@ fn sectors(offset: usize, length: usize) -> Vec<(usize, usize)> {
 
 /// A seeded random number generator (splitmix64).
 #[derive(Debug)]
-pub(super) struct SeededRng(u64);
+pub(super) struct CrashRng(u64);
 
-impl SeededRng {
-    pub(super) fn new(seed: u64) -> SeededRng {
-        SeededRng(seed)
+impl CrashRng {
+    pub(super) fn new(seed: u64) -> CrashRng {
+        CrashRng(seed)
     }
 
     pub(super) fn next_u64(&mut self) -> u64 {

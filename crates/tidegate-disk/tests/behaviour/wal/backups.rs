@@ -1,4 +1,4 @@
-//! Copies of a log that is in use.
+//! Backups of a log in use.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use tidegate_testkit::test_scale::scaled;
 use super::fixtures::{commit, first_log, open, segment, try_open};
 
 #[test]
-fn a_copy_of_a_log_in_use_opens_as_if_that_had_crashed() {
+fn backup_of_log_in_use_opens_as_crashed() {
     let directory = Arc::new(SimulatedDirectory::new());
     let (log, opened, _) = open(&directory);
     for index in 0..20_u8 {
@@ -36,7 +36,7 @@ fn a_copy_of_a_log_in_use_opens_as_if_that_had_crashed() {
 }
 
 #[test]
-fn a_copy_of_a_stopped_log_is_a_stopped_log() {
+fn backup_of_stopped_log_opens_as_stopped() {
     let directory = Arc::new(SimulatedDirectory::new());
     let (log, _, _) = open(&directory);
     commit(&log, b"all", 1);
@@ -52,7 +52,7 @@ fn a_copy_of_a_stopped_log_is_a_stopped_log() {
 }
 
 #[test]
-fn copies_are_made_into_empty_directories_only() {
+fn backup_into_nonempty_directory_is_refused() {
     let directory = Arc::new(SimulatedDirectory::new());
     drop(open(&directory));
     let copy = SimulatedDirectory::new();
@@ -62,14 +62,14 @@ fn copies_are_made_into_empty_directories_only() {
 }
 
 #[test]
-fn damage_is_not_copied() {
+fn backup_of_damaged_log_is_refused() {
     let directory = Arc::new(SimulatedDirectory::new());
     let (log, _, _) = open(&directory);
     commit(&log, &[1; 100], 1);
     commit(&log, &[2; 100], 1);
     drop(log);
     let bytes = directory.bytes(&first_log()).expect("it is there");
-    // In the payload of the first block, and of the last.
+    // In the payload of the first and of the last block.
     for at in [160, 112 + 148 + 60] {
         let mut damaged = bytes.clone();
         damaged[at] ^= 1;
@@ -84,7 +84,7 @@ fn damage_is_not_copied() {
 }
 
 #[test]
-fn a_copy_that_cannot_be_written_says_so() {
+fn backup_to_full_disk_returns_error() {
     let directory = Arc::new(SimulatedDirectory::new());
     drop(open(&directory));
     let copy = SimulatedDirectory::new();
@@ -94,7 +94,7 @@ fn a_copy_that_cannot_be_written_says_so() {
 }
 
 #[test]
-fn copies_made_while_threads_write_and_take_snapshots_have_all_that_was_durable() {
+fn backups_during_writes_and_snapshots_contain_durable_data() {
     let directory = Arc::new(SimulatedDirectory::new());
     let (log, _, _) = open(&directory);
     let mut copies = 0;
@@ -125,7 +125,7 @@ fn copies_made_while_threads_write_and_take_snapshots_have_all_that_was_durable(
                     assert_eq!(found, expected, "round {round}");
                     assert!(state + found.len() as u64 >= before, "round {round}: {before} were durable");
                 }
-                // Snapshots here follow each other faster than any copy could.
+                // Snapshots in this test follow each other faster than a copy takes.
                 Err(BackupError::Source(OpenError::SegmentMissing { .. } | OpenError::Disk { .. })) => {}
                 Err(error) => panic!("round {round}: {error}"),
             }

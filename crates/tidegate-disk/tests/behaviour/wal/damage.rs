@@ -1,4 +1,5 @@
-//! Torn tails are cut; everything else that is wrong is refused by name. A shorter history is never accepted in silence.
+//! Torn tails are cut. All other damage is an error that names the file. A shorter history is never accepted
+//! silently.
 
 use std::sync::Arc;
 
@@ -12,8 +13,9 @@ use tidegate_testkit::test_scale::{cases, scaled};
 
 use super::fixtures::{Replayed, as_files, commit, first_log, open, refusal, segment, try_open};
 
-/// A store with everything: a snapshot, a sealed segment, one that is written on, and a clean stop. What is replayed from it.
-fn a_store() -> (Arc<SimulatedDirectory>, Replayed) {
+/// Creates a log with a snapshot, a sealed segment, an active segment and a clean stop. Returns it with its
+/// replayed content.
+fn sample_log() -> (Arc<SimulatedDirectory>, Replayed) {
     let directory = Arc::new(SimulatedDirectory::new());
     let (log, _, _) = open(&directory);
     commit(&log, b"superseded", 1);
@@ -42,12 +44,12 @@ fn a_store() -> (Arc<SimulatedDirectory>, Replayed) {
     (directory, replayed)
 }
 
-/// Where what was written ends and the zeros begin.
+/// The offset at which the trailing zeros begin.
 fn end_of_content(bytes: &[u8]) -> usize {
     bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1)
 }
 
-/// Where the blocks of a file begin, in order.
+/// The offsets of the blocks of a file.
 fn blocks(directory: &SimulatedDirectory, name: &str) -> Vec<usize> {
     let mut offsets = Vec::new();
     let mut keep = |found: InspectedItem<'_>| {
@@ -62,8 +64,8 @@ fn blocks(directory: &SimulatedDirectory, name: &str) -> Vec<usize> {
 }
 
 #[test]
-fn a_flipped_bit_anywhere_is_refused_by_name_or_harmless() {
-    let (directory, whole) = a_store();
+fn flipped_bit_is_named_error_or_harmless() {
+    let (directory, whole) = sample_log();
     let bits = scaled(1).min(8);
     for name in directory.names().into_iter().filter(|name| name != "lock") {
         let bytes = directory.bytes(&name).expect("it was listed");
@@ -98,8 +100,8 @@ fn a_flipped_bit_anywhere_is_refused_by_name_or_harmless() {
 }
 
 #[test]
-fn a_log_that_ends_at_any_byte_has_exactly_the_blocks_before() {
-    let (directory, whole) = a_store();
+fn log_cut_at_any_byte_keeps_complete_blocks() {
+    let (directory, whole) = sample_log();
     let name = segment(3);
     let bytes = directory.bytes(&name).expect("the last segment");
     let starts = blocks(&directory, &name);
@@ -111,7 +113,7 @@ fn a_log_that_ends_at_any_byte_has_exactly_the_blocks_before() {
         let damaged = Arc::new(directory.killed());
         damaged.put(&name, torn.clone());
         let (log, opened, replayed) = open(&damaged);
-        // The stop is the last block of this segment, and no record.
+        // The stop block is the last block of this segment and has no records.
         let starts = &starts;
         let ends = |index: usize| starts.get(index + 1).copied().unwrap_or(content);
         let kept = (0..starts.len()).filter(|index| ends(*index) <= end).count();
@@ -129,9 +131,10 @@ fn a_log_that_ends_at_any_byte_has_exactly_the_blocks_before() {
 }
 
 #[test]
-fn what_was_cut_never_comes_back() {
-    // The torn block was long, and the one written over it is short; behind that would be the rest of the long one.
-    let (directory, _, _) = a_log_with_a_torn_tail();
+fn cut_tail_never_reappears() {
+    // The torn block was long, and the block written over it is short. The rest of the long one must not
+    // remain.
+    let (directory, _, _) = log_with_torn_tail();
     let (log, opened, _) = open(&directory);
     assert!(opened.cut_bytes > 200, "{opened:?}");
     commit(&log, b"x", 1);
@@ -140,8 +143,8 @@ fn what_was_cut_never_comes_back() {
     assert_eq!(opened.cut_bytes, 0);
 }
 
-/// A log whose last block lacks its last byte; where that block begins, and the whole bytes.
-fn a_log_with_a_torn_tail() -> (Arc<SimulatedDirectory>, usize, Vec<u8>) {
+/// Returns a log whose last block lacks its last byte, the offset of that block, and the intact bytes.
+fn log_with_torn_tail() -> (Arc<SimulatedDirectory>, usize, Vec<u8>) {
     let directory = Arc::new(SimulatedDirectory::new());
     let (log, _, _) = open(&directory);
     commit(&log, b"whole", 1);
@@ -156,8 +159,8 @@ fn a_log_with_a_torn_tail() -> (Arc<SimulatedDirectory>, usize, Vec<u8>) {
 }
 
 #[test]
-fn a_torn_tail_is_told_by_verify_and_is_no_problem() {
-    let (directory, start, bytes) = a_log_with_a_torn_tail();
+fn verify_reports_torn_tail_without_problem() {
+    let (directory, start, bytes) = log_with_torn_tail();
     let report = verify(&*directory).expect("it can be read");
     let (offset, length) = (start as u64, (end_of_content(&bytes) - 1 - start) as u64);
     assert_eq!(report.tail, LogTail::Torn { file: first_log(), offset, bytes: length });
@@ -166,15 +169,15 @@ fn a_torn_tail_is_told_by_verify_and_is_no_problem() {
 }
 
 #[test]
-fn an_invalid_block_with_a_valid_one_behind_it_is_damage_however_it_looks() {
-    let (directory, _) = a_store();
-    // In a segment that is followed by another, and in the last one.
+fn invalid_block_before_valid_block_is_damage() {
+    let (directory, _) = sample_log();
+    // In a segment with a successor, and in the last segment.
     for name in [segment(2), segment(3)] {
         let starts = blocks(&directory, &name);
         let bytes = directory.bytes(&name).expect("it is there");
         for pair in starts.windows(2) {
             let (start, end) = (pair[0], pair[1]);
-            // As if its first byte, all of it, or its end had never reached the disk.
+            // The first byte, the whole block, or its end is missing.
             for (from, to) in [(start, start + 1), (start, end), (end - 1, end)] {
                 let mut gap = bytes.clone();
                 gap[from..to].fill(0);
@@ -193,8 +196,8 @@ fn an_invalid_block_with_a_valid_one_behind_it_is_damage_however_it_looks() {
 }
 
 #[test]
-fn a_seal_that_is_missing_between_segments_with_blocks_is_damage() {
-    let (directory, _) = a_store();
+fn missing_seal_between_segments_is_damage() {
+    let (directory, _) = sample_log();
     let name = segment(2);
     let seal = *blocks(&directory, &name).last().expect("a seal");
     let mut bytes = directory.bytes(&name).expect("it is there");
@@ -205,8 +208,8 @@ fn a_seal_that_is_missing_between_segments_with_blocks_is_damage() {
 }
 
 #[test]
-fn a_segment_that_is_shorter_than_it_was_made_is_damage() {
-    let (directory, _) = a_store();
+fn shortened_segment_is_damage() {
+    let (directory, _) = sample_log();
     let mut bytes = directory.bytes(&segment(3)).expect("it is there");
     bytes.pop();
     directory.put(&segment(3), bytes);
@@ -215,8 +218,8 @@ fn a_segment_that_is_shorter_than_it_was_made_is_damage() {
 }
 
 #[test]
-fn a_snapshot_that_ends_anywhere_is_damaged() {
-    let (directory, _) = a_store();
+fn truncated_snapshot_is_damage() {
+    let (directory, _) = sample_log();
     let name = "snapshot-0000000000000002";
     let bytes = directory.bytes(name).expect("it is there");
     for length in 0..bytes.len() {
@@ -232,13 +235,13 @@ fn a_snapshot_that_ends_anywhere_is_damaged() {
 }
 
 #[test]
-fn what_is_shown_of_a_log_is_all_that_is_in_it() {
-    let (directory, whole) = a_store();
+fn inspect_shows_all_items() {
+    let (directory, whole) = sample_log();
     let mut seen = Vec::new();
     let mut show = |found: InspectedItem<'_>| match found {
         InspectedItem::Chunk { payload, .. } => seen.push(("chunk", payload.to_vec())),
         InspectedItem::Block { kind: BlockKind::Records, payload, .. } => {
-            seen.push(("records", payload.to_vec()))
+            seen.push(("records", payload.to_vec()));
         }
         InspectedItem::Block { kind, .. } => {
             seen.push((if kind == BlockKind::Seal { "seal" } else { "stop" }, Vec::new()));
@@ -257,48 +260,52 @@ fn what_is_shown_of_a_log_is_all_that_is_in_it() {
     assert_eq!((report.previous_run, report.times), (PreviousRun::Stopped, Some((1, 9))));
 }
 
-/// What may happen to a file.
+/// A random alteration of a file.
 #[derive(Debug, Clone)]
-enum Harm {
+enum Alteration {
     Fill { from: usize, length: usize, with: u8 },
     Copy { from: usize, to: usize, length: usize },
     Scribble { at: usize, bytes: Vec<u8> },
     Cut { length: usize },
 }
 
-fn harm() -> impl Strategy<Value = Harm> {
-    let place = || 0..1100_usize;
+fn alteration() -> impl Strategy<Value = Alteration> {
+    let position = || 0..1100_usize;
     prop_oneof![
-        (place(), 1..300_usize, any::<u8>()).prop_map(|(from, length, with)| Harm::Fill {
+        (position(), 1..300_usize, any::<u8>()).prop_map(|(from, length, with)| Alteration::Fill {
             from,
             length,
             with
         }),
-        (place(), 1..700_usize).prop_map(|(from, length)| Harm::Fill { from, length, with: 0 }),
-        (place(), place(), 1..300_usize).prop_map(|(from, to, length)| Harm::Copy { from, to, length }),
-        (place(), vec(any::<u8>(), 1..60)).prop_map(|(at, bytes)| Harm::Scribble { at, bytes }),
-        place().prop_map(|length| Harm::Cut { length }),
+        (position(), 1..700_usize).prop_map(|(from, length)| Alteration::Fill { from, length, with: 0 }),
+        (position(), position(), 1..300_usize).prop_map(|(from, to, length)| Alteration::Copy {
+            from,
+            to,
+            length
+        }),
+        (position(), vec(any::<u8>(), 1..60)).prop_map(|(at, bytes)| Alteration::Scribble { at, bytes }),
+        position().prop_map(|length| Alteration::Cut { length }),
     ]
 }
 
-impl Harm {
+impl Alteration {
     fn apply(&self, bytes: &mut Vec<u8>) {
         let end = bytes.len();
         let range = |from: usize, length: usize| from.min(end)..(from + length).min(end);
         match self {
-            Harm::Fill { from, length, with } => bytes[range(*from, *length)].fill(*with),
-            Harm::Copy { from, to, length } => {
+            Alteration::Fill { from, length, with } => bytes[range(*from, *length)].fill(*with),
+            Alteration::Copy { from, to, length } => {
                 let copied = bytes[range(*from, *length)].to_vec();
-                let place = range(*to, copied.len());
-                let length = place.len();
-                bytes[place].copy_from_slice(&copied[..length]);
+                let position = range(*to, copied.len());
+                let length = position.len();
+                bytes[position].copy_from_slice(&copied[..length]);
             }
-            Harm::Scribble { at, bytes: scribbled } => {
-                let place = range(*at, scribbled.len());
-                let length = place.len();
-                bytes[place].copy_from_slice(&scribbled[..length]);
+            Alteration::Scribble { at, bytes: scribbled } => {
+                let position = range(*at, scribbled.len());
+                let length = position.len();
+                bytes[position].copy_from_slice(&scribbled[..length]);
             }
-            Harm::Cut { length } => bytes.truncate(*length),
+            Alteration::Cut { length } => bytes.truncate(*length),
         }
     }
 }
@@ -306,14 +313,14 @@ impl Harm {
 proptest! {
     #![proptest_config(cases(400))]
 
-    /// Nothing that can be done to a file makes up a history: it is refused, or what is replayed is a beginning of what was appended. Nobody panics.
+    /// An altered file is either rejected, or its replay is a prefix of the appended data. Nothing panics.
     #[test]
-    fn whatever_is_done_to_a_file(which in 0..4_usize, harms in vec(harm(), 1..4)) {
-        let (directory, whole) = a_store();
+    fn altered_file_never_adds_history(which in 0..4_usize, alterations in vec(alteration(), 1..4)) {
+        let (directory, whole) = sample_log();
         let names: Vec<String> = directory.names().into_iter().filter(|name| name != "lock").collect();
         let mut bytes = directory.bytes(&names[which]).expect("it was listed");
-        for harm in &harms {
-            harm.apply(&mut bytes);
+        for alteration in &alterations {
+            alteration.apply(&mut bytes);
         }
         directory.put(&names[which], bytes);
         let report = verify(&*directory).expect("it can be read");

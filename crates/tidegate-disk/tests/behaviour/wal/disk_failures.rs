@@ -1,4 +1,4 @@
-//! Disks that fail, and disks that are full.
+//! Failing disks and full disks.
 
 use std::sync::Arc;
 
@@ -10,30 +10,30 @@ use tidegate_testkit::test_scale::cases;
 
 use super::fixtures::{commit, open, segment, try_open};
 
-/// What is left after the process was killed, opened.
+/// Reopens the log after a kill and returns the replayed bytes.
 #[track_caller]
 fn reopened(directory: &SimulatedDirectory) -> Vec<u8> {
     open(&Arc::new(directory.killed())).2.bytes()
 }
 
 #[test]
-fn an_error_of_the_disk_poisons_the_log_for_good() {
+fn disk_error_poisons_the_log() {
     for call in [DiskCall::Write, DiskCall::Sync] {
         let directory = Arc::new(SimulatedDirectory::new());
         let (log, _, _) = open(&directory);
         commit(&log, b"durable", 1);
         directory.fail(call, 0, DiskFault::IoError, FaultDuration::Once);
-        let lsn = log.append(b"lost", 1).expect("nobody knows yet");
-        let told = log.wait_durable(lsn).expect_err("the disk failed");
-        assert!(told.reason.contains("check the disk, then restart"), "{call:?}: {told}");
-        // The disk would answer again; nobody asks it.
+        let lsn = log.append(b"lost", 1).expect("the failure is not known yet");
+        let error = log.wait_durable(lsn).expect_err("the disk failed");
+        assert!(error.reason.contains("check the disk, then restart"), "{call:?}: {error}");
+        // The disk works again, but the log does not use it.
         let refused = log.append(b"more", 1).expect_err("the log is poisoned");
-        assert_eq!(refused, told, "{call:?}");
+        assert_eq!(refused, error, "{call:?}");
         assert!(matches!(log.health(), LogHealth::Failed { .. }), "{call:?}");
-        assert_eq!(log.wait_durable(lsn), Err(told.clone()), "{call:?}: however often it is asked");
+        assert_eq!(log.wait_durable(lsn), Err(error.clone()), "{call:?}: however often it is asked");
         assert!(log.wait_durable(log.durable()).is_ok(), "{call:?}: what was durable is");
         assert!(log.snapshot(|_| Ok(())).is_err(), "{call:?}: no snapshot either");
-        assert_eq!(log.stop(), Err(told), "{call:?}: nor a clean stop");
+        assert_eq!(log.stop(), Err(error), "{call:?}: nor a clean stop");
         drop(log);
         let (_log, opened, replayed) = open(&directory);
         assert_eq!(opened.previous_run, PreviousRun::Crashed, "{call:?}");
@@ -42,13 +42,13 @@ fn an_error_of_the_disk_poisons_the_log_for_good() {
 }
 
 #[test]
-fn what_a_failed_sync_left_in_the_cache_is_made_durable_before_it_is_believed() {
-    // The block can be read after the process died, because the system still has it; the disk never got it.
+fn block_read_from_cache_after_failed_sync_is_made_durable() {
+    // The block can be read after the process died, because the page cache has it, and it is not on the disk.
     let directory = Arc::new(SimulatedDirectory::new());
     let (log, _, _) = open(&directory);
     commit(&log, b"first ", 1);
     directory.fail(DiskCall::Sync, 0, DiskFault::IoError, FaultDuration::Once);
-    let lsn = log.append(b"second", 1).expect("nobody knows yet");
+    let lsn = log.append(b"second", 1).expect("the failure is not known yet");
     log.wait_durable(lsn).expect_err("the disk failed");
     drop(log);
     let survivor = Arc::new(directory.killed());
@@ -61,7 +61,7 @@ fn what_a_failed_sync_left_in_the_cache_is_made_durable_before_it_is_believed() 
     drop(log);
 }
 
-/// Appends until the log refuses; how much it took.
+/// Appends until the log refuses. Returns the accepted bytes.
 fn fill(log: &WriteAheadLog) -> Vec<u8> {
     let mut taken = Vec::new();
     while let Ok(lsn) = log.append(&[7; 100], 1) {
@@ -71,7 +71,7 @@ fn fill(log: &WriteAheadLog) -> Vec<u8> {
     taken
 }
 
-/// Waits until the log is well again, which it becomes by itself.
+/// Waits until the log has recovered by itself.
 fn wait_until_sound(log: &WriteAheadLog) {
     while log.health() != LogHealth::Healthy {
         std::thread::yield_now();
@@ -79,7 +79,7 @@ fn wait_until_sound(log: &WriteAheadLog) {
 }
 
 #[test]
-fn a_full_disk_refuses_until_there_is_room_and_harms_nothing() {
+fn full_disk_refuses_appends_until_there_is_room() {
     let directory = Arc::new(SimulatedDirectory::new());
     let (log, _, _) = open(&directory);
     directory.set_capacity(Some(directory.used()));
@@ -91,7 +91,7 @@ fn a_full_disk_refuses_until_there_is_room_and_harms_nothing() {
     let durable = usize::try_from(log.durable().0).expect("small");
     assert_eq!(reopened(&directory), taken[..durable]);
 
-    // The next try finds room, and what had been taken is written.
+    // The next attempt finds room and writes what was accepted.
     directory.set_capacity(None);
     wait_until_sound(&log);
     log.wait_durable(log.tip()).expect("there is room");
@@ -101,27 +101,27 @@ fn a_full_disk_refuses_until_there_is_room_and_harms_nothing() {
 }
 
 #[test]
-fn a_full_disk_is_tried_again_by_itself() {
+fn full_disk_is_retried_periodically() {
     let directory = Arc::new(SimulatedDirectory::new());
     let (log, _, _) = open(&directory);
     directory.set_capacity(Some(directory.used()));
     fill(&log);
     for _ in 0..2 {
-        // A hold shows that the writer came by.
+        // The hold shows that the writer tried again.
         directory.hold(DiskCall::Reserve).wait_for_caller();
     }
     assert!(matches!(log.health(), LogHealth::Full { .. }));
 }
 
 #[test]
-fn room_that_is_missing_for_a_block_or_a_seal_stops_nothing_for_good() {
-    // Writes of a roll: the header of the next segment, the seal of this one, the block.
+fn full_disk_during_roll_is_recovered() {
+    // The writes of a roll: the header of the next segment, the seal of this one, the block.
     for pass in 0..3 {
         let directory = Arc::new(SimulatedDirectory::new());
         let (log, _, _) = open(&directory);
         commit(&log, &[1; 700], 1);
         directory.fail(DiskCall::Write, pass, DiskFault::Full, FaultDuration::Once);
-        let lsn = log.append(&[2; 300], 1).expect("nobody knows yet");
+        let lsn = log.append(&[2; 300], 1).expect("the failure is not known yet");
         let _ = log.wait_durable(lsn);
         wait_until_sound(&log);
         commit(&log, &[3; 10], 1);
@@ -132,14 +132,14 @@ fn room_that_is_missing_for_a_block_or_a_seal_stops_nothing_for_good() {
 }
 
 #[test]
-fn a_log_that_is_closed_while_the_disk_is_full_says_what_it_could_not_do() {
+fn stop_on_full_disk_returns_error() {
     let directory = Arc::new(SimulatedDirectory::new());
     let (log, _, _) = open(&directory);
     directory.set_capacity(Some(directory.used()));
     let taken = fill(&log);
     let durable = usize::try_from(log.durable().0).expect("small");
-    let told = log.stop().expect_err("it is full");
-    assert!(told.reason.contains("the disk is full"), "{told}");
+    let error = log.stop().expect_err("it is full");
+    assert!(error.reason.contains("the disk is full"), "{error}");
     drop(log);
     directory.set_capacity(None);
     let (_log, opened, replayed) = open(&directory);
@@ -147,7 +147,7 @@ fn a_log_that_is_closed_while_the_disk_is_full_says_what_it_could_not_do() {
 }
 
 #[test]
-fn a_log_that_is_dropped_writes_what_it_has_and_does_not_say_that_this_was_all() {
+fn dropped_log_writes_pending_without_stop_block() {
     let directory = Arc::new(SimulatedDirectory::new());
     let (log, _, _) = open(&directory);
     let hold = directory.hold(DiskCall::Sync);
@@ -162,8 +162,8 @@ fn a_log_that_is_dropped_writes_what_it_has_and_does_not_say_that_this_was_all()
 }
 
 #[test]
-fn a_log_that_was_opened_again_is_not_stopped_any_more() {
-    // Whoever opened it may have sold something that need not be logged.
+fn reopened_log_is_not_stopped() {
+    // The process that opened it may have granted units without a record.
     let directory = Arc::new(SimulatedDirectory::new());
     let (log, _, _) = open(&directory);
     log.stop().expect("the log is sound");
@@ -178,7 +178,7 @@ fn a_log_that_was_opened_again_is_not_stopped_any_more() {
 }
 
 #[test]
-fn a_snapshot_that_fails_leaves_the_log_as_it_was() {
+fn failed_snapshot_leaves_log_unchanged() {
     for (call, trouble) in [
         (DiskCall::Create, DiskFault::Full),
         (DiskCall::Reserve, DiskFault::Full),
@@ -204,7 +204,7 @@ fn a_snapshot_that_fails_leaves_the_log_as_it_was() {
 }
 
 #[test]
-fn a_snapshot_can_be_given_up_and_there_is_one_at_a_time() {
+fn snapshot_can_be_abandoned_and_is_exclusive() {
     let directory = Arc::new(SimulatedDirectory::new());
     let (log, _, _) = open(&directory);
     commit(&log, b"kept", 1);
@@ -220,7 +220,7 @@ fn a_snapshot_can_be_given_up_and_there_is_one_at_a_time() {
 }
 
 #[test]
-fn a_snapshot_stands_for_what_came_before_it_and_only_for_that() {
+fn snapshot_replaces_earlier_appends_only() {
     let directory = Arc::new(SimulatedDirectory::new());
     let (log, _, _) = open(&directory);
     for _ in 0..20 {
@@ -262,9 +262,9 @@ fn call() -> impl Strategy<Value = DiskCall> {
 proptest! {
     #![proptest_config(cases(150))]
 
-    /// Whichever call fails: what was durable stays, whether the process or the whole machine goes down afterwards.
+    /// After any failed call, durable data survives a kill and a power failure.
     #[test]
-    fn whatever_fails_what_was_durable_stays(call in call(), pass in 0..30_u64, snapshots in 0..3_usize, seed in any::<u64>()) {
+    fn durable_data_survives_any_failed_call(call in call(), pass in 0..30_u64, snapshots in 0..3_usize, seed in any::<u64>()) {
         let directory = Arc::new(SimulatedDirectory::new());
         let (log, _, _) = open(&directory);
         directory.fail(call, pass, DiskFault::IoError, FaultDuration::Once);

@@ -1,4 +1,4 @@
-//! Appending and waiting, from many threads and tasks.
+//! Appending and waiting from many threads and tasks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,21 +11,21 @@ use tidegate_testkit::test_scale::scaled;
 
 use super::fixtures::{as_files, commit, open};
 
-/// A task that counts how often it is woken.
+/// A task that counts its wake-ups.
 #[derive(Default)]
-struct Task {
+struct WakeCounter {
     woken: AtomicUsize,
 }
 
-impl Wake for Task {
-    fn wake(self: Arc<Task>) {
+impl Wake for WakeCounter {
+    fn wake(self: Arc<WakeCounter>) {
         self.woken.fetch_add(1, Ordering::SeqCst);
     }
 }
 
-impl Task {
-    fn new() -> (Arc<Task>, Waker) {
-        let task = Arc::new(Task::default());
+impl WakeCounter {
+    fn new() -> (Arc<WakeCounter>, Waker) {
+        let task = Arc::new(WakeCounter::default());
         let waker = Waker::from(Arc::clone(&task));
         (task, waker)
     }
@@ -43,7 +43,7 @@ fn is_durable(log: &WriteAheadLog, lsn: Lsn, waker: &Waker) -> bool {
 }
 
 #[test]
-fn appending_does_not_wait_for_the_disk_and_what_gathers_is_one_block() {
+fn appends_during_a_sync_form_one_block() {
     let directory = Arc::new(SimulatedDirectory::new());
     let (log, _) =
         WriteAheadLog::open(as_files(&directory), tidegate_disk::wal::LogOptions::default(), &mut |_| Ok(()))
@@ -68,7 +68,7 @@ fn appending_does_not_wait_for_the_disk_and_what_gathers_is_one_block() {
 }
 
 #[test]
-fn an_append_without_bytes_has_a_place_too() {
+fn empty_append_has_its_own_position() {
     let directory = Arc::new(SimulatedDirectory::new());
     let (log, _, _) = open(&directory);
     let one = log.append(b"", 1).expect("the log is sound");
@@ -80,18 +80,18 @@ fn an_append_without_bytes_has_a_place_too() {
 }
 
 #[test]
-fn who_waits_is_woken_by_the_commit_and_not_before() {
+fn waiting_task_is_woken_by_its_commit_only() {
     let directory = Arc::new(SimulatedDirectory::new());
     let (log, _, _) = open(&directory);
     let hold = directory.hold(DiskCall::Sync);
     let first = log.append(b"first", 1).expect("the log is sound");
     hold.wait_for_caller();
     let second = log.append(b"second", 1).expect("the log is sound");
-    let ((early, early_waker), (late, late_waker)) = (Task::new(), Task::new());
+    let ((early, early_waker), (late, late_waker)) = (WakeCounter::new(), WakeCounter::new());
     for _ in 0..1000 {
         assert!(!is_durable(&log, first, &early_waker) && !is_durable(&log, second, &late_waker));
     }
-    // The task, its waker, and one clone that the log keeps.
+    // The task, its waker, and one clone in the log.
     assert_eq!((Arc::strong_count(&early), Arc::strong_count(&late)), (3, 3), "once, however often it asks");
     assert_eq!((early.woken(), late.woken()), (0, 0));
     drop(hold);
@@ -103,12 +103,12 @@ fn who_waits_is_woken_by_the_commit_and_not_before() {
 }
 
 #[test]
-fn who_stopped_waiting_is_forgotten_at_the_next_commit() {
+fn abandoned_waiter_is_removed_by_next_commit() {
     let directory = Arc::new(SimulatedDirectory::new());
     let (log, _, _) = open(&directory);
     let hold = directory.hold(DiskCall::Sync);
     let lsn = log.append(b"x", 1).expect("the log is sound");
-    let (task, waker) = Task::new();
+    let (task, waker) = WakeCounter::new();
     assert!(!is_durable(&log, lsn, &waker));
     drop(waker);
     assert_eq!(Arc::strong_count(&task), 2, "the log does not know yet");
@@ -119,14 +119,14 @@ fn who_stopped_waiting_is_forgotten_at_the_next_commit() {
 }
 
 #[test]
-fn everybody_who_waits_is_told_that_it_will_not_be() {
+fn all_waiters_get_an_error_when_sync_fails() {
     let directory = Arc::new(SimulatedDirectory::new());
     let (log, _, _) = open(&directory);
     directory.fail(DiskCall::Sync, 0, DiskFault::IoError, FaultDuration::Once);
     let hold = directory.hold(DiskCall::Sync);
-    let lsn = log.append(b"x", 1).expect("nobody knows yet");
+    let lsn = log.append(b"x", 1).expect("the failure is not known yet");
     hold.wait_for_caller();
-    let tasks: Vec<(Arc<Task>, Waker)> = (0..10).map(|_| Task::new()).collect();
+    let tasks: Vec<(Arc<WakeCounter>, Waker)> = (0..10).map(|_| WakeCounter::new()).collect();
     assert!(tasks.iter().all(|(_, waker)| !is_durable(&log, lsn, waker)));
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| log.wait_durable(lsn));
@@ -136,13 +136,13 @@ fn everybody_who_waits_is_told_that_it_will_not_be() {
     drop(log.stop());
     for (task, waker) in &tasks {
         assert_eq!(task.woken(), 1);
-        let told = log.poll_durable(lsn, &mut Context::from_waker(waker));
-        assert!(matches!(told, Poll::Ready(Err(_))), "tasks");
+        let error = log.poll_durable(lsn, &mut Context::from_waker(waker));
+        assert!(matches!(error, Poll::Ready(Err(_))), "tasks");
     }
 }
 
 #[test]
-fn what_may_be_pending_is_bounded() {
+fn pending_bytes_are_bounded() {
     let directory = Arc::new(SimulatedDirectory::new());
     let options = tidegate_disk::wal::LogOptions::default();
     let (log, _) = WriteAheadLog::open(as_files(&directory), options, &mut |_| Ok(())).expect("it is new");
@@ -160,7 +160,7 @@ fn what_may_be_pending_is_bounded() {
 }
 
 #[test]
-fn appends_larger_than_a_segment_get_one_that_is_large_enough() {
+fn append_larger_than_segment_gets_larger_segment() {
     let directory = Arc::new(SimulatedDirectory::new());
     let (log, _, _) = open(&directory);
     for length in [1, 5000, 20, 900, 977, 1024, 100_000, 3] {
@@ -171,7 +171,7 @@ fn appends_larger_than_a_segment_get_one_that_is_large_enough() {
     assert_eq!(lengths, [1, 5000, 20, 900, 977, 1024, 100_000, 3]);
 }
 
-/// One append of a thread: whose it is, which, and bytes that belong to it.
+/// The payload of one append, which identifies its thread and index.
 fn payload(thread: u8, index: u16, length: usize) -> Vec<u8> {
     let mut bytes = vec![thread; length];
     bytes[..2].copy_from_slice(&index.to_le_bytes());
@@ -179,7 +179,7 @@ fn payload(thread: u8, index: u16, length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn many_threads_append_and_each_finds_its_own_where_it_was_told() {
+fn concurrent_appends_are_replayed_at_their_positions() {
     const THREADS: u8 = 4;
     let each = u16::try_from(scaled(500)).unwrap_or(u16::MAX);
     let directory = Arc::new(SimulatedDirectory::new());
@@ -214,7 +214,7 @@ fn many_threads_append_and_each_finds_its_own_where_it_was_told() {
     let expected: Vec<u8> = all.iter().flat_map(|(_, bytes)| bytes.iter().copied()).collect();
     assert_eq!(expected.len() as u64, tip.0);
     assert!(replayed.bytes() == expected, "all of it, in the order of the places");
-    // Each append is whole within a block: no block ends inside of one.
+    // No block ends inside an append.
     let mut ends = all.iter().map(|(lsn, _)| lsn.0);
     let mut end = 0;
     for (number, _, payload) in &replayed.blocks {

@@ -1,4 +1,4 @@
-//! What all tests of the log stand on: a small log, and what was replayed from it.
+//! Helpers of the log tests: a small log and its replayed content.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use tidegate_disk::wal::{LogOptions, OpenError, OpenSummary, ReplayEntry, WriteA
 /// Segments so short that every test has several.
 pub(crate) const TINY: LogOptions = LogOptions { segment_bytes: 1024 };
 
-/// What was replayed.
+/// The replayed content.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Replayed {
     pub(crate) chunks: Vec<Vec<u8>>,
@@ -17,13 +17,13 @@ pub(crate) struct Replayed {
 }
 
 impl Replayed {
-    /// All payloads of blocks, one after the other.
+    /// The concatenated payloads of all blocks.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         self.blocks.iter().flat_map(|(_, _, payload)| payload.iter().copied()).collect()
     }
 }
 
-/// Opens a log and keeps what is replayed.
+/// Opens a log and returns the replayed content.
 pub(crate) fn try_open(
     directory: Arc<dyn Directory>,
 ) -> Result<(WriteAheadLog, OpenSummary, Replayed), OpenError> {
@@ -32,7 +32,7 @@ pub(crate) fn try_open(
         match entry {
             ReplayEntry::Snapshot(chunk) => replayed.chunks.push(chunk.to_vec()),
             ReplayEntry::Block { number, time, payload } => {
-                replayed.blocks.push((number, time, payload.to_vec()))
+                replayed.blocks.push((number, time, payload.to_vec()));
             }
             ReplayEntry::Identity { .. } => {}
             ReplayEntry::Progress { read, total } => assert!(read <= total, "{read} of {total}"),
@@ -48,7 +48,7 @@ pub(crate) fn open(directory: &Arc<SimulatedDirectory>) -> (WriteAheadLog, OpenS
     try_open(as_files(directory)).expect("the log opens")
 }
 
-/// Why it does not open.
+/// Opens a log that must fail to open.
 #[track_caller]
 pub(crate) fn refusal(directory: &Arc<SimulatedDirectory>) -> OpenError {
     match try_open(as_files(directory)) {
@@ -61,14 +61,14 @@ pub(crate) fn as_files(directory: &Arc<SimulatedDirectory>) -> Arc<dyn Directory
     Arc::<SimulatedDirectory>::clone(directory)
 }
 
-/// Appends, and waits until it is durable: one block.
+/// Appends one block and waits until it is durable.
 #[track_caller]
 pub(crate) fn commit(log: &WriteAheadLog, payload: &[u8], time: u64) {
     let lsn = log.append(payload, time).expect("the log is sound");
     log.wait_durable(lsn).expect("the log is sound");
 }
 
-/// The name of a segment.
+/// The file name of a segment.
 pub(crate) fn segment(number: u64) -> String {
     format!("log-{number:016x}")
 }

@@ -1,6 +1,6 @@
-//! A store that the first version of the format wrote, byte for byte. Every later version must read it.
+//! A log written by the first version of the format, byte for byte. Every later version must read it.
 //!
-//! If the format changes, this file stays, and another one is added.
+//! A change of the format adds another file and keeps this one.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use tidegate_disk::wal::PreviousRun;
 
 use super::fixtures::{Replayed, commit, open};
 
-/// Directory as lines of a name, a length, and bytes in hexadecimal; the zeros at the end are left out.
+/// One file per line: name, length, and hexadecimal content without trailing zeros.
 const VERSION_1: &str = include_str!("golden/version-1.txt");
 
-/// The store in the file.
+/// Creates the log in the golden file.
 fn write() -> SimulatedDirectory {
     let directory = Arc::new(SimulatedDirectory::new());
     let (log, _, _) = open(&directory);
@@ -24,7 +24,7 @@ fn write() -> SimulatedDirectory {
     })
     .expect("there is room");
     commit(&log, b"a block", 20);
-    // Longer than a segment, with sectors that are all zeros.
+    // Longer than a segment, with sectors of zeros.
     commit(&log, &[0; 1200], 10);
     commit(&log, &[255; 400], 30);
     log.stop().expect("the log is sound");
@@ -62,7 +62,7 @@ pub(crate) fn from_text(text: &str) -> SimulatedDirectory {
 }
 
 #[test]
-fn a_store_of_version_1_is_read() {
+fn version_1_log_is_read() {
     let (_log, opened, replayed) = open(&Arc::new(from_text(VERSION_1)));
     assert_eq!((opened.previous_run, opened.time, opened.cut_bytes), (PreviousRun::Stopped, 30, 0));
     let blocks = vec![(4, 20, b"a block".to_vec()), (6, 20, vec![0; 1200]), (8, 30, vec![255; 400])];
@@ -71,7 +71,7 @@ fn a_store_of_version_1_is_read() {
 }
 
 #[test]
-fn version_1_is_what_is_written() {
+fn written_log_equals_version_1() {
     assert!(
         as_text(&write()) == VERSION_1,
         "a change of format needs another number:\n{}",

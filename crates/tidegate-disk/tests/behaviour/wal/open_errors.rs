@@ -1,4 +1,4 @@
-//! Why a log does not open: each reason by name, and what to do about it.
+//! Errors of opening a log name the file and the remedy.
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use tidegate_disk::wal::{OpenError, PreviousRun, ReplayEntry, WriteAheadLog, ver
 
 use super::fixtures::{TINY, as_files, commit, first_log, open, refusal, segment, try_open};
 
-/// A store with three segments, closed without a stop.
+/// A log with three segments, closed without a stop.
 fn three_segments() -> Arc<SimulatedDirectory> {
     let directory = Arc::new(SimulatedDirectory::new());
     let (log, _, _) = open(&directory);
@@ -22,24 +22,24 @@ fn three_segments() -> Arc<SimulatedDirectory> {
     directory
 }
 
-/// A folder of its own below the temporary directory.
+/// A path of its own in the temporary directory.
 fn folder(name: &str) -> std::path::PathBuf {
     std::env::temp_dir().join(format!("tidegate-disk-{}-{name}", std::process::id()))
 }
 
 #[test]
-fn one_process_at_a_time() {
+fn second_open_is_refused() {
     let directory = Arc::new(SimulatedDirectory::new());
     let (log, _, _) = open(&directory);
     assert!(matches!(refusal(&directory), OpenError::Locked { .. }));
     commit(&log, b"and the first does not notice", 1);
     log.stop().expect("the log is sound");
     let (_second, opened, _) = open(&directory);
-    assert_eq!(opened.previous_run, PreviousRun::Stopped, "who stopped has let go");
+    assert_eq!(opened.previous_run, PreviousRun::Stopped, "a stopped log releases the lock");
 }
 
 #[test]
-fn one_process_at_a_time_in_a_directory_of_the_file_system() {
+fn second_open_of_real_directory_is_refused() {
     let folder = folder("locked");
     let directory = || Arc::new(RealDirectory::create(&folder).expect("there is a temporary directory"));
     let (log, _, _) = try_open(directory()).expect("it is created");
@@ -52,7 +52,7 @@ fn one_process_at_a_time_in_a_directory_of_the_file_system() {
 }
 
 #[test]
-fn a_file_is_not_a_directory() {
+fn path_of_a_file_is_not_a_directory_error() {
     let path = folder("file");
     std::fs::write(&path, b"text").expect("there is a temporary directory");
     let error = RealDirectory::create(&path).expect_err("it is a file");
@@ -63,7 +63,7 @@ fn a_file_is_not_a_directory() {
 }
 
 #[test]
-fn a_directory_of_somebody_else_is_not_touched() {
+fn foreign_directory_is_unchanged() {
     let directory = Arc::new(SimulatedDirectory::new());
     directory.put("holiday.jpg", b"sun".to_vec());
     let error = refusal(&directory);
@@ -75,7 +75,7 @@ fn a_directory_of_somebody_else_is_not_touched() {
 }
 
 #[test]
-fn a_store_that_lost_its_identity_is_not_touched_either() {
+fn store_without_identity_is_unchanged() {
     let directory = three_segments();
     directory.take("identity");
     let before = directory.names();
@@ -88,7 +88,7 @@ fn a_store_that_lost_its_identity_is_not_touched_either() {
 }
 
 #[test]
-fn what_file_systems_and_people_leave_beside_a_store_is_left_alone() {
+fn foreign_files_in_store_are_ignored() {
     let directory = Arc::new(SimulatedDirectory::new());
     directory.put("lost+found", Vec::new());
     drop(open(&directory));
@@ -98,7 +98,7 @@ fn what_file_systems_and_people_leave_beside_a_store_is_left_alone() {
 }
 
 #[test]
-fn formats_that_are_not_known_are_named() {
+fn unknown_format_version_is_named_error() {
     for (version, word) in [(2_u32, "use the version that wrote it"), (0, "no version of Tidegate writes")] {
         for name in ["identity".to_owned(), first_log()] {
             let directory = three_segments();
@@ -119,7 +119,7 @@ fn formats_that_are_not_known_are_named() {
 }
 
 #[test]
-fn a_missing_segment_is_named_whichever_it_is() {
+fn any_missing_segment_is_named() {
     for (gone, named) in
         [(1, "snapshot-0000000000000002"), (2, "log-0000000000000002"), (3, "log-0000000000000003")]
     {
@@ -141,7 +141,7 @@ fn a_missing_segment_is_named_whichever_it_is() {
 }
 
 #[test]
-fn a_missing_snapshot_is_named() {
+fn missing_snapshot_is_named_error() {
     let directory = three_segments();
     let (log, _, _) = open(&directory);
     log.snapshot(|snapshot| Ok(snapshot.put(b"x")?)).expect("there is room");
@@ -153,7 +153,7 @@ fn a_missing_snapshot_is_named() {
 }
 
 #[test]
-fn a_segment_of_another_store_is_named() {
+fn segment_of_another_store_is_named_error() {
     let (directory, folder) = (three_segments(), folder("other"));
     let other = Arc::new(RealDirectory::create(&folder).expect("there is a temporary directory"));
     drop(try_open(Arc::<RealDirectory>::clone(&other)).expect("it is created"));
@@ -164,7 +164,7 @@ fn a_segment_of_another_store_is_named() {
 }
 
 #[test]
-fn what_the_system_forbids_is_said_plainly() {
+fn system_errors_have_clear_messages() {
     for (call, trouble, word) in [
         (DiskCall::List, DiskFault::PermissionDenied, "no permission"),
         (DiskCall::Lock, DiskFault::PermissionDenied, "no permission"),
@@ -187,7 +187,7 @@ fn what_the_system_forbids_is_said_plainly() {
 }
 
 #[test]
-fn what_may_not_be_read_is_not_called_damaged() {
+fn unreadable_file_is_not_reported_as_damage() {
     for pass in 0..4 {
         let directory = three_segments();
         directory.fail(DiskCall::Open, pass, DiskFault::PermissionDenied, FaultDuration::Permanent);
@@ -199,7 +199,7 @@ fn what_may_not_be_read_is_not_called_damaged() {
 }
 
 #[test]
-fn a_creation_that_fails_anywhere_can_be_begun_again() {
+fn failed_creation_can_be_repeated() {
     for call in [
         DiskCall::Create,
         DiskCall::Write,
@@ -214,7 +214,7 @@ fn a_creation_that_fails_anywhere_can_be_begun_again() {
             drop(try_open(as_files(&directory)));
             directory.repair();
             let (_log, opened, replayed) = open(&directory);
-            // It may have come as far as its first start.
+            // The start block may have been written.
             assert_ne!(opened.previous_run, PreviousRun::Stopped, "{call:?} after {pass}");
             assert_eq!(replayed.blocks.len(), 0, "{call:?} after {pass}");
         }
@@ -222,23 +222,24 @@ fn a_creation_that_fails_anywhere_can_be_begun_again() {
 }
 
 #[test]
-fn records_that_make_no_sense_are_refused_with_their_place() {
+fn rejected_record_is_reported_with_offset() {
     let directory = three_segments();
     let mut refuse = |entry: ReplayEntry<'_>| match entry {
         ReplayEntry::Block { time: 1, .. } => Err("an unknown record".to_owned()),
         _ => Ok(()),
     };
     let error = WriteAheadLog::open(as_files(&directory), TINY, &mut refuse).expect_err("it was rejected");
-    let story = error.to_string();
+    let message = error.to_string();
     assert!(matches!(error, OpenError::Rejected { offset: 112, .. }), "{error:?}");
     assert!(
-        story.contains("log-0000000000000001 has records at byte 112 that make no sense: an unknown record"),
-        "{story}"
+        message
+            .contains("log-0000000000000001 has records at byte 112 that make no sense: an unknown record"),
+        "{message}"
     );
 }
 
 #[test]
-fn an_error_that_is_not_named_is_told_as_the_system_tells_it() {
+fn unnamed_system_error_is_passed_through() {
     let error = OpenError::of_disk("log-1", io::Error::other("strange"));
     assert!(error.to_string().contains("strange"), "{error}");
     let simulated = SimulatedDirectory::new();

@@ -1,4 +1,4 @@
-//! What is put in comes out.
+//! Appended data is replayed.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use tidegate_disk::wal::{LogOptions, PreviousRun, ReplayEntry};
 use super::fixtures::{commit, open, try_open};
 
 #[test]
-fn what_was_appended_is_replayed_in_order() {
+fn appends_are_replayed_in_order() {
     let directory = Arc::new(SimulatedDirectory::new());
     let (log, opened, replayed) = open(&directory);
     assert_eq!((opened.previous_run, replayed.blocks.len()), (PreviousRun::Created, 0));
@@ -31,7 +31,7 @@ fn what_was_appended_is_replayed_in_order() {
 }
 
 #[test]
-fn a_directory_of_the_file_system_does_the_same() {
+fn real_directory_replays_appends_and_snapshot() {
     let folder = std::env::temp_dir().join(format!("tidegate-disk-{}-round-trip", std::process::id()));
     let directory = || Arc::new(RealDirectory::create(&folder).expect("there is a temporary directory"));
     let (log, _, _) = try_open(directory()).expect("it is created");
@@ -50,10 +50,9 @@ fn a_directory_of_the_file_system_does_the_same() {
     std::fs::remove_dir_all(&folder).expect("it was there");
 }
 
-/// Segments as long as those in use, written past the cache and made ready ahead where the file system can do that: whatever it can, what was durable is
-/// there.
+/// Segments of production length, with direct I/O and preallocation where the file system supports them.
 #[test]
-fn long_segments_of_the_file_system_are_read_as_they_were_written() {
+fn long_segments_in_real_directory_are_replayed() {
     const SEGMENT: u64 = 1 << 20;
     let folder = std::env::temp_dir().join(format!("tidegate-disk-{}-long-segments", std::process::id()));
     let mut expected = Vec::new();

@@ -1,4 +1,4 @@
-//! Sweeping: what means nothing any more goes, and nothing else does.
+//! Expiry deletes expired data and nothing else.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use tidegate_postgres::{PostgresStore, TimeSource};
 
 use super::{is_granted, slots, submit, total};
 use crate::cluster::{new_schema, options, shared_url};
-use crate::load::{eventually, lease, take, used};
+use crate::load_generator::{acquire_one, current_usage, eventually, expect_lease};
 use crate::sql::Sql;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// A store whose clock is ours, and a look at its tables.
-fn ours() -> (PostgresStore, Arc<ManualClock>, Sql) {
+/// A store with a manual clock, and a connection to its tables.
+fn open_store() -> (PostgresStore, Arc<ManualClock>, Sql) {
     let schema = new_schema();
     let clock =
         Arc::new(ManualClock::ticking(Tick::NANOSECOND, Timestamp::from_ticks(1_700_000_000_000_000_000)));
@@ -32,18 +32,18 @@ fn count(sql: &Sql, what: &str) -> u64 {
     sql.value(&format!("SELECT count(*) FROM {what}")).parse().expect("a number")
 }
 
-/// Sweeps until this many are left. Somebody else may be sweeping, and what has lapsed is cleared away a moment later.
+/// Runs expiry until this many entries are left. Background expiry may hold the lock, and cleanup jobs finish later.
 #[track_caller]
-fn swept_to(store: &PostgresStore, sql: &Sql, what: &str, left: u64) {
+fn expire_until(store: &PostgresStore, sql: &Sql, what: &str, left: u64) {
     eventually(&format!("{left} of {what} are left"), || {
-        store.run_expiry().expect("it answers");
+        store.run_expiry().expect("the store answers");
         count(sql, what) == left
     });
 }
 
 #[test]
-fn rows_go_when_they_are_fresh_and_not_before() {
-    let (store, clock, sql) = ours();
+fn rows_are_deleted_once_evictable() {
+    let (store, clock, sql) = open_store();
     let interval = Policy::Interval { window: HOUR };
     for (id, policy) in [("hour", interval), ("ever", Policy::Total)] {
         let spec = LimitSpec::named(id).with(ItemSpec::of(policy, 2).per_key());
@@ -53,78 +53,87 @@ fn rows_go_when_they_are_fresh_and_not_before() {
         }
     }
     let keys = "states WHERE key <> '\\x00'";
-    store.run_expiry().expect("it answers");
-    assert_eq!(count(&sql, keys), 40, "all of them count something");
+    store.run_expiry().expect("the store answers");
+    assert_eq!(count(&sql, keys), 40, "every row counts something");
     clock.advance(Duration::from_secs(3599));
-    store.run_expiry().expect("it answers");
-    assert_eq!(count(&sql, keys), 40, "a second before they are fresh");
-    // When they are is written down to a minute or so.
+    store.run_expiry().expect("the store answers");
+    assert_eq!(count(&sql, keys), 40, "the rows become evictable a second later");
+    // The stored time of eviction is rounded up to about a minute.
     clock.advance(Duration::from_secs(120));
-    swept_to(&store, &sql, keys, 20);
-    assert_eq!(used(&store, "ever", Some(b"key-7")), 1, "what counts for ever stays");
-    assert_eq!(used(&store, "hour", Some(b"key-7")), 0);
+    expire_until(&store, &sql, keys, 20);
+    assert_eq!(current_usage(&store, "ever", Some(b"key-7")), 1, "a total never expires");
+    assert_eq!(current_usage(&store, "hour", Some(b"key-7")), 0);
 }
 
 #[test]
-fn leases_go_when_they_have_lapsed() {
-    let (store, clock, sql) = ours();
+fn expired_leases_are_deleted() {
+    let (store, clock, sql) = open_store();
     store.put(slots("slots", 10, HOUR), ExpectedVersion::Absent).expect("a new limit");
-    let short = lease(&take(&store, "slots", b"").expect("it answers")).lease;
+    let short = expect_lease(&acquire_one(&store, "slots", b"").expect("the store answers")).lease;
     clock.advance(HOUR / 2);
-    let long = lease(&take(&store, "slots", b"").expect("it answers")).lease;
-    store.run_expiry().expect("it answers");
+    let long = expect_lease(&acquire_one(&store, "slots", b"").expect("the store answers")).lease;
+    store.run_expiry().expect("the store answers");
     assert_eq!(count(&sql, "leases"), 2);
     clock.advance(HOUR / 2);
-    swept_to(&store, &sql, "leases", 1);
-    let ends = store.held_until(&[short, long]).wait(&store).expect("it answers");
+    expire_until(&store, &sql, "leases", 1);
+    let ends = store.held_until(&[short, long]).wait(&store).expect("the store answers");
     assert!(ends[0].is_none() && ends[1].is_some(), "{ends:?}");
-    assert_eq!(used(&store, "slots", None), 1);
+    assert_eq!(current_usage(&store, "slots", None), 1);
 }
 
 #[test]
-fn request_ids_and_settlements_are_forgotten() {
-    let (store, clock, sql) = ours();
+fn expired_requests_and_settlements_are_deleted() {
+    let (store, clock, sql) = open_store();
     store.put(total("held", 1000), ExpectedVersion::Absent).expect("a new limit");
     let asks = [Ask { limit_id: "held", key: None, count: 1 }];
     for id in 0..10u8 {
         let order =
             Order { request_id: Some(&[id]), hold: Hold::Yes, ttl: Some(HOUR), ..Order::acquire(&asks) };
-        let held = lease(&submit(&store, order).expect("a sensible order").outcome).lease;
-        let settled = store.settle(held, tidegate::store::Actual::Every(1)).wait(&store).expect("it answers");
-        settled.expect("it is held");
+        let held = expect_lease(&submit(&store, order).expect("the order is valid").outcome).lease;
+        let settled =
+            store.settle(held, tidegate::store::Actual::Every(1)).wait(&store).expect("the store answers");
+        settled.expect("the lease is held");
     }
-    store.run_expiry().expect("it answers");
+    store.run_expiry().expect("the store answers");
     assert_eq!((count(&sql, "requests"), count(&sql, "settlements")), (10, 10));
     clock.advance(HOUR * 48);
-    swept_to(&store, &sql, "requests", 0);
-    swept_to(&store, &sql, "settlements", 0);
-    assert_eq!(used(&store, "held", None), 10);
+    expire_until(&store, &sql, "requests", 0);
+    expire_until(&store, &sql, "settlements", 0);
+    assert_eq!(current_usage(&store, "held", None), 10);
 }
 
 #[test]
-fn rows_of_former_editions_follow_and_limits_that_are_gone_go() {
-    let (store, _clock, sql) = ours();
+fn outdated_rows_are_upgraded_and_removed_limits_deleted() {
+    let (store, _clock, sql) = open_store();
     let spec = |capacity| LimitSpec::named("edited").with(ItemSpec::of(Policy::Total, capacity).per_key());
     store.put(spec(5), ExpectedVersion::Absent).expect("a new limit");
     for key in 0..20 {
         assert!(is_granted(&store, "edited", format!("key-{key}").as_bytes()));
     }
+    // Background expiry upgrades rows too. This trigger prevents upgrades until the outdated rows are counted.
+    sql.rows(
+        "CREATE FUNCTION refuse_upgrade() RETURNS trigger LANGUAGE plpgsql AS \
+         $$ BEGIN RAISE EXCEPTION 'the test refuses upgrades'; END $$; \
+         CREATE TRIGGER refuse_upgrade BEFORE UPDATE ON states FOR EACH ROW WHEN (NEW.edition <> OLD.edition) \
+         EXECUTE FUNCTION refuse_upgrade()",
+    );
     for capacity in 6..10 {
         store.put(spec(capacity), ExpectedVersion::Present).expect("an edit");
     }
     let behind = "states s JOIN limits l USING (generation) WHERE s.edition < l.edition";
     assert!(count(&sql, behind) >= 20);
-    swept_to(&store, &sql, behind, 0);
-    swept_to(&store, &sql, "editions", 1);
-    assert_eq!(used(&store, "edited", Some(b"key-3")), 1, "and count what they counted");
+    sql.rows("DROP TRIGGER refuse_upgrade ON states");
+    expire_until(&store, &sql, behind, 0);
+    expire_until(&store, &sql, "editions", 1);
+    assert_eq!(current_usage(&store, "edited", Some(b"key-3")), 1, "the upgrade keeps the counts");
     assert!(store.remove("edited", RemovalMode::Forget));
-    swept_to(&store, &sql, "states", 0);
+    expire_until(&store, &sql, "states", 0);
 }
 
-/// Keys that come once and never again leave nothing behind, however many they are.
+/// Keys that are used once leave no rows behind.
 #[test]
-fn tables_stay_small() {
-    let (store, clock, sql) = ours();
+fn keys_used_once_leave_no_rows() {
+    let (store, clock, sql) = open_store();
     let spec = LimitSpec::named("hour")
         .with(ItemSpec::of(Policy::Interval { window: HOUR }, 2).per_key())
         .with(ItemSpec::of(Policy::Concurrency { ttl: HOUR }, 100_000));
@@ -141,10 +150,10 @@ fn tables_stay_small() {
             }
         });
         clock.advance(HOUR * 2);
-        swept_to(&store, &sql, "leases", 0);
-        // When they are fresh is written down to a minute or so.
+        expire_until(&store, &sql, "leases", 0);
+        // The stored time of eviction is rounded up to about a minute.
         clock.advance(Duration::from_secs(120));
-        swept_to(&store, &sql, "states WHERE key <> '\\x00'", 0);
+        expire_until(&store, &sql, "states WHERE key <> '\\x00'", 0);
     }
-    assert_eq!(used(&store, "hour", None), 0);
+    assert_eq!(current_usage(&store, "hour", None), 0);
 }

@@ -1,4 +1,4 @@
-//! Storms over a fleet: whoever asks meets another server each time, and the record must be explained as if there were one.
+//! Stress runs on a fleet: each request goes to another server, and the record must be explained by one limiter.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,29 +17,29 @@ use tidegate_testkit::stress::{OperatorMode, SteppingClock, StressPlan, run_stre
 use super::{SERVERS, deadlocks};
 use crate::cluster::new_database;
 
-/// Servers that are asked in turn.
-struct Turns {
+/// Sends each call to the next server in turn.
+struct RoundRobinFleet {
     stores: Vec<PostgresStore>,
     turn: AtomicUsize,
 }
 
-impl Turns {
-    fn next(&self) -> &PostgresStore {
+impl RoundRobinFleet {
+    fn next_server(&self) -> &PostgresStore {
         &self.stores[self.turn.fetch_add(1, Ordering::Relaxed) % self.stores.len()]
     }
 }
 
-impl Store for Turns {
+impl Store for RoundRobinFleet {
     fn capabilities(&self) -> Capabilities {
-        self.next().capabilities()
+        self.next_server().capabilities()
     }
 
     fn submit(&self, orders: &[Order<'_>], buffer: Replies) -> StoreReply<Replies> {
-        self.next().submit(orders, buffer)
+        self.next_server().submit(orders, buffer)
     }
 
     fn release(&self, lease: LeaseId) -> StoreReply<bool> {
-        self.next().release(lease)
+        self.next_server().release(lease)
     }
 
     fn renew(
@@ -47,92 +47,92 @@ impl Store for Turns {
         lease: LeaseId,
         ttl: Option<Duration>,
     ) -> StoreReply<Result<Option<Timestamp>, OrderError>> {
-        self.next().renew(lease, ttl)
+        self.next_server().renew(lease, ttl)
     }
 
     fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> StoreReply<Result<Settlement, OrderError>> {
-        self.next().settle(lease, actual)
+        self.next_server().settle(lease, actual)
     }
 
     fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<(), OrderError>> {
-        self.next().reset(limit_id, key)
+        self.next_server().reset(limit_id, key)
     }
 
     fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<Usage, OrderError>> {
-        self.next().usage(limit_id, key)
+        self.next_server().usage(limit_id, key)
     }
 
     fn holders(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<Vec<LeaseTerm>, OrderError>> {
-        self.next().holders(limit_id, key)
+        self.next_server().holders(limit_id, key)
     }
 
     fn held_until(&self, leases: &[LeaseId]) -> StoreReply<Vec<Option<Timestamp>>> {
-        self.next().held_until(leases)
+        self.next_server().held_until(leases)
     }
 }
 
-impl Catalog for Turns {
+impl Catalog for RoundRobinFleet {
     fn get(&self, id: &str) -> Option<Arc<Limit>> {
-        self.next().get(id)
+        self.next_server().get(id)
     }
 
     fn list(&self) -> Vec<Arc<Limit>> {
-        self.next().list()
+        self.next_server().list()
     }
 
     fn put(&self, spec: LimitSpec, expect: ExpectedVersion) -> Result<Arc<Limit>, PutError> {
-        self.next().put(spec, expect)
+        self.next_server().put(spec, expect)
     }
 
     fn remove(&self, id: &str, parting: RemovalMode) -> bool {
-        self.next().remove(id, parting)
+        self.next_server().remove(id, parting)
     }
 
     fn apply(&self, edits: Vec<Edit>) -> Result<Vec<EditOutcome>, ApplyError> {
-        self.next().apply(edits)
+        self.next_server().apply(edits)
     }
 
     fn edit(&self, edits: Vec<Edit>, origin: Origin) -> StoreReply<Result<Vec<EditOutcome>, ApplyError>> {
-        self.next().edit(edits, origin)
+        self.next_server().edit(edits, origin)
     }
 
     fn watch(&self, watcher: Watcher) {
-        self.next().watch(watcher);
+        self.next_server().watch(watcher);
     }
 
     fn applied(&self) -> Vec<String> {
-        self.next().applied()
+        self.next_server().applied()
     }
 }
 
-/// Lets a storm loose on a fleet. A transaction takes a while, so it is a small one.
+/// Runs stress on a fleet. Transactions are slow, so the run is small.
 #[track_caller]
 fn stress_fleet(keys: usize, operator: OperatorMode) {
     let database = new_database();
-    let options = PostgresOptions::parse(&database).expect("a URL of ours");
+    let options = PostgresOptions::parse(&database).expect("the URL is valid");
     let new_store = |clock: Arc<SteppingClock>| -> Arc<dyn LimitStore> {
         let open = |_| {
             let source = TimeSource::Given(Arc::<SteppingClock>::clone(&clock) as Arc<dyn Clock>);
             PostgresStore::open_with(options.clone(), source).unwrap_or_else(|error| panic!("{error}"))
         };
-        Arc::new(Turns { stores: (0..SERVERS).map(open).collect(), turn: AtomicUsize::new(0) })
+        Arc::new(RoundRobinFleet { stores: (0..SERVERS).map(open).collect(), turn: AtomicUsize::new(0) })
     };
     let plan = StressPlan::of(keys, operator);
     run_stress(new_store, StressPlan { orders: plan.orders / 10, ..plan }).assert_explained();
-    assert_eq!(deadlocks(&database), 0, "nobody waits in a circle");
+    assert_eq!(deadlocks(&database), 0, "no deadlock occurred");
 }
 
 #[test]
-fn one_row() {
+fn stress_of_one_row_is_explained() {
     stress_fleet(1, OperatorMode::Off);
 }
 
 #[test]
-fn ten_rows_with_an_operator() {
+fn stress_of_ten_rows_with_operator_is_explained() {
     stress_fleet(10, OperatorMode::On);
 }
 
 #[test]
-fn many_rows_with_an_operator() {
+fn stress_of_many_rows_with_operator_is_explained() {
     stress_fleet(1_000, OperatorMode::On);
 }

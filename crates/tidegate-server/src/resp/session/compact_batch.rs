@@ -5,7 +5,7 @@
 //! their place.
 
 use tidegate::model::{Intent, Verdict};
-use tidegate::store::bid::MOST_LIMITS;
+use tidegate::store::compact::MOST_LIMITS;
 use tidegate::store::{CompactBatch, CompactReply, CompactRequest};
 
 use super::{RespSession, SessionBuffers};
@@ -88,8 +88,11 @@ impl RespSession {
             && framing == Framing::Array
             && batch.entries.is_empty();
         let pending = !batch.requests.is_empty();
-        let limit =
-            if is_compact { self.prefixes.learn(rest, &self.reader.arguments(rest), pending) } else { None };
+        let limit = if is_compact {
+            self.prefixes.add_limit(rest, &self.reader.arguments(rest), pending)
+        } else {
+            None
+        };
         match limit {
             Some(limit) => {
                 batch.limit_ids[limit] = entry.limit_id;
@@ -112,7 +115,7 @@ impl RespSession {
             ..
         } = self;
         let requests = CompactBatch { limit_ids: &batch.limit_ids, list: &batch.requests };
-        let result = service.limiter().bid(&requests, compact_replies);
+        let result = service.limiter().submit_compact(&requests, compact_replies);
         let start = sink.output.len();
         let writer = RespWriter::new(sink.output, *protocol);
         let mut decisions =

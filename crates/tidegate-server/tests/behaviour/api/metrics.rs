@@ -1,4 +1,4 @@
-//! What `/metrics` says, read as a scraper reads it.
+//! `/metrics`, parsed as a scraper does.
 
 #![expect(clippy::float_cmp, reason = "what is written in decimal is compared as it was written")]
 
@@ -19,34 +19,34 @@ use tidegate_server::tokens::Role;
 use tidegate_testkit::logged_store::{LoggedStore, ManualLog};
 use tidegate_testkit::remote_stub::{RemoteLink, RemoteStub};
 
-use crate::api::exposition::Page;
+use crate::api::fixture::{ApiFixture, holder};
+use crate::api::metrics_parser::ParsedPage;
 use crate::api::openapi;
-use crate::api::stage::{Stage, holder};
 
 const LOGIN: &str = r#"{"id": "login", "items": [{"policy": "total", "limit": 3},
                         {"policy": "total", "limit": 2, "per": "key"}]}"#;
 
-fn login(stage: &Stage, key: &str) -> bool {
-    stage.ask("POST /v1/acquire", &format!(r#"{{"limit_id": "login", "limit_key": "{key}"}}"#)).allowed()
+fn login(fixture: &ApiFixture, key: &str) -> bool {
+    fixture.ask("POST /v1/acquire", &format!(r#"{{"limit_id": "login", "limit_key": "{key}"}}"#)).allowed()
 }
 
-fn page(stage: &Stage) -> Page {
-    let told = stage.get("/metrics").is(200);
-    assert_eq!(told.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
-    Page::read(&told.text())
+fn page(fixture: &ApiFixture) -> ParsedPage {
+    let response = fixture.get("/metrics").is(200);
+    assert_eq!(response.header("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
+    ParsedPage::read(&response.text())
 }
 
 #[test]
-fn decisions_are_told_by_limit_item_and_outcome() {
-    let stage = Stage::with(&[
+fn decisions_are_counted_by_limit_item_and_outcome() {
+    let fixture = ApiFixture::with(&[
         LOGIN,
         r#"{"id": "watched", "mode": "shadow", "items": [{"policy": "total", "limit": 0}]}"#,
     ]);
-    let said = ["ada", "ada", "ada", "bob", "cid"].map(|key| login(&stage, key));
-    assert_eq!(said, [true, true, false, true, false]);
-    assert!(stage.ask("POST /v1/acquire", r#"{"limit_id": "watched"}"#).allowed());
-    stage.ask("POST /v1/peek", r#"{"limit_id": "login", "limit_key": "dan"}"#);
-    let page = page(&stage);
+    let granted = ["ada", "ada", "ada", "bob", "cid"].map(|key| login(&fixture, key));
+    assert_eq!(granted, [true, true, false, true, false]);
+    assert!(fixture.ask("POST /v1/acquire", r#"{"limit_id": "watched"}"#).allowed());
+    fixture.ask("POST /v1/peek", r#"{"limit_id": "login", "limit_key": "dan"}"#);
+    let page = page(&fixture);
     let count = |limit, item, outcome| {
         page.get("tidegate_decisions_total", &[("limit", limit), ("item", item), ("outcome", outcome)])
     };
@@ -61,12 +61,12 @@ fn decisions_are_told_by_limit_item_and_outcome() {
     assert_eq!(page.get("tidegate_limit_rows", &[("limit", "login")]), 2.0);
     assert!(page.get("tidegate_limit_bytes", &[("limit", "login")]) > 0.0);
     assert_eq!(page.get("tidegate_limits", &[]), 2.0);
-    assert!(!stage.get("/metrics").text().contains("ada"), "who asked is nobody's business");
+    assert!(!fixture.get("/metrics").text().contains("ada"), "keys are not in the metrics");
 }
 
 #[test]
-fn requests_are_told_by_template_and_status() {
-    let stage = Stage::with(&[LOGIN]);
+fn requests_are_counted_by_template_and_status() {
+    let fixture = ApiFixture::with(&[LOGIN]);
     for (line, body) in [
         ("GET /v1/limits/login", ""),
         ("GET /v1/limits/nobody", ""),
@@ -79,9 +79,9 @@ fn requests_are_told_by_template_and_status() {
         ("GET /no/such/path", ""),
         ("PUT /v1/acquire", ""),
     ] {
-        stage.ask(line, body);
+        fixture.ask(line, body);
     }
-    let page = page(&stage);
+    let page = page(&fixture);
     let count = |route, code| page.get("tidegate_http_requests_total", &[("route", route), ("code", code)]);
     assert_eq!(count("/v1/limits", "201"), 1.0);
     assert_eq!((count("/v1/limits/{id}", "200"), count("/v1/limits/{id}", "404")), (1.0, 1.0));
@@ -98,7 +98,7 @@ fn requests_are_told_by_template_and_status() {
 }
 
 #[test]
-fn every_route_is_called_as_in_the_document() {
+fn route_templates_match_openapi() {
     let documented = openapi::templates();
     let named: Vec<_> = RouteName::ALL.iter().map(|name| name.template()).collect();
     assert!(documented.iter().all(|template| named.contains(template)), "{documented:?} {named:?}");
@@ -106,7 +106,7 @@ fn every_route_is_called_as_in_the_document() {
 }
 
 #[test]
-fn what_the_workers_counted_is_added_up() {
+fn worker_counters_are_summed() {
     let metrics = ServerMetrics::new(2);
     let (one, other) = (metrics.worker(0), metrics.worker(1));
     assert!(!Arc::ptr_eq(&one, &other), "each worker has a block of its own");
@@ -121,7 +121,7 @@ fn what_the_workers_counted_is_added_up() {
     other.resp_batch(0, 7);
     one.http_request(RouteName::Acquire, 200, 1_001);
     one.http_request(RouteName::Unknown, 599, 1);
-    let page = Page::read(&metrics.render(&Limiter::in_memory()));
+    let page = ParsedPage::read(&metrics.render(&Limiter::in_memory()));
     let get = |name, door| page.get(name, &[("door", door)]);
     assert_eq!((get("tidegate_connections", "resp"), get("tidegate_connections", "http")), (1.0, 0.0));
     assert_eq!(get("tidegate_connections_accepted_total", "resp"), 2.0);
@@ -142,21 +142,22 @@ fn what_the_workers_counted_is_added_up() {
 }
 
 #[test]
-fn more_workers_than_blocks_share_them() {
+fn workers_beyond_the_blocks_share_them() {
     let metrics = ServerMetrics::new(0);
     metrics.worker(0).opened(Protocol::Http);
     metrics.worker(7).opened(Protocol::Http);
-    let page = Page::read(&metrics.render(&Limiter::in_memory()));
+    let page = ParsedPage::read(&metrics.render(&Limiter::in_memory()));
     assert_eq!(page.get("tidegate_connections", &[("door", "http")]), 2.0);
 }
 
 #[test]
-fn the_store_and_the_process_are_told() {
-    let stage =
-        Stage::with(&[r#"{"id": "slots", "items": [{"policy": "concurrency", "limit": 2, "ttl": "60s"}]}"#]);
-    stage.ask("POST /v1/limits", LOGIN).is(201);
-    assert!(login(&stage, "ada") && stage.ask("POST /v1/acquire", r#"{"limit_id": "slots"}"#).allowed());
-    let page = page(&stage);
+fn store_and_process_metrics_are_present() {
+    let fixture = ApiFixture::with(&[
+        r#"{"id": "slots", "items": [{"policy": "concurrency", "limit": 2, "ttl": "60s"}]}"#,
+    ]);
+    fixture.ask("POST /v1/limits", LOGIN).is(201);
+    assert!(login(&fixture, "ada") && fixture.ask("POST /v1/acquire", r#"{"limit_id": "slots"}"#).allowed());
+    let page = page(&fixture);
     assert_eq!((page.get("tidegate_leases", &[]), page.get("tidegate_waiters", &[])), (1.0, 0.0));
     assert_eq!(page.get("tidegate_limit_waiters", &[("limit", "slots")]), 0.0);
     assert_eq!(page.get("tidegate_store_budget_bytes", &[]), f64::from(1 << 30));
@@ -171,48 +172,49 @@ fn the_store_and_the_process_are_told() {
 }
 
 #[test]
-fn who_has_a_prefix_sees_its_own_limits() {
-    let stage = Stage::with(&[LOGIN, r#"{"id": "shop/a", "items": [{"policy": "total", "limit": 1}]}"#]);
-    let told = stage.ask_as(&holder(Role::Read, "shop/"), "GET /metrics", &[], "").is(200);
-    let page = Page::read(&told.text());
+fn token_prefix_restricts_limit_metrics() {
+    let fixture =
+        ApiFixture::with(&[LOGIN, r#"{"id": "shop/a", "items": [{"policy": "total", "limit": 1}]}"#]);
+    let response = fixture.ask_as(&holder(Role::Read, "shop/"), "GET /metrics", &[], "").is(200);
+    let page = ParsedPage::read(&response.text());
     assert_eq!(page.values("limit").into_iter().collect::<Vec<_>>(), ["shop/a"]);
     assert_eq!(page.get("tidegate_limits", &[]), 1.0);
 }
 
 #[test]
-fn reloads_are_told_if_somebody_knows_of_them() {
-    let stage = Stage::empty();
-    assert!(page(&stage).find("tidegate_config_last_reload_successful", &[]).is_none());
-    let told = |counts: ReloadCounts| {
-        Page::read(&ServerMetrics::new(1).reloads(move || counts).render(&stage.limiter))
+fn reload_metrics_exist_with_a_reload_source() {
+    let fixture = ApiFixture::empty();
+    assert!(page(&fixture).find("tidegate_config_last_reload_successful", &[]).is_none());
+    let page_with = |counts: ReloadCounts| {
+        ParsedPage::read(&ServerMetrics::new(1).reloads(move || counts).render(&fixture.limiter))
     };
     let at = Some(Duration::from_millis(1_768_867_200_500));
-    let bad = told(ReloadCounts { succeeded: 3, failed: 2, last_failed: true, last_success: at });
+    let bad = page_with(ReloadCounts { succeeded: 3, failed: 2, last_failed: true, last_success: at });
     assert_eq!(bad.get("tidegate_reloads_total", &[("outcome", "succeeded")]), 3.0);
     assert_eq!(bad.get("tidegate_reloads_total", &[("outcome", "failed")]), 2.0);
     assert_eq!(bad.get("tidegate_config_last_reload_successful", &[]), 0.0);
     assert_eq!(bad.get("tidegate_config_last_reload_success_timestamp_seconds", &[]), 1_768_867_200.5);
-    let none = told(ReloadCounts::default());
+    let none = page_with(ReloadCounts::default());
     assert_eq!(none.get("tidegate_config_last_reload_successful", &[]), 1.0);
     assert!(none.find("tidegate_config_last_reload_success_timestamp_seconds", &[]).is_none());
 }
 
 #[test]
-fn described_buckets_are_told_as_one_and_their_sum_does_not_fall() {
-    let stage = Stage::empty();
+fn described_buckets_are_summed_and_never_fall() {
+    let fixture = ApiFixture::empty();
     let bucket = |id: &str| format!(r#"{{"id": "{id}", "items": [{{"policy": "total", "limit": 2}}]}}"#);
     for id in ["cl.throttle/2/1/60", "cl.throttle/2/1/30"] {
         let spec =
             LimitSpec::named(id).with(tidegate::model::ItemSpec::of(tidegate::model::Policy::Total, 2));
-        stage.limiter.store().put(spec, ExpectedVersion::Absent).expect("there is none yet");
+        fixture.limiter.store().put(spec, ExpectedVersion::Absent).expect("there is none yet");
         for _ in 0..3 {
-            let _ = stage.limiter.ask_all(id).try_acquire().expect("a question");
+            let _ = fixture.limiter.ask_all(id).try_acquire().expect("a question");
         }
     }
-    stage.ask("POST /v1/limits", &bucket("other")).is(201);
+    fixture.ask("POST /v1/limits", &bucket("other")).is(201);
     let metrics = ServerMetrics::new(1);
     let sums = || {
-        let page = Page::read(&metrics.render(&stage.limiter));
+        let page = ParsedPage::read(&metrics.render(&fixture.limiter));
         assert_eq!(page.values("limit").into_iter().collect::<Vec<_>>(), ["cl.throttle", "other"]);
         assert_eq!(page.get("tidegate_limits", &[]), 1.0);
         let get = |item, outcome| {
@@ -223,34 +225,34 @@ fn described_buckets_are_told_as_one_and_their_sum_does_not_fall() {
     };
     assert_eq!(sums(), (4.0, 2.0, 2.0));
     assert_eq!(sums(), (4.0, 2.0, 2.0), "looking counts nothing");
-    assert!(stage.limiter.store().remove("cl.throttle/2/1/60", RemovalMode::Forget));
+    assert!(fixture.limiter.store().remove("cl.throttle/2/1/60", RemovalMode::Forget));
     assert_eq!(sums(), (4.0, 2.0, 1.0), "what was forgotten happened nevertheless");
     let spec = LimitSpec::named("cl.throttle/2/1/60")
         .with(tidegate::model::ItemSpec::of(tidegate::model::Policy::Total, 2));
-    stage.limiter.store().put(spec, ExpectedVersion::Absent).expect("it was removed");
-    assert!(stage.limiter.ask_all("cl.throttle/2/1/60").try_acquire().is_ok());
+    fixture.limiter.store().put(spec, ExpectedVersion::Absent).expect("it was removed");
+    assert!(fixture.limiter.ask_all("cl.throttle/2/1/60").try_acquire().is_ok());
     assert_eq!(sums(), (5.0, 2.0, 2.0));
 }
 
-/// A store that knows many limits, each with an item of a name that no limits file could give it.
-struct ConnectionLimit {
+/// A store with many limits, whose item names need escaping.
+struct ManyLimits {
     limits: Vec<Arc<Limit>>,
 }
 
 const ODD: &str = "a \"quoted\\\" item\nof two lines";
 
-impl ConnectionLimit {
-    fn of(limits: usize) -> ConnectionLimit {
+impl ManyLimits {
+    fn of(limits: usize) -> ManyLimits {
         let limit = |index: usize| {
             let spec = LimitSpec::named(format!("{index:06}"))
                 .with(tidegate::model::ItemSpec::of(tidegate::model::Policy::Total, 1));
             Arc::new(Limit::new(spec, tidegate::model::Tick::NANOSECOND).expect("a valid limit"))
         };
-        ConnectionLimit { limits: (0..limits).map(limit).collect() }
+        ManyLimits { limits: (0..limits).map(limit).collect() }
     }
 }
 
-impl Store for ConnectionLimit {
+impl Store for ManyLimits {
     fn capabilities(&self) -> tidegate::store::Capabilities {
         Limiter::in_memory().store().capabilities()
     }
@@ -309,7 +311,7 @@ impl Store for ConnectionLimit {
     }
 }
 
-impl Catalog for ConnectionLimit {
+impl Catalog for ManyLimits {
     fn get(&self, id: &str) -> Option<Arc<Limit>> {
         self.limits.iter().find(|limit| limit.id() == id).cloned()
     }
@@ -338,9 +340,9 @@ impl Catalog for ConnectionLimit {
 }
 
 #[test]
-fn names_are_escaped_and_too_many_limits_are_left_out() {
-    let store: Arc<dyn LimitStore> = Arc::new(ConnectionLimit::of(MOST_LIMITS + 3));
-    let page = Page::read(&ServerMetrics::new(1).render(&Limiter::new(store)));
+fn label_values_are_escaped_and_excess_limits_left_out() {
+    let store: Arc<dyn LimitStore> = Arc::new(ManyLimits::of(MOST_LIMITS + 3));
+    let page = ParsedPage::read(&ServerMetrics::new(1).render(&Limiter::new(store)));
     let labels = [("limit", "000000"), ("item", ODD), ("outcome", "refused")];
     assert_eq!(page.get("tidegate_decisions_total", &labels), 2.0);
     assert_eq!(page.values("limit").len(), MOST_LIMITS);
@@ -349,25 +351,25 @@ fn names_are_escaped_and_too_many_limits_are_left_out() {
 }
 
 #[test]
-fn the_manual_has_every_metric_and_no_other() {
+fn documentation_lists_exactly_the_metrics() {
     let manual = include_str!("../../../../../docs/reference/metrics.md");
     let rows = manual.lines().filter_map(|line| line.strip_prefix("| `")?.split_once(['`', '{']));
     let documented: BTreeSet<&str> = rows
         .map(|(name, _)| name)
         .filter(|name| name.contains("tidegate_") || name.contains("process_"))
         .collect();
-    let stage = Stage::over(|clock| {
+    let fixture = ApiFixture::over(|clock| {
         Arc::new(LoggedStore::new(
             Arc::new(MemoryStore::new(clock, Memory::default())),
             ManualLog::immediate(),
         ))
     });
-    stage.ask("POST /v1/limits", LOGIN).is(201);
-    stage.get("/readyz");
+    fixture.ask("POST /v1/limits", LOGIN).is(201);
+    fixture.get("/readyz");
     let at = Some(Duration::from_secs(1));
     let reloads = move || ReloadCounts { last_success: at, ..ReloadCounts::default() };
-    let counted = stage.get("/metrics").text();
-    // Some are told only where settings are read again, and of stores with a log or in a fleet.
+    let counted = fixture.get("/metrics").text();
+    // Some metrics exist only with reloads, a log, or a shared store.
     let logged = LoggedStore::new(
         Arc::new(MapStore::new(ManualClock::at(Timestamp::EPOCH), 7)),
         ManualLog::immediate(),
@@ -378,32 +380,35 @@ fn the_manual_has_every_metric_and_no_other() {
         RemoteLink::immediate(),
     );
     let in_fleet = ServerMetrics::new(1).render(&Limiter::new(Arc::new(shared)));
-    let (counted, with_all, in_fleet) = (Page::read(&counted), Page::read(&with_all), Page::read(&in_fleet));
-    let told: BTreeSet<&str> = counted.names().chain(with_all.names()).chain(in_fleet.names()).collect();
+    let (counted, with_all, in_fleet) =
+        (ParsedPage::read(&counted), ParsedPage::read(&with_all), ParsedPage::read(&in_fleet));
+    let response: BTreeSet<&str> = counted.names().chain(with_all.names()).chain(in_fleet.names()).collect();
     if cfg!(target_os = "linux") {
-        assert_eq!(documented, told);
+        assert_eq!(documented, response);
     }
 }
 
 #[test]
-fn the_first_page_is_for_people() {
-    let stage = Stage::empty();
-    let told = stage.get("/").is(200);
-    assert_eq!(told.header("content-type"), Some("text/html; charset=utf-8"));
+fn landing_page_is_html() {
+    let fixture = ApiFixture::empty();
+    let response = fixture.get("/").is(200);
+    assert_eq!(response.header("content-type"), Some("text/html; charset=utf-8"));
     assert!(
-        told.header("content-security-policy").is_some_and(|policy| policy.contains("default-src 'none'"))
+        response
+            .header("content-security-policy")
+            .is_some_and(|policy| policy.contains("default-src 'none'"))
     );
-    let text = told.text();
+    let text = response.text();
     assert!(text.contains(concat!("<small>", env!("CARGO_PKG_VERSION"), "</small>")));
     assert!(!text.contains("<script") && !text.contains("{version}"));
     for link in text.split("href=\"").skip(1).filter_map(|rest| rest.split('"').next()) {
-        stage.get(link).is(200);
+        fixture.get(link).is(200);
     }
-    stage.ask("POST /", "").problem(405, "method_not_allowed");
+    fixture.ask("POST /", "").problem(405, "method_not_allowed");
     let [add, take] = [0, 1].map(|call| {
         let body = text.split("-d '").nth(1 + call).and_then(|rest| rest.split('\'').next());
         body.expect("an example").to_owned()
     });
-    stage.ask("POST /v1/limits", &add).is(201);
-    assert!(stage.ask("POST /v1/acquire", &take).allowed());
+    fixture.ask("POST /v1/limits", &add).is(201);
+    assert!(fixture.ask("POST /v1/acquire", &take).allowed());
 }

@@ -1,4 +1,4 @@
-//! The published description is true: the door knows every path of it, and says nothing that is not in it.
+//! `openapi.json` and the API agree in both directions.
 
 use std::sync::LazyLock;
 
@@ -8,14 +8,14 @@ use serde_json::Value;
 use tidegate_server::http::OPENAPI;
 use tidegate_server::http::problem::ProblemCode;
 
-use crate::api::stage::Stage;
+use crate::api::fixture::ApiFixture;
 
 static DOCUMENT: LazyLock<Value> = LazyLock::new(|| serde_json::from_str(OPENAPI).expect("it is JSON"));
 
 const METHODS: [&str; 4] = ["get", "put", "post", "delete"];
 
-/// Checks that the document has this status for the method and path of this request. Paths that it does not have
-/// must be answered with 404, and methods with 405.
+/// Checks that the description contains this status for the method and path. Unknown paths
+/// must be answered with 404, unknown methods with 405.
 #[track_caller]
 pub(crate) fn knows(line: &str, response: &Response<Bytes>) {
     let (method, path) = line.split_once(' ').expect("METHOD PATH");
@@ -42,7 +42,7 @@ pub(crate) fn templates() -> Vec<&'static str> {
     DOCUMENT["paths"].as_object().expect("paths").keys().map(String::as_str).collect()
 }
 
-/// The template of a path, and what can be done there.
+/// The template of a path, and its operations.
 fn operations(path: &str) -> Option<(&'static str, &'static Value)> {
     let paths = DOCUMENT["paths"].as_object().expect("paths");
     let fits = |template: &str| {
@@ -57,7 +57,7 @@ fn operations(path: &str) -> Option<(&'static str, &'static Value)> {
         .map(|(template, operations)| (template.as_str(), operations))
 }
 
-/// What a reference leads to, or the value itself.
+/// Resolves a `$ref`, or returns the value itself.
 fn resolved(value: &Value) -> &Value {
     let Some(reference) = value["$ref"].as_str() else { return value };
     let place = reference.strip_prefix('#').expect("references stay in the document");
@@ -65,28 +65,28 @@ fn resolved(value: &Value) -> &Value {
 }
 
 #[test]
-fn the_door_knows_every_path_of_the_document() {
-    let stage = Stage::empty();
+fn every_documented_path_is_routed() {
+    let fixture = ApiFixture::empty();
     let paths = DOCUMENT["paths"].as_object().expect("paths");
     assert_eq!(paths.len(), 21);
     for (template, operations) in paths {
         let path = template.replace("{id}", "no%2Fsuch").replace("{key}", "u");
         for method in METHODS {
-            let told = stage.ask(&format!("{} {path}", method.to_uppercase()), "");
-            let is_missing = told.response.status() == 404 && told.at("/code") == "not_found";
+            let response = fixture.ask(&format!("{} {path}", method.to_uppercase()), "");
+            let is_missing = response.response.status() == 404 && response.at("/code") == "not_found";
             let is_known = operations.get(method).is_some() || template.starts_with("/v1/gate");
             if is_known {
-                assert_ne!(told.response.status(), 405, "{method} {template}");
+                assert_ne!(response.response.status(), 405, "{method} {template}");
                 assert!(!is_missing, "{method} {template}");
             } else {
-                told.problem(405, "method_not_allowed");
+                response.problem(405, "method_not_allowed");
             }
         }
     }
 }
 
 #[test]
-fn every_code_is_in_the_document() {
+fn every_problem_code_is_documented() {
     let documented = &DOCUMENT["components"]["schemas"]["Problem"]["properties"]["code"]["enum"];
     let documented: Vec<_> =
         documented.as_array().expect("a list").iter().map(|word| word.as_str().expect("a word")).collect();
@@ -95,18 +95,18 @@ fn every_code_is_in_the_document() {
     for code in ProblemCode::ALL.iter().filter(|code| **code != ProblemCode::NotFound) {
         let word = format!("`{}`", code.word());
         let status = code.status().as_u16().to_string();
-        let told = DOCUMENT["paths"].as_object().expect("paths").values().any(|operations| {
+        let response = DOCUMENT["paths"].as_object().expect("paths").values().any(|operations| {
             METHODS.iter().any(|method| {
                 let about = &resolved(&operations[method]["responses"][&status])["description"];
                 about.as_str().is_some_and(|about| about.contains(&word))
             })
         });
-        assert!(told, "no path says {word} with {status}");
+        assert!(response, "no path says {word} with {status}");
     }
 }
 
 #[test]
-fn everything_that_is_named_is_there_and_used() {
+fn all_schemas_exist_and_are_used() {
     for kind in ["schemas", "responses", "parameters", "headers"] {
         let there = DOCUMENT["components"][kind].as_object().expect("a list");
         let named: Vec<_> = OPENAPI
@@ -124,7 +124,7 @@ fn everything_that_is_named_is_there_and_used() {
 }
 
 #[test]
-fn what_a_limit_may_have_is_what_a_file_may_have() {
+fn limit_schema_matches_settings_schema() {
     let file = tidegate_server::settings::schema();
     let documented = &DOCUMENT["components"]["schemas"];
     let fields = |value: &Value| {
@@ -148,9 +148,9 @@ fn what_a_limit_may_have_is_what_a_file_may_have() {
     }
 }
 
-/// What is put is read by the reader of files, so one description must be the other.
+/// Limits are parsed by the settings parser, so both schemas must agree.
 #[test]
-fn a_limit_is_put_as_it_is_written_in_a_file() {
+fn limits_of_settings_files_are_accepted() {
     let file = tidegate_server::settings::schema();
     for (here, there) in [("LimitSpec", "limit"), ("ItemSpec", "item"), ("OverrideSpec", "override")] {
         let text = file["$defs"][there].to_string();
@@ -159,7 +159,7 @@ fn a_limit_is_put_as_it_is_written_in_a_file() {
         let mut written: Value = serde_json::from_str(&text).expect("it is JSON");
         let mut put = DOCUMENT["components"]["schemas"][here].clone();
         if here == "LimitSpec" {
-            // Where the path says the id, it may be left out.
+            // The id may be omitted where the path contains it.
             written["required"] = serde_json::json!(["items"]);
             let put = put.as_object_mut().expect("a schema");
             put.remove("description").expect("words for people");
@@ -170,8 +170,8 @@ fn a_limit_is_put_as_it_is_written_in_a_file() {
 }
 
 #[test]
-fn the_document_is_where_it_says() {
-    let told = Stage::empty().get("/openapi.json").is(200);
-    assert_eq!(told.header("content-type"), Some("application/json"));
-    assert_eq!(told.text(), OPENAPI);
+fn openapi_json_is_served() {
+    let response = ApiFixture::empty().get("/openapi.json").is(200);
+    assert_eq!(response.header("content-type"), Some("application/json"));
+    assert_eq!(response.text(), OPENAPI);
 }

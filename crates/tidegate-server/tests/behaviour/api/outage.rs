@@ -1,4 +1,4 @@
-//! When the store cannot answer: decisions by `on_outage`, everything else 503.
+//! A store outage: decisions follow `on_outage`, other requests get 503.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,54 +11,54 @@ use tidegate::reply::{OrderError, Replies};
 use tidegate::store::{Actual, MapStore, Store, StoreReply};
 use tidegate::store::{Capabilities, Settlement, Unavailable, Usage};
 
-use crate::api::stage::Stage;
+use crate::api::fixture::ApiFixture;
 
-/// Knows its limits and nothing else.
-struct Silent(MapStore);
+/// A store that knows its limits and answers nothing else.
+struct OutageStore(MapStore);
 
-fn silence<T: Send + 'static>() -> StoreReply<T> {
+fn unavailable<T: Send + 'static>() -> StoreReply<T> {
     StoreReply::Later(Box::pin(async { Err(Unavailable { reason: "db-7.internal is down".to_owned() }) }))
 }
 
-impl Store for Silent {
+impl Store for OutageStore {
     fn capabilities(&self) -> Capabilities {
         self.0.capabilities()
     }
 
     fn submit(&self, _: &[Order<'_>], _: Replies) -> StoreReply<Replies> {
-        silence()
+        unavailable()
     }
 
     fn release(&self, _: LeaseId) -> StoreReply<bool> {
-        silence()
+        unavailable()
     }
 
     fn renew(&self, _: LeaseId, _: Option<Duration>) -> StoreReply<Result<Option<Timestamp>, OrderError>> {
-        silence()
+        unavailable()
     }
 
     fn settle(&self, _: LeaseId, _: Actual<'_>) -> StoreReply<Result<Settlement, OrderError>> {
-        silence()
+        unavailable()
     }
 
     fn reset(&self, _: &str, _: Option<&[u8]>) -> StoreReply<Result<(), OrderError>> {
-        silence()
+        unavailable()
     }
 
     fn usage(&self, _: &str, _: Option<&[u8]>) -> StoreReply<Result<Usage, OrderError>> {
-        silence()
+        unavailable()
     }
 
     fn holders(&self, _: &str, _: Option<&[u8]>) -> StoreReply<Result<Vec<LeaseTerm>, OrderError>> {
-        silence()
+        unavailable()
     }
 
     fn held_until(&self, _: &[LeaseId]) -> StoreReply<Vec<Option<Timestamp>>> {
-        silence()
+        unavailable()
     }
 }
 
-impl Catalog for Silent {
+impl Catalog for OutageStore {
     fn get(&self, id: &str) -> Option<Arc<Limit>> {
         self.0.get(id)
     }
@@ -88,27 +88,27 @@ impl Catalog for Silent {
     }
 }
 
-fn stage() -> Stage {
-    let stage = Stage::over(|clock| Arc::new(Silent(MapStore::new(clock, 7))));
+fn fixture() -> ApiFixture {
+    let fixture = ApiFixture::over(|clock| Arc::new(OutageStore(MapStore::new(clock, 7))));
     for limit in [
         r#"{"id": "open", "on_outage": "admit", "items": [{"policy": "total", "limit": 1}]}"#,
         r#"{"id": "shut", "items": [{"policy": "total", "limit": 1}]}"#,
         r#"{"id": "watching", "mode": "shadow", "items": [{"policy": "total", "limit": 1}]}"#,
     ] {
-        stage.ask("POST /v1/limits", limit).is(201);
+        fixture.ask("POST /v1/limits", limit).is(201);
     }
-    stage
+    fixture
 }
 
 #[test]
-fn decisions_are_made_by_rule() {
-    let stage = stage();
+fn decisions_follow_on_outage() {
+    let fixture = fixture();
     let granted = r#"{"allowed": true, "lease": null, "binding": null, "wait": null, "retry_after_ms": null, "degraded": true, "readings": []}"#;
     let refused = r#"{"allowed": false, "lease": null, "binding": {"limit_id": "shut", "item": "all/total"}, "wait": null,
         "retry_after_ms": null, "degraded": true, "readings": []}"#;
     let both = r#"{"asks": [{"limit_id": "open"}, {"limit_id": "shut"}]}"#;
     for path in ["acquire", "peek"] {
-        let ask = |body: &str| stage.ask(&format!("POST /v1/{path}"), body);
+        let ask = |body: &str| fixture.ask(&format!("POST /v1/{path}"), body);
         ask(r#"{"limit_id": "open"}"#).is(200).says(granted);
         ask(r#"{"limit_id": "watching"}"#).is(200).says(granted);
         ask(r#"{"limit_id": "shut"}"#).is(200).says(refused);
@@ -119,16 +119,16 @@ fn decisions_are_made_by_rule() {
 }
 
 #[test]
-fn the_gate_lets_in_whom_the_rule_admits() {
-    let stage = stage();
-    assert_eq!(stage.get("/v1/gate/open/u").is(200).at("/degraded"), json!(true));
-    stage.get("/v1/gate/shut/u").problem(503, "store_unavailable");
-    stage.get("/v1/gate/none/u").problem(404, "unknown_limit");
+fn gate_follows_on_outage() {
+    let fixture = fixture();
+    assert_eq!(fixture.get("/v1/gate/open/u").is(200).at("/degraded"), json!(true));
+    fixture.get("/v1/gate/shut/u").problem(503, "store_unavailable");
+    fixture.get("/v1/gate/none/u").problem(404, "unknown_limit");
 }
 
 #[test]
-fn other_calls_say_so() {
-    let stage = stage();
+fn other_requests_are_unavailable() {
+    let fixture = fixture();
     let lease = r#"{"lease_id": "0123456789abcdef0123456789abcdef"}"#;
     let settle = r#"{"lease_id": "0123456789abcdef0123456789abcdef", "actual": 1}"#;
     for (line, body) in [
@@ -138,15 +138,15 @@ fn other_calls_say_so() {
         ("POST /v1/limits/open/reset", ""),
         ("GET /v1/limits/open/usage", ""),
     ] {
-        let detail = stage.ask(line, body).problem(503, "store_unavailable");
+        let detail = fixture.ask(line, body).problem(503, "store_unavailable");
         assert!(!detail.contains("db-7"), "what happened is for the log: {detail}");
     }
 }
 
-/// Nobody begins a task that nobody could end, whatever the limit says.
+/// No task starts during an outage, whatever the limit says: it could not be ended.
 #[test]
-fn no_task_begins_while_nobody_counts() {
-    let stage = stage();
+fn no_task_starts_during_an_outage() {
+    let fixture = fixture();
     let id = "0123456789abcdef0123456789abcdef";
     let all = [
         "GET /v1/activity/u".to_owned(),
@@ -157,14 +157,14 @@ fn no_task_begins_while_nobody_counts() {
         format!("GET /v1/activity/u/{id}/events"),
     ];
     let rules = tidegate::activity::Rules::default();
-    stage.store.put(rules.spec(), ExpectedVersion::Absent).expect("a new limit");
+    fixture.store.put(rules.spec(), ExpectedVersion::Absent).expect("a new limit");
     for line in &all {
-        let detail = stage.ask(line, "").problem(503, "store_unavailable");
+        let detail = fixture.ask(line, "").problem(503, "store_unavailable");
         assert!(!detail.contains("db-7"), "what happened is for the log: {detail}");
     }
     let admits = LimitSpec { on_outage: tidegate_core::OnOutage::Admit, ..rules.spec() };
-    stage.store.put(admits, ExpectedVersion::Present).expect("it is there");
+    fixture.store.put(admits, ExpectedVersion::Present).expect("it is there");
     for line in &all {
-        stage.ask(line, "").problem(503, "store_unavailable");
+        fixture.ask(line, "").problem(503, "store_unavailable");
     }
 }

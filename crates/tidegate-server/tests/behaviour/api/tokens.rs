@@ -1,8 +1,8 @@
-//! Caller may do what.
+//! Roles and prefixes of tokens.
 
 use tidegate_server::tokens::{Caller, Role};
 
-use crate::api::stage::{Stage, holder};
+use crate::api::fixture::{ApiFixture, holder};
 
 const CALLS: [(&str, &str, Role); 17] = [
     ("GET /metrics", "", Role::Read),
@@ -24,33 +24,33 @@ const CALLS: [(&str, &str, Role); 17] = [
     ("DELETE /v1/limits/shop%2Fa", "", Role::Admin),
 ];
 
-fn stage() -> Stage {
-    Stage::with(&[r#"{"id": "shop/a", "items": [{"policy": "total", "limit": 9, "per": "key"}]}"#])
+fn fixture() -> ApiFixture {
+    ApiFixture::with(&[r#"{"id": "shop/a", "items": [{"policy": "total", "limit": 9, "per": "key"}]}"#])
 }
 
 #[test]
-fn strangers_see_only_how_the_server_is() {
-    let stage = stage();
+fn anonymous_callers_see_only_public_routes() {
+    let fixture = fixture();
     for (line, body, _) in CALLS {
-        let told = stage.ask_as(&Caller::Anonymous, line, &[], body);
-        assert_eq!(told.header("www-authenticate"), Some("Bearer"), "{line}");
-        told.problem(401, "unauthorized");
+        let response = fixture.ask_as(&Caller::Anonymous, line, &[], body);
+        assert_eq!(response.header("www-authenticate"), Some("Bearer"), "{line}");
+        response.problem(401, "unauthorized");
     }
     for path in ["/", "/healthz", "/readyz", "/openapi.json"] {
-        stage.ask_as(&Caller::Anonymous, &format!("GET {path}"), &[], "").is(200);
+        fixture.ask_as(&Caller::Anonymous, &format!("GET {path}"), &[], "").is(200);
     }
 }
 
 #[test]
-fn every_role_does_what_it_may_and_no_more() {
+fn roles_are_enforced_on_every_route() {
     for role in Role::ALL {
-        let stage = stage();
+        let fixture = fixture();
         for (line, body, needed) in CALLS {
-            let told = stage.ask_as(&holder(role, ""), line, &[], body);
+            let response = fixture.ask_as(&holder(role, ""), line, &[], body);
             if role >= needed {
-                assert!(told.response.status().is_success(), "{role:?} {line}: {}", told.text());
+                assert!(response.response.status().is_success(), "{role:?} {line}: {}", response.text());
             } else {
-                let detail = told.problem(403, "forbidden");
+                let detail = response.problem(403, "forbidden");
                 assert!(detail.contains(needed.word()) && detail.contains(role.word()), "{detail}");
             }
         }
@@ -58,38 +58,38 @@ fn every_role_does_what_it_may_and_no_more() {
 }
 
 #[test]
-fn a_token_is_for_the_limits_of_its_prefix() {
-    let stage = stage();
+fn token_prefix_restricts_limits() {
+    let fixture = fixture();
     for (line, body, _) in CALLS {
-        let told = stage.ask_as(&holder(Role::Admin, "bank/"), line, &[], body);
+        let response = fixture.ask_as(&holder(Role::Admin, "bank/"), line, &[], body);
         match line {
             "GET /v1/limits" | "HEAD /v1/limits" => {
-                told.is(200).says(r#"{"limits": [], "next": null}"#);
+                response.is(200).says(r#"{"limits": [], "next": null}"#);
             }
             "GET /metrics" => {
-                assert!(!told.is(200).text().contains("shop/a"));
+                assert!(!response.is(200).text().contains("shop/a"));
             }
-            // A lease's id says nothing about its limits.
+            // A lease id does not name its limits.
             "POST /v1/release" => {
-                told.is(200);
+                response.is(200);
             }
-            _ => assert!(told.problem(403, "forbidden").contains("bank/")),
+            _ => assert!(response.problem(403, "forbidden").contains("bank/")),
         }
     }
     for (line, body, _) in CALLS {
-        let told = stage.ask_as(&holder(Role::Admin, "shop/"), line, &[], body);
-        assert!(told.response.status().is_success(), "{line}: {}", told.text());
+        let response = fixture.ask_as(&holder(Role::Admin, "shop/"), line, &[], body);
+        assert!(response.response.status().is_success(), "{line}: {}", response.text());
     }
 }
 
 #[test]
-fn of_a_set_every_limit_must_be_covered() {
-    let stage = stage();
-    stage.ask("POST /v1/limits", r#"{"id": "bank/a", "items": [{"policy": "total", "limit": 9}]}"#).is(201);
+fn every_limit_of_a_set_must_be_covered() {
+    let fixture = fixture();
+    fixture.ask("POST /v1/limits", r#"{"id": "bank/a", "items": [{"policy": "total", "limit": 9}]}"#).is(201);
     let set = r#"{"asks": [{"limit_id": "shop/a", "limit_key": "k"}, {"limit_id": "bank/a"}]}"#;
-    stage.ask_as(&holder(Role::Decide, "shop/"), "POST /v1/acquire", &[], set).problem(403, "forbidden");
+    fixture.ask_as(&holder(Role::Decide, "shop/"), "POST /v1/acquire", &[], set).problem(403, "forbidden");
     let hidden = r#"{"limit_id": "bank/unknown"}"#;
-    let told = stage.ask_as(&holder(Role::Decide, "shop/"), "POST /v1/acquire", &[], hidden);
-    told.problem(403, "forbidden");
-    assert_eq!(stage.get("/v1/limits/shop%2Fa/usage?limit_key=k").at("/count"), serde_json::json!(0));
+    let response = fixture.ask_as(&holder(Role::Decide, "shop/"), "POST /v1/acquire", &[], hidden);
+    response.problem(403, "forbidden");
+    assert_eq!(fixture.get("/v1/limits/shop%2Fa/usage?limit_key=k").at("/count"), serde_json::json!(0));
 }

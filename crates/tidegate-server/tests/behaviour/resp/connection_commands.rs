@@ -1,11 +1,11 @@
-//! What clients say before and beside what they came for.
+//! Connection commands: `HELLO`, `AUTH`, `CLIENT`, `COMMAND`, `INFO`, `QUIT`.
 
-use crate::resp::stage::{End, Stage, check, converse, read_aloud, say};
+use crate::resp::fixture::{ConversationEnd, RespFixture, check, converse, read_aloud, say};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 #[test]
-fn as_redis_does() {
+fn connection_commands_match_redis() {
     check(
         "0s  PING              -> +PONG
          0s  ping hello        -> 'hello'
@@ -34,8 +34,8 @@ fn as_redis_does() {
 
 #[test]
 fn hello_changes_the_protocol() {
-    let stage = Stage::plain();
-    let mut session = stage.session();
+    let fixture = RespFixture::plain();
+    let mut session = fixture.session();
     let about = |open: &str, close: &str, colon: &str, proto: u8| {
         format!(
             "{open}'server'{colon} 'tidegate', 'version'{colon} '{VERSION}', 'proto'{colon} {proto}, 'id'{colon} 1, \
@@ -62,8 +62,8 @@ fn hello_changes_the_protocol() {
 }
 
 #[test]
-fn the_commands_there_are() {
-    let mut session = Stage::plain().session();
+fn command_lists_all_commands() {
+    let mut session = RespFixture::plain().session();
     assert_eq!(say(&mut session, "COMMAND COUNT"), "15");
     assert_eq!(say(&mut session, "COMMAND DOCS PING"), "[]");
     assert_eq!(
@@ -82,8 +82,8 @@ fn the_commands_there_are() {
 }
 
 #[test]
-fn about_the_server() {
-    let mut session = Stage::plain().session();
+fn info_describes_the_server() {
+    let mut session = RespFixture::plain().session();
     let info = say(&mut session, "INFO server");
     assert!(
         info.contains(&format!("tidegate_version:{VERSION}\\r\\n")) && info.contains("loading:0"),
@@ -92,10 +92,10 @@ fn about_the_server() {
 }
 
 #[test]
-fn quit_is_answered_and_ends_it() {
-    let mut session = Stage::plain().session();
-    let (said, end) = converse(&mut session, [b"PING\r\nQUIT\r\nPING\r\n".as_slice()]);
-    assert_eq!((read_aloud(&said).as_str(), end), ("+PONG +OK", End::Closed));
+fn quit_is_answered_and_closes() {
+    let mut session = RespFixture::plain().session();
+    let (output, end) = converse(&mut session, [b"PING\r\nQUIT\r\nPING\r\n".as_slice()]);
+    assert_eq!((read_aloud(&output).as_str(), end), ("+PONG +OK", ConversationEnd::Closed));
     let mut output = Vec::new();
     let fed = session.feed(b"PING\r\n", &mut output);
     assert!(
@@ -105,9 +105,9 @@ fn quit_is_answered_and_ends_it() {
 }
 
 #[test]
-fn connections_have_numbers() {
-    let stage = Stage::plain();
-    let (mut first, mut second) = (stage.session(), stage.session());
+fn connections_have_ids() {
+    let fixture = RespFixture::plain();
+    let (mut first, mut second) = (fixture.session(), fixture.session());
     assert_eq!(say(&mut second, "CLIENT ID"), "2");
     assert_eq!(say(&mut first, "CLIENT ID"), "1");
 }

@@ -13,10 +13,10 @@ use tidegate::store::Store;
 use tidegate::store::Usage;
 use tidegate_server::resp::{RespService, RespSession};
 
-use crate::resp::stage::{Kind, Manner, OPEN, Stage, check, say};
+use crate::resp::fixture::{OPEN, ReplyTiming, RespFixture, StoreKind, check, say};
 
 #[test]
-fn a_grant_tells_what_is_left_and_a_refusal_when_it_helps() {
+fn grant_has_remaining_and_denial_has_retry_after() {
     check(
         "0s      TG.ACQUIRE login ada      -> [1, 5, 4, -1, 15001, '', '']
          1.5s    tg.acquire login ada 4    -> [1, 5, 0, -1, 15001, '', '']
@@ -28,7 +28,7 @@ fn a_grant_tells_what_is_left_and_a_refusal_when_it_helps() {
 }
 
 #[test]
-fn looking_changes_nothing() {
+fn peek_changes_nothing() {
     check(
         "0s  TG.PEEK login ada 5       -> [1, 5, 5, -1, -1, '', '']
          0s  TG.PEEK login ada         -> [1, 5, 5, -1, -1, '', '']
@@ -39,7 +39,7 @@ fn looking_changes_nothing() {
 }
 
 #[test]
-fn of_several_items_the_scarcest_is_told_and_the_one_that_binds() {
+fn reply_shows_scarcest_or_binding_item() {
     check(
         "0s   TG.ACQUIRE sale ada      -> [1, 2, 1, -1, 10000, '', '']
          0s   TG.ACQUIRE sale ada      -> [1, 2, 0, -1, 10000, '', '']
@@ -50,7 +50,7 @@ fn of_several_items_the_scarcest_is_told_and_the_one_that_binds() {
 }
 
 #[test]
-fn what_has_no_end_and_what_is_not_asked() {
+fn unlimited_and_unasked_items_are_minus_one() {
     check(
         "0s   TG.ACQUIRE free ada 18446744073709551615  -> [1, -1, -1, -1, -1, '', '']
          0s   TG.ACQUIRE asleep ada 3                   -> [1, -1, -1, -1, -1, '', '']",
@@ -58,7 +58,7 @@ fn what_has_no_end_and_what_is_not_asked() {
 }
 
 #[test]
-fn a_request_id_is_charged_once() {
+fn request_id_is_charged_once() {
     check(
         "0s  TG.ACQUIRE login ada 2 REQ r1  -> [1, 5, 3, -1, 15001, '', '']
          1s  TG.ACQUIRE login ada 2 req r1  -> [1, 5, 3, -1, 15001, '', '']
@@ -69,7 +69,7 @@ fn a_request_id_is_charged_once() {
 }
 
 #[test]
-fn mistakes_are_errors_and_the_conversation_goes_on() {
+fn command_errors_keep_the_connection() {
     check(
         "0s  TG.ACQUIRE nobody ada             -> -NOLIMIT unknown limit 'nobody'
          0s  TG.PEEK nobody ada                -> -NOLIMIT unknown limit 'nobody'
@@ -95,12 +95,12 @@ fn mistakes_are_errors_and_the_conversation_goes_on() {
 }
 
 #[test]
-fn keys_are_any_bytes_up_to_their_bound() {
-    let stage = Stage::plain();
-    let mut session = stage.session();
+fn keys_are_any_bytes_up_to_the_bound() {
+    let fixture = RespFixture::plain();
+    let mut session = fixture.session();
     let mut ask = |key: &[u8]| {
-        let command = crate::resp::stage::encode(&[b"TG.ACQUIRE", b"login".as_slice(), key, b"5"]);
-        crate::resp::stage::read_aloud(&crate::resp::stage::converse(&mut session, [&command[..]]).0)
+        let command = crate::resp::fixture::encode(&[b"TG.ACQUIRE", b"login".as_slice(), key, b"5"]);
+        crate::resp::fixture::read_aloud(&crate::resp::fixture::converse(&mut session, [&command[..]]).0)
     };
     for key in [b"".as_slice(), b"\0", b"\r\n", b"\xff\xfe", "schlüssel".as_bytes(), &[b'k'; 1024]] {
         assert_eq!(ask(key), "[1, 5, 0, -1, 15001, '', '']", "{key:?}");
@@ -109,26 +109,26 @@ fn keys_are_any_bytes_up_to_their_bound() {
 }
 
 #[test]
-fn an_id_that_is_no_text_is_an_unknown_limit() {
-    let mut session = Stage::plain().session();
-    let command = crate::resp::stage::encode(&[b"TG.PEEK".as_slice(), b"\xff\r\n+OK", b"ada"]);
-    let (said, _) = crate::resp::stage::converse(&mut session, [&command[..]]);
-    assert_eq!(String::from_utf8_lossy(&said), "-NOLIMIT unknown limit '\\xff\\r\\n+OK'\r\n");
+fn limit_id_that_is_not_utf8_is_unknown() {
+    let mut session = RespFixture::plain().session();
+    let command = crate::resp::fixture::encode(&[b"TG.PEEK".as_slice(), b"\xff\r\n+OK", b"ada"]);
+    let (output, _) = crate::resp::fixture::converse(&mut session, [&command[..]]);
+    assert_eq!(String::from_utf8_lossy(&output), "-NOLIMIT unknown limit '\\xff\\r\\n+OK'\r\n");
 }
 
-/// The lease in what `TG.ACQUIRE` said.
-fn lease(said: &str) -> String {
-    let lease = said.rsplit('\'').nth(1).expect("the last word is in quotes").to_owned();
-    assert_eq!(lease.len(), 32, "{said}");
+/// The lease in a reply of `TG.ACQUIRE`.
+fn lease(output: &str) -> String {
+    let lease = output.rsplit('\'').nth(1).expect("the last word is in quotes").to_owned();
+    assert_eq!(lease.len(), 32, "{output}");
     lease
 }
 
 #[test]
-fn a_lease_is_renewed_and_given_back_once() {
-    for kind in [Kind::Map, Kind::Memory] {
-        for manner in [Manner::Now, Manner::Durable, Manner::Later] {
-            let stage = Stage::new(kind, manner, OPEN);
-            let mut session = stage.session();
+fn lease_is_renewed_and_released_once() {
+    for kind in [StoreKind::Map, StoreKind::Memory] {
+        for timing in [ReplyTiming::Now, ReplyTiming::Durable, ReplyTiming::Later] {
+            let fixture = RespFixture::new(kind, timing, OPEN);
+            let mut session = fixture.session();
             let granted = say(&mut session, "TG.ACQUIRE builds ada");
             assert!(granted.starts_with("[1, 1, 0, -1, -1, '', '"), "{granted}");
             let lease = lease(&granted);
@@ -138,8 +138,8 @@ fn a_lease_is_renewed_and_given_back_once() {
             );
             let mut renew = |ttl: &str| say(&mut session, &format!("TG.RENEW {lease} {ttl}"));
             assert_eq!(renew("1500"), "1700000001500");
-            stage.clock.advance(Duration::from_nanos(999_999));
-            assert_eq!(renew("1500"), "1700000001500", "nobody may believe in it for too long");
+            fixture.clock.advance(Duration::from_nanos(999_999));
+            assert_eq!(renew("1500"), "1700000001500", "rounded down");
             assert_eq!(renew("0"), "-ERR ttl must be from 1ms to 36525d (a century)");
             assert_eq!(renew("18446744073709551615"), "-ERR ttl must be from 1ms to 36525d (a century)");
             assert_eq!(renew("-1"), "-ERR value is not an integer or out of range");
@@ -151,27 +151,30 @@ fn a_lease_is_renewed_and_given_back_once() {
     }
 }
 
-/// Whoever waits beside this door hears of it, whenever the store answers. Nobody looks who is not called.
+/// A waiter on another protocol is woken by a release over RESP, whenever the store replies.
 #[test]
-fn what_is_given_back_calls_those_who_wait_in_line() {
-    for manner in [Manner::Now, Manner::Durable, Manner::Later] {
-        let stage = Stage::new(Kind::Map, manner, OPEN);
-        let limiter =
-            Limiter::builder(Arc::clone(&stage.store) as _).holder_clock(ManualHolderClock::new()).build();
-        let door =
-            RespService::new(Arc::clone(&stage.store) as _, Arc::new(OPEN)).with_limiter(limiter.clone());
-        let mut session = RespSession::new(Arc::new(door));
+fn release_wakes_waiters() {
+    for timing in [ReplyTiming::Now, ReplyTiming::Durable, ReplyTiming::Later] {
+        let fixture = RespFixture::new(StoreKind::Map, timing, OPEN);
+        let limiter = Limiter::builder()
+            .store(Arc::clone(&fixture.store) as _)
+            .holder_clock(ManualHolderClock::new())
+            .build()
+            .expect("no mistakes");
+        let service =
+            RespService::new(Arc::clone(&fixture.store) as _, Arc::new(OPEN)).with_limiter(limiter.clone());
+        let mut session = RespSession::new(Arc::new(service));
         let lease = lease(&say(&mut session, "TG.ACQUIRE builds ada"));
-        let mut waiter = pin!(limiter.ask("builds", "bob").acquire_within(Duration::from_secs(10)));
+        let mut waiter = pin!(limiter.ask("builds", "bob").within(Duration::from_secs(10)));
         let mut context = Context::from_waker(Waker::noop());
         assert!(waiter.as_mut().poll(&mut context).is_pending());
         assert_eq!(say(&mut session, &format!("TG.RELEASE {lease}")), "1");
-        assert!(waiter.as_mut().poll(&mut context).is_ready(), "{manner:?}");
+        assert!(waiter.as_mut().poll(&mut context).is_ready(), "{timing:?}");
     }
 }
 
 #[test]
-fn what_is_no_lease_is_gone() {
+fn malformed_lease_is_gone() {
     check(
         "0s  TG.RELEASE x                                    -> 0
          0s  TG.RELEASE ''                                   -> 0
@@ -184,9 +187,9 @@ fn what_is_no_lease_is_gone() {
 }
 
 #[test]
-fn a_store_that_cannot_answer_is_told() {
-    let stage = Stage::new(Kind::Map, Manner::Never, OPEN);
-    let mut session = stage.session();
+fn store_outage_is_an_error() {
+    let fixture = RespFixture::new(StoreKind::Map, ReplyTiming::Never, OPEN);
+    let mut session = fixture.session();
     let unavailable = "-UNAVAILABLE the store cannot answer: nobody  there";
     let lease = "0".repeat(32);
     for command in [
@@ -197,7 +200,7 @@ fn a_store_that_cannot_answer_is_told() {
     ] {
         assert_eq!(say(&mut session, command), unavailable, "{command}");
     }
-    // What admits in an outage is admitted here too; nothing else is known about it.
+    // A limit that allows during an outage grants; its numbers are unknown.
     for command in ["TG.ACQUIRE lenient ada", "TG.PEEK lenient ada 7", "TG.ACQUIRE asleep ada"] {
         assert_eq!(say(&mut session, command), "[1, -1, -1, -1, -1, '', '']", "{command}");
     }
@@ -205,10 +208,10 @@ fn a_store_that_cannot_answer_is_told() {
 }
 
 #[test]
-fn the_store_has_counted_what_was_said() {
-    let stage = Stage::plain();
-    say(&mut stage.session(), "TG.ACQUIRE shop/cart ada 2");
-    let Usage { count, .. } = stage.store.usage("shop/cart", Some(b"ada")).now().expect("it is known");
+fn store_counts_match_replies() {
+    let fixture = RespFixture::plain();
+    say(&mut fixture.session(), "TG.ACQUIRE shop/cart ada 2");
+    let Usage { count, .. } = fixture.store.usage("shop/cart", Some(b"ada")).now().expect("it is known");
     assert_eq!(count, Some(2));
-    assert!(stage.store.get("shop/cart").is_some());
+    assert!(fixture.store.get("shop/cart").is_some());
 }

@@ -1,4 +1,4 @@
-//! Where commands begin and end.
+//! Parsing of frames.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -7,9 +7,9 @@ use tidegate_server::resp::frame::{
 };
 use tidegate_testkit::test_scale::cases;
 
-use crate::resp::stage::encode;
+use crate::resp::fixture::encode;
 
-/// Everything that is in these bytes if they come in pieces of these sizes, and what is wrong with them.
+/// All commands in these bytes when they arrive in pieces of these sizes, and the error at the end.
 fn read(bytes: &[u8], mut sizes: impl Iterator<Item = usize>) -> (Vec<Vec<Vec<u8>>>, Option<FrameError>) {
     let mut reader = FrameReader::default();
     let (mut start, mut end, mut commands) = (0, 0, Vec::new());
@@ -47,7 +47,7 @@ fn check(bytes: impl AsRef<[u8]>, commands: &[&[&str]], fault: Option<FrameError
 }
 
 #[test]
-fn arrays_and_lines_are_commands() {
+fn arrays_and_inline_commands_are_parsed() {
     check("*1\r\n$4\r\nPING\r\n", &[&["PING"]], None);
     check("*2\r\n$4\r\nECHO\r\n$0\r\n\r\nPING\r\n", &[&["ECHO", ""], &["PING"]], None);
     check("*1\r\n$4\r\n\r\n\r\n\r\n", &[&["\r\n\r\n"]], None);
@@ -56,7 +56,7 @@ fn arrays_and_lines_are_commands() {
 }
 
 #[test]
-fn how_it_was_written_is_told() {
+fn framing_is_reported() {
     let mut reader = FrameReader::default();
     assert_eq!(reader.read(b"PING\r\n"), Ok(RespFrame::Whole { length: 6, framing: Framing::Inline }));
     assert_eq!(
@@ -66,19 +66,19 @@ fn how_it_was_written_is_told() {
 }
 
 #[test]
-fn nothing_is_ignored() {
+fn blank_frames_are_skipped() {
     check("*0\r\n*-1\r\n*-9223372036854775808\r\n\r\n\n  \r\nPING\r\n", &[&["PING"]], None);
 }
 
 #[test]
-fn half_a_frame_asks_for_more() {
+fn partial_frame_needs_more_input() {
     for half in ["", "*", "*1", "*1\r", "*1\r\n", "*1\r\n$", "*1\r\n$2\r\nab", "*1\r\n$2\r\nab\r", "PING"] {
         check(half, &[], None);
     }
 }
 
 #[test]
-fn numbers_are_written_in_one_way() {
+fn only_canonical_numbers_are_accepted() {
     let numbers = ["", "+1", "01", "00", " 1", "1 ", "1x", "x", "0x1", "-0", "-", "--1", "1\0", "1\n"];
     for number in numbers {
         check(format!("*{number}\r\n"), &[], Some(FrameError::ArrayLength));
@@ -91,7 +91,7 @@ fn numbers_are_written_in_one_way() {
 }
 
 #[test]
-fn bombs_are_refused_before_they_come() {
+fn oversized_frames_are_refused_by_their_length() {
     for number in ["1025", "1048576", "2147483648", "9223372036854775807", "18446744073709551615"] {
         check(format!("*{number}\r\n"), &[], Some(FrameError::ArrayLength));
     }
@@ -107,7 +107,7 @@ fn bombs_are_refused_before_they_come() {
 }
 
 #[test]
-fn what_is_no_bulk_string_is_a_fault() {
+fn argument_that_is_not_a_bulk_string_is_an_error() {
     for other in *b"*+-:_%~,(#!=>|\0a" {
         let frame = [b"*1\r\n".as_slice(), &[other], b"1\r\nx\r\n"].concat();
         check(frame, &[], Some(FrameError::NotBulk(other)));
@@ -118,7 +118,7 @@ fn what_is_no_bulk_string_is_a_fault() {
 }
 
 #[test]
-fn the_bounds_are_inside() {
+fn bounds_are_inclusive() {
     let most = vec!["x"; MAX_ARGUMENTS];
     check(encode(&most), &[&most], None);
     check(vec!["x"; MAX_ARGUMENTS].join(" ") + "\n", &[&most], None);
@@ -140,21 +140,21 @@ fn the_bounds_are_inside() {
 }
 
 #[test]
-fn quotes_close_at_the_end_of_a_word() {
+fn quotes_must_close_at_the_end_of_a_word() {
     for line in ["\"", "'a", "\"a\"b", "'a''b'", "\"a\\\"\"", "\"\\n\""] {
         check(line.to_owned() + "\r\n", &[], Some(FrameError::Quotes));
     }
 }
 
 #[test]
-fn an_input_that_shrinks_is_half_a_frame() {
+fn shrinking_input_is_a_partial_frame() {
     let mut reader = FrameReader::default();
     assert_eq!(reader.read(b"*2\r\n$4\r\nPING\r\n"), Ok(RespFrame::Partial));
     assert_eq!(reader.read(b"*2"), Ok(RespFrame::Partial));
     assert_eq!(reader.read(b""), Ok(RespFrame::Partial));
 }
 
-/// Bytes that look like a protocol more often than noise does.
+/// Random bytes that resemble the protocol.
 fn noise() -> impl Strategy<Value = Vec<u8>> {
     let piece = prop_oneof![
         4 => prop::sample::select(vec![
@@ -170,7 +170,7 @@ proptest! {
     #![proptest_config(cases(500))]
 
     #[test]
-    fn what_is_written_is_read(
+    fn encoded_commands_are_parsed_back(
         commands in vec(vec(vec(any::<u8>(), 0..40), 1..8), 0..6),
         sizes in vec(1usize..30, 0..60),
     ) {
@@ -179,7 +179,7 @@ proptest! {
     }
 
     #[test]
-    fn noise_means_the_same_in_any_pieces(bytes in noise(), sizes in vec(1usize..9, 0..60)) {
+    fn random_bytes_parse_the_same_in_any_pieces(bytes in noise(), sizes in vec(1usize..9, 0..60)) {
         prop_assert_eq!(read(&bytes, sizes.into_iter()), whole(&bytes));
     }
 }

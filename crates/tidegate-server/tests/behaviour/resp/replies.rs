@@ -1,8 +1,8 @@
-//! Replies, byte for byte.
+//! Encoding of replies.
 
 use tidegate_server::resp::reply::{MAX_ERROR_BYTES, RespVersion, RespWriter};
 
-/// What is written in RESP2 and in RESP3.
+/// Checks the encoding in RESP2 and in RESP3.
 #[track_caller]
 fn check(write: impl Fn(&mut RespWriter<'_>), resp2: &str, resp3: &str) {
     for (protocol, expected) in [(RespVersion::Resp2, resp2), (RespVersion::Resp3, resp3)] {
@@ -13,7 +13,7 @@ fn check(write: impl Fn(&mut RespWriter<'_>), resp2: &str, resp3: &str) {
 }
 
 #[test]
-fn most_is_the_same_in_both_protocols() {
+fn most_replies_are_the_same_in_both_versions() {
     for (number, text) in
         [(0, "0"), (-1, "-1"), (i64::MIN, "-9223372036854775808"), (i64::MAX, "9223372036854775807")]
     {
@@ -27,14 +27,14 @@ fn most_is_the_same_in_both_protocols() {
 }
 
 #[test]
-fn resp3_has_words_of_its_own() {
+fn resp3_types_differ_from_resp2() {
     check(|writer: &mut RespWriter<'_>| writer.null(), "$-1\r\n", "_\r\n");
     check(|writer| writer.map(2), "*4\r\n", "%2\r\n");
     check(|writer| writer.text("hello"), "$5\r\nhello\r\n", "=9\r\ntxt:hello\r\n");
 }
 
 #[test]
-fn an_error_is_one_line_and_ends() {
+fn error_is_one_bounded_line() {
     let error = "-ERR a  b   c\r\n";
     check(|writer| writer.error("ERR", "a\r\nb\0\u{85}\u{7f}c"), error, error);
     let cut = format!("-ERR {}\r\n", "ä".repeat(MAX_ERROR_BYTES / 2));

@@ -32,12 +32,12 @@ pub(super) struct KeyTable {
     clock_hand: usize,
     /// No row becomes evictable before this instant, as known when a full table was last searched.
     full_until: Timestamp,
-    elsewhere: Elsewhere,
+    elsewhere: UnloadedRows,
 }
 
 /// The non-evictable rows of a bounded limit outside of a working set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Elsewhere {
+pub struct UnloadedRows {
     /// Their number.
     pub rows: u64,
     /// When the first of them becomes evictable by time alone.
@@ -53,7 +53,7 @@ impl KeyTable {
     }
 
     /// Sets the rows outside of the working set.
-    pub(super) fn set_unloaded(&mut self, elsewhere: Elsewhere) {
+    pub(super) fn set_unloaded(&mut self, elsewhere: UnloadedRows) {
         self.elsewhere = elsewhere;
     }
 

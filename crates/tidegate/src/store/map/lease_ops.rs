@@ -6,12 +6,16 @@ use tidegate_core::{LeaseId, LeaseTerm, Row, Timestamp};
 
 use super::MapState;
 use crate::reply::OrderError;
-use crate::store::leases::{Holding, Lease, SETTLED_MEMORY};
+use crate::store::leases::{LeaseHolding, LeaseRecord, SETTLED_MEMORY};
 use crate::store::{Actual, Settlement};
 
 impl MapState {
     /// Changes the row of a holding if its limit still has the same generation.
-    pub(super) fn with_row<T>(&mut self, holding: &Holding, change: impl FnOnce(&mut Row) -> T) -> Option<T> {
+    pub(super) fn with_row<T>(
+        &mut self,
+        holding: &LeaseHolding,
+        change: impl FnOnce(&mut Row) -> T,
+    ) -> Option<T> {
         let id = &*holding.limit_id;
         let entry = match self.limits.get_mut(id) {
             Some(entry) if entry.generation == holding.generation => entry,
@@ -25,7 +29,7 @@ impl MapState {
     }
 
     /// Removes a lease and returns its held units.
-    pub(super) fn release(&mut self, id: LeaseId) -> Option<Lease> {
+    pub(super) fn release(&mut self, id: LeaseId) -> Option<LeaseRecord> {
         let lease = self.leases.remove(id)?;
         let lease_term = LeaseTerm { lease: id, expires_at: lease.expires_at };
         let now = self.latest;

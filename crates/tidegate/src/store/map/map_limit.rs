@@ -10,7 +10,7 @@ use tidegate_core::{
 
 use super::key_table::KeyTable;
 use crate::reply::{OrderReply, Outcome, Replies};
-use crate::store::leases::Holding;
+use crate::store::leases::LeaseHolding;
 use crate::store::order_path::{AskedRow, RowLocation, RowRoom, read_items, refusal_of};
 
 /// A limit with its rows.
@@ -168,7 +168,7 @@ impl MapLimit {
     }
 
     /// Corrects the charge of a holding to this cost.
-    pub(super) fn settle(&mut self, holding: &Holding, load: AskTotals, now: Timestamp) {
+    pub(super) fn settle(&mut self, holding: &LeaseHolding, load: AskTotals, now: Timestamp) {
         let limit = Arc::clone(&self.limit);
         let key = holding.key.as_deref();
         let seat = key.map_or(RowScope::All, |key| RowScope::from(limit.overrides(key)));

@@ -12,7 +12,7 @@ use crate::store::order_path::{
     AskedRow, DecisionContext, OrderDecision, RowLocation, RowRoom, check_order, decide_rows, make_lease,
     refusal_of,
 };
-use crate::store::requests::Remembered;
+use crate::store::requests::RememberedGrant;
 
 impl MapState {
     pub(super) fn decide(
@@ -54,7 +54,7 @@ impl MapState {
         if let (Some(id), Intent::Acquire, true) = (order.request_id, order.intent, answer.is_granted()) {
             let until = self.latest.plus(self.tick.span(REQUEST_ID_RETENTION));
             let readings = answers.readings(&answer).to_vec();
-            self.requests.remember(id, Remembered::new(order, until, answer.clone(), readings));
+            self.requests.remember(id, RememberedGrant::new(order, until, answer.clone(), readings));
         }
         Ok(answer)
     }

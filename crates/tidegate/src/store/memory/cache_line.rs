@@ -9,7 +9,7 @@
 //! ```
 //!
 //! - A **cell** is a row, or says where the row is. Whoever changes a cell *holds* it: sets [`HELD`] by compare-and-swap, and ends by
-//!   storing the next word. Holding is for a handful of instructions; others spin.
+//!   storing the next word. LeaseHolding is for a handful of instructions; others spin.
 //! - A **tag** changes only while its cell is held or empty, and only by somebody who owns the line's leaf. The **version** rises
 //!   before that and again before the new row's cell is there. If it is the same after the cell was read, or taken, as before the tag was
 //!   compared, then cell and tag belonged together ([`Line::unchanged`]). Whoever only looks takes nothing and writes nothing.

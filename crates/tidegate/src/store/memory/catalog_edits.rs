@@ -17,7 +17,7 @@ use super::{Desk, Shared};
 use crate::catalog::{
     ApplyError, Edit, EditOutcome, ExpectedVersion, PutError, RETIREMENT, RemovalMode, check_each,
 };
-use crate::store::journal::{Holding, Origin};
+use crate::store::journal::{LeaseHolding, Origin};
 
 /// An edit of one limit that was checked.
 enum Checked {
@@ -337,7 +337,7 @@ fn void(desk: &mut Desk, was_over: impl Fn(&str) -> bool) {
 
 /// The same for some holdings.
 pub(super) fn void_holdings<'h>(
-    holdings: impl Iterator<Item = &'h mut Holding>,
+    holdings: impl Iterator<Item = &'h mut LeaseHolding>,
     was_over: impl Fn(&str) -> bool,
 ) {
     for holding in holdings.filter(|holding| was_over(&holding.limit_id)) {

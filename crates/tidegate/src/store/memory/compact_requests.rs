@@ -20,7 +20,7 @@ use super::row_epoch::Edition;
 use super::rule_snapshot::Short;
 use super::single_ask::Seen;
 use super::{LOOK_AHEAD, Limits, Shared, counters};
-use crate::store::bid::{CompactBatch, CompactReplies, CompactReply, CompactRequest, MOST_LIMITS};
+use crate::store::compact::{CompactBatch, CompactReplies, CompactReply, CompactRequest, MOST_LIMITS};
 use crate::store::journal::Notes;
 
 /// A limit that is bid for.
@@ -50,12 +50,12 @@ impl<'a> Sought<'a> {
     fn text(&mut self, edition: u64, gists: &mut CompactReplies) -> usize {
         match self.told {
             Some((number, text)) if number == edition => text,
-            _ => self.learn(edition, gists),
+            _ => self.add_limit(edition, gists),
         }
     }
 
     #[cold]
-    fn learn(&mut self, edition: u64, gists: &mut CompactReplies) -> usize {
+    fn add_limit(&mut self, edition: u64, gists: &mut CompactReplies) -> usize {
         let limit = if self.held.number == edition {
             Arc::clone(&self.held.limit)
         } else {
@@ -63,7 +63,7 @@ impl<'a> Sought<'a> {
                 self.tenant.edition_of(edition).expect("while one is held, none after it is forgotten");
             Arc::clone(&later.limit)
         };
-        let text = gists.learn(limit);
+        let text = gists.add_limit(limit);
         self.told = Some((edition, text));
         text
     }
@@ -111,7 +111,7 @@ struct Decided {
 
 impl Shared {
     /// Decides bids until one is not for the quick way.
-    pub(super) fn bid(&self, bids: &CompactBatch<'_>, gists: &mut CompactReplies) {
+    pub(super) fn submit_compact(&self, bids: &CompactBatch<'_>, gists: &mut CompactReplies) {
         let limits = self.limits();
         let mut cast = Cast {
             limits: &limits,

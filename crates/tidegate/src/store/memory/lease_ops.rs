@@ -15,8 +15,8 @@ use super::limit_table::Tenant;
 use super::locked_path::note_row;
 use super::{Desk, Limits, Shared};
 use crate::reply::OrderError;
-use crate::store::journal::{Notes, What};
-use crate::store::leases::{Holding, Lease, SETTLED_MEMORY};
+use crate::store::journal::{LeaseAction, Notes};
+use crate::store::leases::{LeaseHolding, LeaseRecord, SETTLED_MEMORY};
 use crate::store::{Actual, Settlement};
 
 /// How many lapsed leases are cleared away at a time. Rows know by themselves that their leases have lapsed.
@@ -47,7 +47,7 @@ impl Shared {
     }
 
     /// The limit that a holding was charged under, if it still is the one, or comes back if its file does.
-    fn holder_of(&self, limits: &Limits, holding: &Holding) -> Option<Arc<Tenant>> {
+    fn holder_of(&self, limits: &Limits, holding: &LeaseHolding) -> Option<Arc<Tenant>> {
         let own = |tenant: &Arc<Tenant>| tenant.generation == holding.generation;
         let current = limits.get(&holding.limit_id).map(Arc::clone);
         current.filter(own).or_else(|| self.retired(&holding.limit_id).filter(own))
@@ -56,7 +56,7 @@ impl Shared {
     fn with_held<T>(
         &self,
         limits: &Limits,
-        holding: &Holding,
+        holding: &LeaseHolding,
         now: Timestamp,
         change: impl FnOnce(&mut Row, Timestamp) -> T,
     ) -> Option<T> {
@@ -72,14 +72,20 @@ impl Shared {
         self.let_lapse(&limits, &mut desk, now);
         let released = self.give_back(&limits, &mut desk, id, now).is_some();
         if let Some(notes) = notes.filter(|_| released) {
-            notes.deeds.push(desk.deed(What::Released { id }));
+            notes.deeds.push(desk.deed(LeaseAction::Released { id }));
         }
         self.mind_lapses(&desk);
         released
     }
 
     /// Takes a lease out and gives back what it holds.
-    fn give_back(&self, limits: &Limits, desk: &mut Desk, id: LeaseId, now: Timestamp) -> Option<Lease> {
+    fn give_back(
+        &self,
+        limits: &Limits,
+        desk: &mut Desk,
+        id: LeaseId,
+        now: Timestamp,
+    ) -> Option<LeaseRecord> {
         let lease = desk.leases.remove(id)?;
         if lease.expires_at <= now {
             // It has lapsed, but was not cleared away yet.
@@ -123,7 +129,7 @@ impl Shared {
         lease.expires_at = expires_at;
         desk.leases.insert(id, lease);
         if let Some(notes) = notes {
-            notes.deeds.push(desk.deed(What::Renewed { id, expires_at }));
+            notes.deeds.push(desk.deed(LeaseAction::Renewed { id, expires_at }));
         }
         self.mind_lapses(&desk);
         Some(expires_at)
@@ -156,7 +162,7 @@ impl Shared {
         let until = now.plus(self.tick.span(SETTLED_MEMORY));
         desk.leases.remember_settled(id, until);
         if let Some(notes) = notes {
-            notes.deeds.push(desk.deed(What::Settled { id, until }));
+            notes.deeds.push(desk.deed(LeaseAction::Settled { id, until }));
         }
         self.mind_lapses(&desk);
         Ok(Settlement::Settled)
@@ -167,7 +173,7 @@ impl Shared {
         &self,
         limits: &Limits,
         tenure: LeaseTerm,
-        holding: &Holding,
+        holding: &LeaseHolding,
         load: AskTotals,
         now: Timestamp,
         notes: Option<&mut Notes>,

@@ -28,7 +28,7 @@ use super::row_epoch::{Edition, RESERVED};
 use super::sync::{Ordering, fence};
 use super::{Desk, Shared};
 use crate::reply::{GrantedLease, OrderRefusal, OrderReply, Outcome, Replies};
-use crate::store::journal::{Charge, Notes, What};
+use crate::store::journal::{ChargeNote, LeaseAction, Notes};
 use crate::store::order_path::{
     AskedRow, DecisionContext, MAX_ASKED_ROWS, OrderDecision, RowLocation, RowRoom, decide_rows, make_lease,
     refusal_of,
@@ -497,7 +497,7 @@ fn register(
             lease.holdings.iter().find(|held| *held.limit_id == *limit.id()).map(|held| held.generation)
         };
         let fences = grant.fences.iter().filter_map(|(limit, fence)| Some((generation_of(limit)?, *fence)));
-        let what = What::Granted { id: grant.lease, lease: lease.clone(), fences: fences.collect() };
+        let what = LeaseAction::Granted { id: grant.lease, lease: lease.clone(), fences: fences.collect() };
         notes.deeds.push(desk.deed(what));
     }
     desk.insert(grant.lease, lease);
@@ -574,7 +574,7 @@ pub(super) fn note_row(
             continue;
         }
         let rule = seat.rule(index, item, at);
-        notes.charges.extend(UsageRecord::latest(rule, row.state(item)).map(|trace| Charge {
+        notes.charges.extend(UsageRecord::latest(rule, row.state(item)).map(|trace| ChargeNote {
             generation,
             version: limit.version(),
             key,

@@ -17,9 +17,9 @@ use super::single_ask::{bring_near, decide_alone};
 use super::sliding_path;
 use super::{Desk, LOOK_AHEAD, Limits, Shared};
 use crate::reply::{Detail, ItemReading, OrderError, OrderRefusal, OrderReply, Outcome, Replies};
-use crate::store::journal::What;
+use crate::store::journal::LeaseAction;
 use crate::store::order_path::check_order;
-use crate::store::requests::Remembered;
+use crate::store::requests::RememberedGrant;
 
 /// How often a new key's row is made for the quick way before the thorough way is taken.
 const ADMISSIONS: usize = 2 * MOST_ROWS;
@@ -159,9 +159,9 @@ impl Shared {
         if let (Some(id), true) = (order.request_id, answer.is_granted()) {
             let until = answer.at.plus(self.tick.span(REQUEST_ID_RETENTION));
             let readings = answers.readings(answer).to_vec();
-            let grant = Remembered::new(order, until, answer.clone(), readings);
+            let grant = RememberedGrant::new(order, until, answer.clone(), readings);
             if let Some(notes) = answers.notes() {
-                notes.deeds.push(desk.deed(What::Remembered { id: id.into(), grant: grant.clone() }));
+                notes.deeds.push(desk.deed(LeaseAction::Remembered { id: id.into(), grant: grant.clone() }));
             }
             desk.requests.remember(id, grant);
         }

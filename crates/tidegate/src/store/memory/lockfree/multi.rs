@@ -14,7 +14,7 @@ use super::super::limit_table::Tenant;
 use super::super::rule_snapshot::{AskLaw, CellLaw, Head, Sheet, Short};
 use super::super::sync::pause;
 use super::{Found, Judged, MOST_ROWS, Plea, Setback, TRIES, find_all, find_key, is_in, judge, not_before};
-use crate::store::journal::Charge;
+use crate::store::journal::ChargeNote;
 
 /// What the quick way came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,11 +62,11 @@ impl Told<'_> {
     }
 
     /// How it is after the plea was charged to it, if it was.
-    pub(in super::super) fn charge(&self, plea: &Plea<'_>, version: u32) -> Option<Charge> {
+    pub(in super::super) fn charge(&self, plea: &Plea<'_>, version: u32) -> Option<ChargeNote> {
         if self.short.cost(AskTotals::of(plea.count)) == 0 {
             return None;
         }
-        Some(Charge {
+        Some(ChargeNote {
             generation: plea.tenant.generation,
             version,
             key: if self.short.head.is_of_key() { plea.tag() } else { None },

@@ -1,0 +1,138 @@
+//! Which life of a counter a reading belongs to.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// One life of a counter. Two readings of one life can be subtracted; others cannot.
+///
+/// It is a fingerprint of what would be different in another life, such as the name of the boot and the number of a cgroup. It is written as
+/// 32 digits, and stays what it is when a governor is started anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct CounterId(u128);
+
+impl CounterId {
+    /// The life that these words tell from any other.
+    pub fn of(words: &[&[u8]]) -> CounterId {
+        // FNV-1a over all words, each with its length, so that no two lists are alike.
+        let mut print = OFFSET;
+        for word in words {
+            for byte in word.len().to_le_bytes().iter().chain(*word) {
+                print = (print ^ u128::from(*byte)).wrapping_mul(PRIME);
+            }
+        }
+        CounterId(print)
+    }
+
+    /// Its bytes.
+    pub fn to_bytes(self) -> [u8; 16] {
+        self.0.to_be_bytes()
+    }
+
+    /// The life with these bytes.
+    pub fn from_bytes(bytes: [u8; 16]) -> CounterId {
+        CounterId(u128::from_be_bytes(bytes))
+    }
+}
+
+/// What is counted, whichever life its counter is in: the machine, a cgroup by its path, one process with all that it starts.
+///
+/// A counter that began anew goes on with the old one's books only if it counts the same. It is a fingerprint of three bytes, so that it has room in
+/// a sample; whoever is taken for another by mistake is one in sixteen million.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TargetId(u32);
+
+impl TargetId {
+    /// What samples of older versions say: nothing.
+    pub const UNKNOWN: TargetId = TargetId(0);
+
+    /// What these words tell from anything else.
+    pub fn of(words: &[&[u8]]) -> TargetId {
+        let [low, middle, high, ..] = CounterId::of(words).to_bytes();
+        TargetId(u32::from_le_bytes([low, middle, high, 0]).max(1))
+    }
+
+    /// Its bytes.
+    pub fn to_bytes(self) -> [u8; 3] {
+        let [low, middle, high, _] = self.0.to_le_bytes();
+        [low, middle, high]
+    }
+
+    /// The target with these bytes.
+    pub fn from_bytes([low, middle, high]: [u8; 3]) -> TargetId {
+        TargetId(u32::from_le_bytes([low, middle, high, 0]))
+    }
+}
+
+const OFFSET: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+/// How many digits a life is written with.
+const DIGITS: usize = 32;
+
+impl fmt::Display for CounterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:0DIGITS$x}", self.0)
+    }
+}
+
+impl FromStr for CounterId {
+    type Err = BadCounterId;
+
+    fn from_str(text: &str) -> Result<CounterId, BadCounterId> {
+        let is_plain = text.len() == DIGITS && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let number = is_plain.then(|| u128::from_str_radix(text, 16).ok()).flatten();
+        number.map(CounterId).ok_or(BadCounterId)
+    }
+}
+
+/// What was read is not 32 hexadecimal digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BadCounterId;
+
+impl fmt::Display for BadCounterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the life of a counter is {DIGITS} hexadecimal digits")
+    }
+}
+
+impl std::error::Error for BadCounterId {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_read_as_it_was_written() {
+        for words in [&[][..], &[b"a".as_slice()], &[b"a", b"b"]] {
+            let life = CounterId::of(words);
+            assert_eq!(life.to_string().parse(), Ok(life));
+            assert_eq!(CounterId::from_bytes(life.to_bytes()), life);
+        }
+        for wrong in ["", "1", "+0000000000000000000000000000001", "0000000000000000000000000000000g"] {
+            assert_eq!(wrong.parse::<CounterId>(), Err(BadCounterId), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_target_is_three_bytes_and_never_unsaid() {
+        let (host, other) = (TargetId::of(&[b"host"]), TargetId::of(&[b"cgroup", b"a"]));
+        assert_ne!(host, other);
+        for target in [host, other, TargetId::UNKNOWN] {
+            assert_eq!(TargetId::from_bytes(target.to_bytes()), target);
+        }
+        assert_ne!(host, TargetId::UNKNOWN);
+    }
+
+    #[test]
+    fn other_words_are_another_life() {
+        let lives = [
+            CounterId::of(&[]),
+            CounterId::of(&[b""]),
+            CounterId::of(&[b"ab"]),
+            CounterId::of(&[b"a", b"b"]),
+            CounterId::of(&[b"b", b"a"]),
+        ];
+        for (index, one) in lives.iter().enumerate() {
+            assert!(!lives[..index].contains(one));
+        }
+    }
+}

@@ -1,0 +1,386 @@
+//! The guardian: no stopped process and no changed limit is left behind, whatever becomes of the governor.
+//!
+//! Who is about to change something says first how it is undone. That is kept twice: in a file, and by a watchdog, a small process at the
+//! other end of a pipe.
+//!
+//! ```text
+//!   governor ──note──▶ file `undo` ──────────────▶ the next start: restore_left_behind
+//!      │ ╰────note──▶ pipe ──▶ watchdog ──pipe closes──▶ undoes everything, at once
+//!      ╰─ then, and only then, the change itself
+//! ```
+//!
+//! The governor's end of the pipe is closed by the kernel, however the governor ends. The file is for the day on which both are killed. It
+//! names the boot it was written in: a machine that was started again has nothing that is stopped or limited, and what has the same name
+//! there is not the same.
+//!
+//! A command that is governed is started by the watchdog, which is its parent ([`WatchedProcess`]). A watchdog that was killed is replaced when that is
+//! noticed ([`CpuWatchdog::renew`]).
+//!
+//! Refused: a parent-death signal for everybody that is stopped. It is lost when a program is replaced, and a limit has no signals.
+
+mod undo;
+mod undo_journal;
+mod undo_list;
+mod watch_loop;
+mod watched_process;
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::io::{self, Write};
+use std::net::Shutdown;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+pub use undo::Undo;
+use undo::UndoRecord;
+pub(crate) use undo::write_if_there;
+use undo_journal::UndoJournal;
+pub(crate) use undo_list::UndoList;
+pub use watch_loop::watch;
+pub use watched_process::{WatchedProcess, tend};
+
+use crate::cgroups::FilesystemRoots;
+
+/// The file in a directory of a governor that says what is to be undone.
+const FILE: &str = "undo";
+/// Starts a program with the signals ignored by which people end programs: they are meant for the governor.
+const DEAF: &str = "trap '' HUP INT TERM; exec \"$@\"";
+
+/// Keeps what is to be undone. Clones are the same guardian.
+#[derive(Debug, Clone)]
+pub struct CpuWatchdog {
+    desk: Arc<Mutex<WatchdogState>>,
+}
+
+#[derive(Debug)]
+struct WatchdogState {
+    file: PathBuf,
+    book: UndoJournal,
+    /// How a watchdog is started, if there shall be one.
+    kennel: Option<WatchdogCommand>,
+    watchdog: Option<WatchdogProcess>,
+    next: u64,
+    open: BTreeMap<u64, Undo>,
+}
+
+/// The program that is a watchdog, and its arguments.
+#[derive(Debug, Clone)]
+struct WatchdogCommand {
+    program: PathBuf,
+    args: Vec<OsString>,
+}
+
+#[derive(Debug)]
+struct WatchdogProcess {
+    child: Child,
+    pipe: Option<UnixStream>,
+    /// The command it is the parent of.
+    ward: Option<u32>,
+}
+
+impl CpuWatchdog {
+    /// A guardian that has only the file: what is left behind is undone at the next start. The directory must be there.
+    ///
+    /// Call [`restore_left_behind`] before: what the file says by now is forgotten.
+    pub fn alone(folder: &Path) -> Result<CpuWatchdog, WatchdogError> {
+        let file = folder.join(FILE);
+        let boot = boot()?;
+        let book =
+            UndoJournal::begin(&file, &boot).map_err(|error| WatchdogError::of("write", &file, error))?;
+        let desk = WatchdogState { file, book, kennel: None, watchdog: None, next: 1, open: BTreeMap::new() };
+        Ok(CpuWatchdog { desk: Arc::new(Mutex::new(desk)) })
+    }
+
+    /// A guardian with a watchdog: this program with these arguments, which must call [`watch`] with its standard input.
+    pub fn spawn(folder: &Path, program: &Path, args: &[&OsStr]) -> Result<CpuWatchdog, WatchdogError> {
+        let guardian = CpuWatchdog::alone(folder)?;
+        let kennel = WatchdogCommand::of(program, args);
+        guardian.desk().kennel = Some(kennel);
+        let released = guardian.desk().release_watchdog();
+        guardian.unless_failed(released).map(|(guardian, ())| guardian)
+    }
+
+    /// The same, and the watchdog starts a command and is its parent: it is given two more words, `--` and the command, and must call [`tend`] with its
+    /// standard input and that command. The command waits until it is continued.
+    pub fn spawn_with(
+        folder: &Path,
+        program: &Path,
+        args: &[&OsStr],
+        command: &[OsString],
+    ) -> Result<(CpuWatchdog, WatchedProcess), WatchdogError> {
+        let guardian = CpuWatchdog::alone(folder)?;
+        let kennel = WatchdogCommand::of(program, args);
+        guardian.desk().kennel = Some(kennel);
+        let mut watchdog = Command::new(program);
+        watchdog.args(args).arg("--").args(command);
+        let started = guardian.desk().start_with(watchdog, command.first().map_or(program, Path::new));
+        guardian.unless_failed(started)
+    }
+
+    /// What was not begun leaves no file.
+    fn unless_failed<T>(self, done: Result<T, WatchdogError>) -> Result<(CpuWatchdog, T), WatchdogError> {
+        match done {
+            Ok(done) => Ok((self, done)),
+            Err(error) => {
+                let _removed = self.finish();
+                Err(error)
+            }
+        }
+    }
+
+    /// Replaces a watchdog that is gone; whether one had to be.
+    pub fn renew(&self) -> Result<bool, WatchdogError> {
+        if self.is_watched() {
+            return Ok(false);
+        }
+        let mut desk = self.desk();
+        desk.dismiss();
+        desk.release_watchdog()?;
+        Ok(desk.watchdog.is_some())
+    }
+
+    /// The parent of this process, if it is the watchdog.
+    pub(crate) fn keeper_of(&self, pid: u32) -> Option<u32> {
+        let desk = self.desk();
+        let watchdog = desk.watchdog.as_ref()?;
+        (watchdog.ward == Some(pid)).then(|| watchdog.child.id())
+    }
+
+    /// Whether the watchdog is there, as far as is known. Without it, what is left behind waits for the next start.
+    pub fn is_watched(&self) -> bool {
+        match &mut self.desk().watchdog {
+            Some(watchdog) => watchdog.pipe.is_some() && matches!(watchdog.child.try_wait(), Ok(None)),
+            None => false,
+        }
+    }
+
+    /// The number of the watchdog's process.
+    pub fn watchdog(&self) -> Option<u32> {
+        self.desk().watchdog.as_ref().map(|watchdog| watchdog.child.id())
+    }
+
+    /// What is to be undone by now, the oldest first.
+    pub fn open(&self) -> Vec<Undo> {
+        self.desk().open.values().cloned().collect()
+    }
+
+    /// Notes how changes are undone that are about to be made. They may be made when this returns.
+    pub fn register(&self, undos: &[Undo]) -> Result<Vec<u64>, WatchdogError> {
+        let mut desk = self.desk();
+        let first = desk.next;
+        let numbered: Vec<(u64, Undo)> = (first..).zip(undos.iter().cloned()).collect();
+        let lines: String = numbered
+            .iter()
+            .map(|(number, undo)| UndoRecord::Add { number: *number, undo: undo.clone() }.line())
+            .collect();
+        desk.write(&lines)?;
+        desk.next += numbered.len() as u64;
+        let numbers = numbered.iter().map(|(number, _)| *number).collect();
+        desk.open.extend(numbered);
+        Ok(numbers)
+    }
+
+    /// Notes that these need not be undone any more.
+    pub fn release(&self, numbers: &[u64]) -> Result<(), WatchdogError> {
+        let mut desk = self.desk();
+        let known: Vec<u64> =
+            numbers.iter().copied().filter(|number| desk.open.remove(number).is_some()).collect();
+        let lines: String =
+            known.iter().map(|number| UndoRecord::Forget { number: *number }.line()).collect();
+        if lines.is_empty() { Ok(()) } else { desk.write(&lines) }
+    }
+
+    /// Ends the watch, when everything is undone. What is not, the watchdog undoes, or the next start.
+    pub fn finish(self) -> Result<(), WatchdogError> {
+        let mut desk = self.desk();
+        if !desk.open.is_empty() {
+            desk.dismiss();
+            return Ok(());
+        }
+        desk.tell(&UndoRecord::Done.line());
+        desk.dismiss();
+        desk.book.remove()
+    }
+
+    fn desk(&self) -> MutexGuard<'_, WatchdogState> {
+        // Whoever panicked has noted what it was to note, or has changed nothing.
+        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl WatchdogState {
+    fn write(&mut self, lines: &str) -> Result<(), WatchdogError> {
+        self.tell(lines);
+        self.book.append(lines)?;
+        self.book.shorten(&self.open)
+    }
+
+    /// Tells the watchdog. One that is gone is not missed here: the file is there, and the governor asks whether it is watched.
+    fn tell(&mut self, lines: &str) {
+        if let Some(watchdog) = &mut self.watchdog {
+            let told = watchdog.pipe.as_mut().map(|pipe| pipe.write_all(lines.as_bytes()));
+            if told.is_some_and(|told| told.is_err()) {
+                watchdog.pipe = None;
+            }
+        }
+    }
+
+    /// Starts a watchdog, if there shall be one, and tells it everything.
+    fn release_watchdog(&mut self) -> Result<(), WatchdogError> {
+        let Some(WatchdogCommand { program, args }) = &self.kennel else { return Ok(()) };
+        let mut deaf = Command::new("/bin/sh");
+        deaf.args(["-c", DEAF, "sh"]).arg(program).args(args);
+        let watchdog = WatchdogProcess::start(deaf)
+            .map_err(|error| WatchdogError::of("start the watchdog", program, error))?;
+        self.watchdog = Some(watchdog);
+        self.tell_all();
+        Ok(())
+    }
+
+    /// Starts a watchdog that starts a command.
+    fn start_with(&mut self, watchdog: Command, command: &Path) -> Result<WatchedProcess, WatchdogError> {
+        let failed = |error| WatchdogError::of("start", command, error);
+        let mut watchdog = WatchdogProcess::start(watchdog).map_err(failed)?;
+        let ward = watchdog.take_charge().map_err(failed)?;
+        self.watchdog = Some(watchdog);
+        self.tell_all();
+        Ok(ward)
+    }
+
+    /// Tells a new watchdog what it has to know.
+    fn tell_all(&mut self) {
+        let path = std::path::absolute(&self.file).unwrap_or_else(|_| self.file.clone());
+        let mut lines = UndoRecord::File { path }.line();
+        for (number, undo) in &self.open {
+            lines += &UndoRecord::Add { number: *number, undo: undo.clone() }.line();
+        }
+        self.tell(&lines);
+    }
+
+    /// Closes the pipe and waits until the watchdog has done what it has to.
+    fn dismiss(&mut self) {
+        if let Some(mut watchdog) = self.watchdog.take() {
+            watchdog.dismiss();
+        }
+    }
+}
+
+impl WatchdogCommand {
+    fn of(program: &Path, args: &[&OsStr]) -> WatchdogCommand {
+        WatchdogCommand { program: program.to_owned(), args: args.iter().map(OsString::from).collect() }
+    }
+}
+
+impl WatchdogProcess {
+    fn start(mut command: Command) -> io::Result<WatchdogProcess> {
+        let (ours, theirs) = UnixStream::pair()?;
+        command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).stderr(Stdio::null());
+        Ok(WatchdogProcess { child: command.spawn()?, pipe: Some(ours), ward: None })
+    }
+
+    /// Has it start its command.
+    fn take_charge(&mut self) -> io::Result<WatchedProcess> {
+        let Some(pipe) = &self.pipe else { return Err(io::ErrorKind::BrokenPipe.into()) };
+        let begun = WatchedProcess::begin(pipe, self.child.id());
+        match &begun {
+            Ok(ward) => self.ward = Some(ward.pid()),
+            Err(_) => self.dismiss(),
+        }
+        begun
+    }
+
+    fn dismiss(&mut self) {
+        if let Some(pipe) = self.pipe.take() {
+            // Whoever still listens to it shall not keep it open.
+            let _closed = pipe.shutdown(Shutdown::Both);
+        }
+        // It ends by itself; how, does not matter any more.
+        let _ended = self.child.wait();
+    }
+}
+
+impl Drop for WatchdogState {
+    fn drop(&mut self) {
+        self.dismiss();
+    }
+}
+
+/// What [`restore_left_behind`] did.
+#[derive(Debug, Default)]
+pub struct RestoreReport {
+    /// What was to be undone, and is.
+    pub undone: Vec<Undo>,
+    /// What could not be undone, and why. It is tried again at the next start.
+    pub failed: Vec<(Undo, io::Error)>,
+}
+
+/// Undoes what a governor with this directory left behind. Once is as good as twice, and nothing to do is fine.
+pub fn restore_left_behind(folder: &Path) -> Result<RestoreReport, WatchdogError> {
+    let file = folder.join(FILE);
+    let notes = match std::fs::read(&file) {
+        Ok(bytes) => undo::notes(&bytes),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(RestoreReport::default()),
+        Err(error) => return Err(WatchdogError::of("read", &file, error)),
+    };
+    let boot = boot()?;
+    let open = if notes.boot.as_ref() == Some(&boot) { notes.open } else { BTreeMap::new() };
+    let restored = undo_all(open.into_values().collect());
+    if restored.failed.is_empty() {
+        undo_journal::remove(&file)?;
+    } else {
+        let left = (1..).zip(restored.failed.iter().rev().map(|(undo, _)| undo.clone())).collect();
+        UndoJournal::begin(&file, &boot)
+            .map_err(|error| WatchdogError::of("write", &file, error))?
+            .write_anew(&left)?;
+    }
+    Ok(restored)
+}
+
+/// Undoes everything, the latest first.
+fn undo_all(undos: Vec<Undo>) -> RestoreReport {
+    let proc = FilesystemRoots::default().processes();
+    let mut restored = RestoreReport::default();
+    for undo in undos.into_iter().rev() {
+        match undo.perform(&proc) {
+            Ok(()) => restored.undone.push(undo),
+            Err(error) => restored.failed.push((undo, error)),
+        }
+    }
+    restored
+}
+
+fn boot() -> Result<String, WatchdogError> {
+    let proc = FilesystemRoots::default().processes();
+    proc.boot().map_err(|error| WatchdogError::of("find the name of this boot in", proc.root(), error))
+}
+
+/// What is to be undone cannot be kept; then nothing may be changed.
+#[derive(Debug)]
+pub struct WatchdogError {
+    doing: &'static str,
+    path: PathBuf,
+    error: io::Error,
+}
+
+impl WatchdogError {
+    fn of(doing: &'static str, path: &Path, error: io::Error) -> WatchdogError {
+        WatchdogError { doing, path: path.to_owned(), error }
+    }
+}
+
+impl fmt::Display for WatchdogError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let WatchdogError { doing, path, error } = self;
+        write!(f, "cannot {doing} {}: {error}; nothing is changed that could not be undone", path.display())
+    }
+}
+
+impl std::error::Error for WatchdogError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.error)
+    }
+}

@@ -1,0 +1,348 @@
+//! What is to be undone, and the lines in which it is written.
+//!
+//! ```text
+//!   9f0c6a5d boot 6b53c7b7-52a1-4687-8d0f-e8eb4cd5891b
+//!   1b2c3d4e 1 write /sys/fs/cgroup/a.slice/cpu.max max%20100000
+//!   …        2 continue 4711 52346
+//!            3 move 4711 52346 /sys/fs/cgroup/user.slice
+//!            4 remove /sys/fs/cgroup/tidegate-99 /sys/fs/cgroup/user.slice
+//!            2 forget
+//!            done
+//! ```
+//!
+//! Every line begins with a fingerprint of the rest. A line without its end, or whose fingerprint is wrong, was cut when somebody was killed
+//! while writing it; whoever writes a line waits until it is whole before it changes anything, so it has nothing to say.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fmt::Write as _;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::process::Signal;
+
+use crate::cgroups::{Hierarchy, PROCS, SUBTREE, processes_in};
+use crate::processes::{ProcFs, Process};
+
+/// How often a cgroup is emptied before it is given up: processes may be started in it meanwhile.
+const MOST_SWEEPS: u32 = 200;
+/// How long to wait between two sweeps: those that are ending need a moment.
+const BETWEEN_SWEEPS: Duration = Duration::from_millis(2);
+/// How deep cgroups are looked for in one that is removed.
+const DEEPEST: u32 = 32;
+
+/// How something is made as it was.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Undo {
+    /// A file gets what it held before.
+    Write {
+        /// Which.
+        file: PathBuf,
+        /// What it held.
+        content: String,
+    },
+    /// A process that was stopped goes on.
+    Continue {
+        /// Which.
+        process: Process,
+    },
+    /// A process goes back to its cgroup.
+    Move {
+        /// Which.
+        process: Process,
+        /// The directory of the cgroup.
+        to: PathBuf,
+    },
+    /// A cgroup is removed, and whoever is in it goes elsewhere.
+    Remove {
+        /// Its directory.
+        cgroup: PathBuf,
+        /// The directory of the cgroup they go to.
+        home: PathBuf,
+    },
+}
+
+impl Undo {
+    /// Makes it as it was. What is gone by now needs nothing.
+    pub(super) fn perform(&self, proc: &ProcFs) -> io::Result<()> {
+        match self {
+            Undo::Write { file, content } => match write_if_there(file, content) {
+                // Somebody else needs the controller by now.
+                Err(error) if error.kind() == io::ErrorKind::ResourceBusy && file.ends_with(SUBTREE) => {
+                    Ok(())
+                }
+                written => unless_gone(written),
+            },
+            Undo::Continue { process } => proc.signal(*process, Signal::CONT).map(|_| ()),
+            Undo::Move { process, to } => match proc.look(*process)? {
+                Some(_) => unless_gone(write_if_there(&to.join(PROCS), &process.pid.to_string())),
+                None => Ok(()),
+            },
+            Undo::Remove { cgroup, home } => empty_and_remove(cgroup, home),
+        }
+    }
+
+    /// Whether it matters that the disk has it. Stopped processes do not outlive the machine, and there may be many of them.
+    pub(super) fn is_lasting(&self) -> bool {
+        !matches!(self, Undo::Continue { .. })
+    }
+
+    fn words(&self) -> String {
+        match self {
+            Undo::Write { file, content } => {
+                format!("write {} {}", of_path(file), escaped(content.as_bytes()))
+            }
+            Undo::Continue { process } => format!("continue {} {}", process.pid, process.started),
+            Undo::Move { process, to } => format!("move {} {} {}", process.pid, process.started, of_path(to)),
+            Undo::Remove { cgroup, home } => format!("remove {} {}", of_path(cgroup), of_path(home)),
+        }
+    }
+
+    fn of_words(words: &[&str]) -> Option<Undo> {
+        let process = |pid: &str, started: &str| {
+            Some(Process { pid: pid.parse().ok()?, started: started.parse().ok()? })
+        };
+        Some(match words {
+            ["write", file, content] => {
+                Undo::Write { file: to_path(file)?, content: String::from_utf8(unescaped(content)?).ok()? }
+            }
+            ["continue", pid, started] => Undo::Continue { process: process(pid, started)? },
+            ["move", pid, started, to] => Undo::Move { process: process(pid, started)?, to: to_path(to)? },
+            ["remove", cgroup, home] => Undo::Remove { cgroup: to_path(cgroup)?, home: to_path(home)? },
+            _ => return None,
+        })
+    }
+}
+
+/// Writes into a file that is there: files of the kernel are not made.
+pub(crate) fn write_if_there(file: &Path, content: &str) -> io::Result<()> {
+    let mut options = fs::OpenOptions::new();
+    let mut file = options.write(true).truncate(true).open(file)?;
+    // With one call: every write is an order of its own.
+    io::Write::write_all(&mut file, content.as_bytes())
+}
+
+/// Takes everybody out of a cgroup, and out of those in it, and removes it.
+fn empty_and_remove(cgroup: &Path, home: &Path) -> io::Result<()> {
+    let mut sweeps = 0;
+    loop {
+        match sweep(cgroup, home, DEEPEST) {
+            Ok(()) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) if sweeps == MOST_SWEEPS => return Err(error),
+            Err(_) => {}
+        }
+        sweeps += 1;
+        thread::park_timeout(BETWEEN_SWEEPS);
+    }
+}
+
+fn sweep(cgroup: &Path, home: &Path, depth: u32) -> io::Result<()> {
+    for inner in Hierarchy::below(cgroup)? {
+        if depth > 0 {
+            sweep(&inner, home, depth - 1)?;
+        }
+    }
+    // A home that is gone is replaced by what was around it.
+    let home = home.ancestors().find(|path| path.join(PROCS).is_file()).unwrap_or(home);
+    for pid in processes_in(cgroup)? {
+        unless_gone(write_if_there(&home.join(PROCS), &pid.to_string()))?;
+    }
+    fs::remove_dir(cgroup)
+}
+
+fn unless_gone(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::SRCH | Errno::NODEV)) => Ok(()),
+        other => other,
+    }
+}
+
+/// One line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum UndoRecord {
+    /// Which boot the lines are about.
+    Boot { name: String },
+    /// The file that says the same, for the watchdog.
+    File { path: PathBuf },
+    /// Something is about to be changed.
+    Add { number: u64, undo: Undo },
+    /// It need not be undone any more.
+    Forget { number: u64 },
+    /// There is nothing more to watch.
+    Done,
+}
+
+impl UndoRecord {
+    /// The line, with its end.
+    pub(super) fn line(&self) -> String {
+        let words = match self {
+            UndoRecord::Boot { name } => format!("boot {name}"),
+            UndoRecord::File { path } => format!("file {}", of_path(path)),
+            UndoRecord::Add { number, undo } => format!("{number} {}", undo.words()),
+            UndoRecord::Forget { number } => format!("{number} forget"),
+            UndoRecord::Done => "done".to_owned(),
+        };
+        format!("{:08x} {words}\n", fingerprint(&words))
+    }
+
+    /// Reads a line without its end; `None` if it is not one.
+    pub(super) fn of_line(line: &[u8]) -> Option<UndoRecord> {
+        let (print, words) = std::str::from_utf8(line).ok()?.split_once(' ')?;
+        if print.len() != 8 || u32::from_str_radix(print, 16).ok()? != fingerprint(words) {
+            return None;
+        }
+        let words: Vec<&str> = words.split(' ').collect();
+        Some(match words[..] {
+            ["boot", name] => UndoRecord::Boot { name: name.to_owned() },
+            ["file", path] => UndoRecord::File { path: to_path(path)? },
+            ["done"] => UndoRecord::Done,
+            [number, "forget"] => UndoRecord::Forget { number: number.parse().ok()? },
+            [number, ref undo @ ..] => {
+                UndoRecord::Add { number: number.parse().ok()?, undo: Undo::of_words(undo)? }
+            }
+            [] => return None,
+        })
+    }
+}
+
+/// What lines say together.
+#[derive(Debug, Default)]
+pub(super) struct UndoRecords {
+    pub(super) boot: Option<String>,
+    pub(super) file: Option<PathBuf>,
+    pub(super) open: BTreeMap<u64, Undo>,
+    pub(super) is_done: bool,
+}
+
+impl UndoRecords {
+    pub(super) fn take(&mut self, note: UndoRecord) {
+        match note {
+            UndoRecord::Boot { name } => self.boot = Some(name),
+            UndoRecord::File { path } => self.file = Some(path),
+            UndoRecord::Add { number, undo } => drop(self.open.insert(number, undo)),
+            UndoRecord::Forget { number } => drop(self.open.remove(&number)),
+            UndoRecord::Done => self.is_done = true,
+        }
+    }
+}
+
+/// Reads lines, and passes over those that were cut.
+pub(super) fn notes(bytes: &[u8]) -> UndoRecords {
+    let mut notes = UndoRecords::default();
+    let whole = bytes.split_inclusive(|byte| *byte == b'\n').filter_map(|line| line.strip_suffix(b"\n"));
+    whole.filter_map(UndoRecord::of_line).for_each(|note| notes.take(note));
+    notes
+}
+
+/// FNV-1a.
+fn fingerprint(words: &str) -> u32 {
+    words.bytes().fold(0x811c_9dc5, |print, byte| (print ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
+fn of_path(path: &Path) -> String {
+    escaped(path.as_os_str().as_bytes())
+}
+
+fn to_path(word: &str) -> Option<PathBuf> {
+    Some(OsStr::from_bytes(&unescaped(word)?).into())
+}
+
+/// Bytes as one word: what is not a visible letter is written as `%` and two digits.
+fn escaped(bytes: &[u8]) -> String {
+    let mut word = String::with_capacity(bytes.len());
+    for byte in bytes {
+        if byte.is_ascii_graphic() && *byte != b'%' {
+            word.push(char::from(*byte));
+        } else {
+            // Writing into a string does not fail.
+            let _written = write!(word, "%{byte:02x}");
+        }
+    }
+    word
+}
+
+fn unescaped(word: &str) -> Option<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(word.len());
+    let mut rest = word.bytes();
+    while let Some(byte) = rest.next() {
+        if byte == b'%' {
+            let digits = [rest.next()?, rest.next()?];
+            bytes.push(u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?);
+        } else {
+            bytes.push(byte);
+        }
+    }
+    Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn examples() -> Vec<Undo> {
+        let process = Process { pid: 4711, started: 52346 };
+        vec![
+            Undo::Write { file: "/a b/100%".into(), content: "max 100000\n".to_owned() },
+            Undo::Write { file: OsStr::from_bytes(b"/\xff\n").into(), content: String::new() },
+            Undo::Continue { process },
+            Undo::Move { process, to: "/sys/fs/cgroup/a.slice".into() },
+            Undo::Remove { cgroup: "/c".into(), home: "/".into() },
+        ]
+    }
+
+    #[test]
+    fn every_line_is_read_as_it_was_written() {
+        let undos = (1..).zip(examples()).map(|(number, undo)| UndoRecord::Add { number, undo });
+        let others = [
+            UndoRecord::Boot { name: "6b53".to_owned() },
+            UndoRecord::File { path: "/var/lib/a b".into() },
+            UndoRecord::Forget { number: 2 },
+            UndoRecord::Done,
+        ];
+        for note in undos.chain(others) {
+            let line = note.line();
+            assert_eq!(line.matches('\n').count(), 1, "{line}");
+            assert_eq!(UndoRecord::of_line(line.trim_end_matches('\n').as_bytes()), Some(note));
+        }
+    }
+
+    #[test]
+    fn a_line_that_was_cut_says_nothing_and_the_others_do() {
+        let lines: Vec<String> =
+            (1..).zip(examples()).map(|(number, undo)| UndoRecord::Add { number, undo }.line()).collect();
+        let whole = lines.concat();
+        for length in 0..whole.len() {
+            let mut ends = 0;
+            let complete = lines.iter().take_while(|line| {
+                ends += line.len();
+                ends <= length
+            });
+            assert_eq!(notes(&whole.as_bytes()[..length]).open.len(), complete.count(), "{length}");
+        }
+        // Somebody else went on after a line that was cut.
+        let torn = format!("{}{}", &lines[0][..20], whole);
+        assert_eq!(notes(torn.as_bytes()).open.len(), lines.len() - 1);
+    }
+
+    #[test]
+    fn a_changed_letter_is_noticed() {
+        let line = UndoRecord::Forget { number: 12 }.line();
+        let changed = line.replace("12", "13");
+        assert_eq!(UndoRecord::of_line(changed.trim_end().as_bytes()), None);
+    }
+
+    #[test]
+    fn what_was_forgotten_is_not_undone() {
+        let mut lines: String =
+            (1..).zip(examples()).map(|(number, undo)| UndoRecord::Add { number, undo }.line()).collect();
+        lines += &UndoRecord::Forget { number: 1 }.line();
+        assert_eq!(notes(lines.as_bytes()).open.into_values().collect::<Vec<_>>(), examples()[1..]);
+    }
+}

@@ -1,0 +1,92 @@
+//! The file in which a guardian notes what is to be undone.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use super::WatchdogError;
+use super::undo::{Undo, UndoRecord, notes};
+
+/// Who else lives on the machine need not know what is governed.
+const OWNER_ONLY: u32 = 0o600;
+/// How many lines there may be before those are dropped that say nothing any more.
+const MANY_LINES: usize = 4096;
+
+#[derive(Debug)]
+pub(super) struct UndoJournal {
+    path: PathBuf,
+    file: File,
+    boot: String,
+    lines: usize,
+}
+
+impl UndoJournal {
+    /// A file that says nothing yet, in place of whatever was there.
+    pub(super) fn begin(path: &Path, boot: &str) -> io::Result<UndoJournal> {
+        let file = new_file(path, &UndoRecord::Boot { name: boot.to_owned() }.line())?;
+        Ok(UndoJournal { path: path.to_owned(), file, boot: boot.to_owned(), lines: 1 })
+    }
+
+    /// Adds lines. When this returns they are there, also if the process ends now.
+    pub(super) fn append(&mut self, lines: &str) -> Result<(), WatchdogError> {
+        let mut append = || {
+            self.file.write_all(lines.as_bytes())?;
+            let is_lasting = notes(lines.as_bytes()).open.values().any(Undo::is_lasting);
+            if is_lasting { self.file.sync_data() } else { Ok(()) }
+        };
+        append().map_err(|error| WatchdogError::of("write", &self.path, error))?;
+        self.lines += lines.lines().count();
+        Ok(())
+    }
+
+    /// Writes the file anew if most of its lines say nothing any more.
+    pub(super) fn shorten(&mut self, open: &BTreeMap<u64, Undo>) -> Result<(), WatchdogError> {
+        if self.lines < MANY_LINES || self.lines < 2 * open.len() {
+            return Ok(());
+        }
+        self.write_anew(open)
+    }
+
+    /// Writes the file anew with these and nothing else.
+    pub(super) fn write_anew(&mut self, open: &BTreeMap<u64, Undo>) -> Result<(), WatchdogError> {
+        let mut lines = UndoRecord::Boot { name: self.boot.clone() }.line();
+        for (number, undo) in open {
+            lines += &UndoRecord::Add { number: *number, undo: undo.clone() }.line();
+        }
+        let anew = new_file(&self.path, &lines);
+        self.file = anew.map_err(|error| WatchdogError::of("write", &self.path, error))?;
+        self.lines = 1 + open.len();
+        Ok(())
+    }
+
+    /// Removes the file.
+    pub(super) fn remove(&self) -> Result<(), WatchdogError> {
+        remove(&self.path)
+    }
+}
+
+/// Removes the file, if it is there.
+pub(super) fn remove(path: &Path) -> Result<(), WatchdogError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(WatchdogError::of("remove", path, error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A file with these lines: first under another name, so that there is always a whole one.
+fn new_file(path: &Path, lines: &str) -> io::Result<File> {
+    let beside = path.with_extension("new");
+    let mut options = OpenOptions::new();
+    let mut file = options.write(true).create(true).truncate(true).mode(OWNER_ONLY).open(&beside)?;
+    file.write_all(lines.as_bytes())?;
+    file.sync_data()?;
+    fs::rename(&beside, path)?;
+    if let Some(folder) = path.parent() {
+        File::open(if folder.as_os_str().is_empty() { Path::new(".") } else { folder })?.sync_all()?;
+    }
+    Ok(file)
+}

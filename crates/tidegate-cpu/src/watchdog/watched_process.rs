@@ -1,0 +1,276 @@
+//! A command whose parent is the watchdog.
+//!
+//! ```text
+//!   terminal's group:   governor          command and all that it starts
+//!                          │ ▲                ▲
+//!        input and outputs │ │ started, ended │ parent, also of those whose own parent has ended
+//!   another group:         ╰─▶ watchdog ──────╯
+//! ```
+//!
+//! A process group that has stopped members is hung up by the kernel (SIGHUP) when the last of its parents outside of it ends; were
+//! the governor the parent, to kill it while its command is stopped would end the command. The watchdog outlives the governor until
+//! everybody goes on, and then nobody is stopped any more.
+//!
+//! It is a *subreaper*: whoever is orphaned among the descendants becomes its child. So nobody leaves the tree unseen, however fast it forks
+//! and whatever session it begins, and what was used by those who ended is counted by their last parent.
+//!
+//! The governor is one too. Should somebody kill the watchdog, the command becomes its child, and its end is still known.
+
+use std::ffi::OsString;
+use std::io::{self, BufRead, BufReader, IoSlice, IoSliceMut, Write};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags, recvmsg, sendmsg,
+};
+use rustix::process::{Pid, WaitOptions, getpid, set_child_subreaper, setpgid, setsid, wait, waitpid};
+
+use super::{RestoreReport, watch_loop};
+use crate::cgroups::FilesystemRoots;
+use crate::processes::{ProcFs, own_pid};
+
+/// Waits to be continued, and becomes the command: it must not start anybody before it is limited.
+const WAITING: &str = "kill -STOP $$; exec \"$@\"";
+/// Input, output and errors.
+const STREAMS: usize = 3;
+/// How often to ask whether a command has come to us whose parent was killed, and how long to wait in between.
+const MOST_ASKS: u32 = 200;
+const BETWEEN_ASKS: Duration = Duration::from_millis(5);
+/// Longer than any line of ancestors.
+const MOST_ANCESTORS: u32 = 1 << 16;
+
+/// A command that the watchdog started. It waits until it is continued (SIGCONT).
+#[derive(Debug)]
+pub struct WatchedProcess {
+    pid: u32,
+    keeper: u32,
+    told: BufReader<UnixStream>,
+}
+
+impl WatchedProcess {
+    /// Has the watchdog at the other end start its command with our input and outputs.
+    pub(super) fn begin(stream: &UnixStream, keeper: u32) -> io::Result<WatchedProcess> {
+        // Without it, only the end of a command whose watchdog is killed would be unknown.
+        let _old_kernel = set_child_subreaper(Some(getpid()));
+        hand_over(stream)?;
+        let mut told = BufReader::new(stream.try_clone()?);
+        match CommandEvent::read(&mut told) {
+            Some(CommandEvent::Started(pid)) => Ok(WatchedProcess { pid, keeper, told }),
+            Some(CommandEvent::Failed(why)) => Err(io::Error::other(why)),
+            Some(CommandEvent::Ended(_)) | None => Err(io::Error::other("it ended before it began")),
+        }
+    }
+
+    /// The number of its process.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// The number of its parent: the watchdog.
+    pub fn keeper(&self) -> u32 {
+        self.keeper
+    }
+
+    /// Waits until it ends, and says how.
+    pub fn wait(mut self) -> io::Result<ExitStatus> {
+        match CommandEvent::read(&mut self.told) {
+            Some(CommandEvent::Ended(status)) => Ok(ExitStatus::from_raw(status)),
+            _ => self.wait_as_heir(),
+        }
+    }
+
+    /// The watchdog is gone, and we are the parent, or will be in a moment.
+    fn wait_as_heir(&self) -> io::Result<ExitStatus> {
+        let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
+        for _ in 0..MOST_ASKS {
+            match retry_on_intr(|| waitpid(pid, WaitOptions::empty())) {
+                Ok(Some((_, status))) => return Ok(ExitStatus::from_raw(status.as_raw())),
+                Ok(None) | Err(Errno::CHILD) => thread::park_timeout(BETWEEN_ASKS),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(io::Error::other("nobody knows how it ended: its watchdog was killed at the same time"))
+    }
+}
+
+/// What a watchdog does that has a command: starts it when it is given input and outputs, tells how it ends, and is a watchdog like any other.
+///
+/// The signals by which people end programs are to be caught by whoever calls this, and not ignored: a command that is started by somebody
+/// who ignores them ignores them too.
+pub fn tend(socket: OwnedFd, program: &Path, args: &[OsString]) -> RestoreReport {
+    let stream = UnixStream::from(socket);
+    match start(&stream, program, args) {
+        Ok(pid) => {
+            step_aside(&FilesystemRoots::default().processes());
+            let told = stream.try_clone().and_then(|mut told| {
+                CommandEvent::Started(pid.as_raw_nonzero().get().unsigned_abs()).tell(&mut told)?;
+                thread::Builder::new().name("ends".to_owned()).spawn(move || tell_ends(pid, &mut told))
+            });
+            // Who cannot tell how it ends lets go of it: then the governor is its parent.
+            if told.is_err() {
+                return RestoreReport::default();
+            }
+        }
+        Err(error) => {
+            let mut stream = stream;
+            let _unheard = CommandEvent::Failed(error.to_string()).tell(&mut stream);
+            return RestoreReport::default();
+        }
+    }
+    watch_loop::read_and_undo(stream)
+}
+
+/// Starts the command, and waits until it waits.
+fn start(stream: &UnixStream, program: &Path, args: &[OsString]) -> io::Result<Pid> {
+    let [input, output, errors] = take_over(stream)?;
+    let _old_kernel = set_child_subreaper(Some(getpid()));
+    let child = Command::new("/bin/sh")
+        .args(["-c", WAITING, "sh"])
+        .arg(program)
+        .args(args)
+        .stdin(Stdio::from(input))
+        .stdout(Stdio::from(output))
+        .stderr(Stdio::from(errors))
+        .spawn()?;
+    let pid = Pid::from_child(&child);
+    match retry_on_intr(|| waitpid(Some(pid), WaitOptions::UNTRACED))? {
+        Some((_, status)) if status.stopped() => Ok(pid),
+        _ => Err(io::Error::other("it ended before it began")),
+    }
+}
+
+/// Leaves the group of the command, so that who ends that group does not end the watchdog.
+///
+/// It stays in the session if the group has a parent there already, as below a shell with job control: only who is in the session keeps the
+/// group from being hung up. Otherwise nothing is to be kept, and it should not be: a group that nobody could continue is not stopped from
+/// a terminal.
+fn step_aside(proc: &ProcFs) {
+    // Where it leads a group already, there is nothing to leave.
+    let _left = if is_held(proc).unwrap_or(false) { setpgid(None, None) } else { setsid().map(|_| ()) };
+}
+
+/// Whether an ancestor is in another group of the same session. `None` if that cannot be known.
+fn is_held(proc: &ProcFs) -> Option<bool> {
+    let own = proc.stat(own_pid()).ok()??;
+    let mut parent = own.parent;
+    for _ in 0..MOST_ANCESTORS {
+        let stat = proc.stat(parent).ok()??;
+        if stat.group != own.group {
+            return Some(stat.session == own.session);
+        }
+        parent = stat.parent;
+    }
+    None
+}
+
+/// Asks for everybody who ends, and tells of the command.
+fn tell_ends(command: Pid, governor: &mut UnixStream) {
+    loop {
+        match retry_on_intr(|| wait(WaitOptions::empty())) {
+            Ok(Some((pid, status))) if pid == command => {
+                let _unheard = CommandEvent::Ended(status.as_raw()).tell(governor);
+            }
+            Ok(_) => {}
+            // There is nobody left, and so nobody who could have descendants.
+            Err(_) => return,
+        }
+    }
+}
+
+/// Gives our input and outputs to whoever is at the other end.
+fn hand_over(stream: &UnixStream) -> io::Result<()> {
+    let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
+    let streams = [input.as_fd(), output.as_fd(), errors.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(STREAMS))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !control.push(SendAncillaryMessage::ScmRights(&streams)) {
+        return Err(io::Error::other("there is no room for three descriptors"));
+    }
+    // They travel with a byte.
+    sendmsg(stream, &[IoSlice::new(b"\n")], &mut control, SendFlags::NOSIGNAL)?;
+    Ok(())
+}
+
+/// Takes what [`hand_over`] gives.
+fn take_over(stream: &UnixStream) -> io::Result<[OwnedFd; STREAMS]> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(STREAMS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    retry_on_intr(|| {
+        recvmsg(stream, &mut [IoSliceMut::new(&mut byte)], &mut control, RecvFlags::CMSG_CLOEXEC)
+    })?;
+    let mut streams = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+            streams.extend(descriptors);
+        }
+    }
+    streams.try_into().map_err(|_| io::Error::other("the governor has given no input and outputs"))
+}
+
+/// What the watchdog tells of its command, in a line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum CommandEvent {
+    /// It waits, and has this number.
+    Started(u32),
+    /// It could not be started.
+    Failed(String),
+    /// It has ended, with this status of the kernel.
+    Ended(i32),
+}
+
+impl CommandEvent {
+    fn tell(&self, to: &mut impl Write) -> io::Result<()> {
+        let line = match self {
+            CommandEvent::Started(pid) => format!("started {pid}\n"),
+            CommandEvent::Failed(why) => format!("failed {}\n", why.replace('\n', " ")),
+            CommandEvent::Ended(status) => format!("ended {status}\n"),
+        };
+        to.write_all(line.as_bytes())
+    }
+
+    /// The next one; `None` if there is none, or it makes no sense.
+    fn read(from: &mut impl BufRead) -> Option<CommandEvent> {
+        let mut line = String::new();
+        from.read_line(&mut line).ok()?;
+        match line.strip_suffix('\n')?.split_once(' ')? {
+            ("started", pid) => pid.parse().ok().map(CommandEvent::Started),
+            ("failed", why) => Some(CommandEvent::Failed(why.to_owned())),
+            ("ended", status) => status.parse().ok().map(CommandEvent::Ended),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reports_are_read_as_they_were_told() {
+        let all = [
+            CommandEvent::Started(4711),
+            CommandEvent::Failed("no such file".to_owned()),
+            CommandEvent::Ended(7 << 8),
+        ];
+        let mut lines = Vec::new();
+        for report in &all {
+            report.tell(&mut lines).expect("there is room");
+        }
+        let mut from = lines.as_slice();
+        for report in all {
+            assert_eq!(CommandEvent::read(&mut from), Some(report));
+        }
+        assert_eq!(CommandEvent::read(&mut from), None, "the end");
+        assert_eq!(CommandEvent::read(&mut &b"ended 7"[..]), None, "a line that was cut");
+    }
+}

@@ -1,0 +1,285 @@
+//! Looking at everything a store remembers, while others go on deciding.
+//!
+//! Nobody waits for whoever looks for longer than it takes to copy one leaf. What is seen is from different moments, each after the walk
+//! began; whoever also has what was noted from then on has all of it.
+
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use tidegate_core::{Item, LeaseId, Limit, Per, Row, Timestamp, UsageRecord};
+
+use super::MemoryStore;
+use super::cache_line::{self, EMPTY, HELD, WIDE};
+use super::leaf::{Leaf, Spread};
+use super::limit_table::Tenant;
+use super::overflow::Shelf;
+use super::restore::Counters;
+use super::row_epoch::{Edition, RESERVED};
+use crate::store::journal::{LeaseAction, LeaseNote, Tag, Text};
+
+/// How many leases or request ids are copied at a time.
+const DEEDS_AT_A_TIME: usize = 256;
+
+/// Something that a store remembers.
+#[derive(Debug)]
+pub enum Sight<'a> {
+    /// What must never be used twice.
+    Counters(Counters),
+    /// A limit. It is seen before its rows.
+    Limit {
+        /// Its text.
+        text: Text<'a>,
+        /// Until when it may come back, if it has vanished from a file.
+        retired_until: Option<Timestamp>,
+    },
+    /// What keys without a row are taken to have used, by item.
+    Ghost {
+        /// Which incarnation of the limit.
+        generation: u64,
+        /// Which version of it.
+        version: u32,
+        /// What it remembers.
+        traces: &'a [(usize, UsageRecord)],
+    },
+    /// Where the rows lie that are seen next: whoever makes them again can make room for all of them at once. They are seen in the order in
+    /// which they lie, and the first of them alone would be taken for a crowd.
+    Leaf {
+        /// Which incarnation of the limit.
+        generation: u64,
+        /// How.
+        spread: Spread,
+    },
+    /// A row.
+    Row {
+        /// Which incarnation of the limit.
+        generation: u64,
+        /// The limit as the row was written under it.
+        limit: &'a Limit,
+        /// Whose row; `None` for the row of all keys.
+        key: Option<Tag>,
+        /// What it remembers, by item.
+        traces: &'a [(usize, UsageRecord)],
+    },
+    /// A lease, a settlement or a request id.
+    LeaseNote(&'a LeaseNote),
+}
+
+/// Whoever looks, and may have seen enough.
+pub type See<'s, E> = &'s mut dyn FnMut(Sight<'_>) -> Result<(), E>;
+
+/// While it is held, no limit is put, removed or reset.
+#[must_use = "it is over when this is dropped"]
+pub struct Unchanging<'a> {
+    _alone: MutexGuard<'a, ()>,
+}
+
+impl std::fmt::Debug for Unchanging<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Unchanging").finish_non_exhaustive()
+    }
+}
+
+impl MemoryStore {
+    /// Waits until no limit is being changed, and lets nobody change one until the answer is dropped. Decisions go on.
+    pub fn unchanging(&self) -> Unchanging<'_> {
+        Unchanging { _alone: self.shared.changing() }
+    }
+
+    /// Shows everything that is remembered. Rows of keys go by their fingerprints, so that only a store that was itself made by
+    /// [`Restore`](super::Restore) can be made again from them: others make theirs in a way of their own.
+    pub fn walk<E>(&self, see: See<'_, E>) -> Result<(), E> {
+        let shared = &self.shared;
+        see(Sight::Counters(self.counters()))?;
+        // A limit that goes from one list to the other meanwhile would be in neither.
+        let unchanging = self.unchanging();
+        let mut tenants: Vec<_> = shared.limits().values().map(|tenant| (Arc::clone(tenant), None)).collect();
+        let retired = shared.retired.lock().unwrap_or_else(PoisonError::into_inner);
+        tenants.extend(retired.values().map(|(until, tenant)| (Arc::clone(tenant), Some(*until))));
+        drop((retired, unchanging));
+        for (tenant, retired_until) in &tenants {
+            self.walk_limit(tenant, *retired_until, see)?;
+        }
+        self.walk_desk(see)?;
+        // Whatever was made meanwhile has numbers above the first.
+        see(Sight::Counters(self.counters()))
+    }
+
+    fn counters(&self) -> Counters {
+        let desk = self.shared.desk();
+        Counters {
+            generations: self.shared.generations.load(Ordering::Relaxed),
+            highest_fence: self.shared.highest_fence.load(Ordering::Relaxed),
+            granted_leases: desk.granted_leases,
+            deeds: desk.deeds,
+        }
+    }
+
+    fn walk_limit<E>(
+        &self,
+        tenant: &Tenant,
+        retired_until: Option<Timestamp>,
+        see: See<'_, E>,
+    ) -> Result<(), E> {
+        let now = self.shared.now();
+        let shown = tenant.edition();
+        see(Sight::Limit { text: tenant.text(&shown.limit, shown.at), retired_until })?;
+        let generation = tenant.generation;
+        let mut traces = Vec::new();
+        if let Some(ghost) = shown.ghost() {
+            trace_row(&shown.limit, Per::Key, ghost, &mut traces);
+            see(Sight::Ghost { generation, version: shown.limit.version(), traces: &traces })?;
+        }
+        let mut walk = Walk { tenant, retired_until, shown, now, traces, see };
+        let (edition, row) = all_row(tenant);
+        walk.turn_to(edition)?;
+        walk.row(None, &row)?;
+        tenant.root().map_or(Ok(()), |root| walk.leaf(root))
+    }
+
+    fn walk_desk<E>(&self, see: See<'_, E>) -> Result<(), E> {
+        let (leases, settled, requests) = {
+            let desk = self.shared.desk();
+            let leases: Vec<LeaseId> = desk.leases.ids().collect();
+            let settled: Vec<(LeaseId, Timestamp)> = desk.leases.settled().collect();
+            let requests: Vec<Box<[u8]>> = desk.requests.ids().map(Into::into).collect();
+            (leases, settled, requests)
+        };
+        let now = self.shared.now();
+        for some in leases.chunks(DEEDS_AT_A_TIME) {
+            let desk = self.shared.desk();
+            // As it is now, every deed so far is done.
+            let serial = desk.deeds;
+            let granted = |id: &LeaseId| {
+                let lease = desk.leases.get(*id).filter(|lease| lease.expires_at > now)?.clone();
+                Some(LeaseNote { serial, what: LeaseAction::Granted { id: *id, lease, fences: Vec::new() } })
+            };
+            let deeds: Vec<LeaseNote> = some.iter().filter_map(granted).collect();
+            drop(desk);
+            deeds.iter().try_for_each(|deed| see(Sight::LeaseNote(deed)))?;
+        }
+        for (id, until) in settled.into_iter().filter(|(_, until)| *until > now) {
+            see(Sight::LeaseNote(&LeaseNote { serial: 0, what: LeaseAction::Settled { id, until } }))?;
+        }
+        for some in requests.chunks(DEEDS_AT_A_TIME) {
+            let mut desk = self.shared.desk();
+            let mut deeds = Vec::new();
+            for id in some {
+                if let Some(grant) = desk.requests.get(id, now).filter(|grant| grant.until > now) {
+                    let what = LeaseAction::Remembered { id: id.clone(), grant: grant.clone() };
+                    deeds.push(LeaseNote { serial: 0, what });
+                }
+            }
+            drop(desk);
+            deeds.iter().try_for_each(|deed| see(Sight::LeaseNote(deed)))?;
+        }
+        Ok(())
+    }
+}
+
+/// On the way through the rows of a limit.
+struct Walk<'w, 's, E> {
+    tenant: &'w Tenant,
+    retired_until: Option<Timestamp>,
+    /// The edition whose text was shown.
+    shown: Arc<Edition>,
+    now: Timestamp,
+    traces: Vec<(usize, UsageRecord)>,
+    see: See<'s, E>,
+}
+
+impl<E> Walk<'_, '_, E> {
+    /// Shows the limit again if it was edited since it was shown: every text it has had since, because rows may have been charged under any of
+    /// them. As long as the one that was shown is held, none after it is forgotten.
+    fn turn_to(&mut self, edition: Arc<Edition>) -> Result<(), E> {
+        for next in self.tenant.since(self.shown.number, edition.number) {
+            if next.limit.version() != self.shown.limit.version() {
+                let text = self.tenant.text(&next.limit, next.at);
+                (self.see)(Sight::Limit { text, retired_until: self.retired_until })?;
+                self.shown = next;
+            }
+        }
+        self.shown = edition;
+        Ok(())
+    }
+
+    fn leaf(&mut self, leaf: &Leaf) -> Result<(), E> {
+        let copied = if leaf.is_branch() { None } else { copy_leaf(self.tenant, leaf) };
+        let Some((edition, rows)) = copied else {
+            return leaf.children().iter().try_for_each(|child| self.leaf(child));
+        };
+        self.turn_to(edition)?;
+        let (shown, now) = (Arc::clone(&self.shown), self.now);
+        let says_something =
+            |(tag, row): &&(Tag, Row)| !shown.is_forgettable(row, shown.seat(Per::Key, *tag), now);
+        let count = rows.iter().filter(says_something).count();
+        if let Some((tag, _)) = rows.iter().find(says_something) {
+            let generation = self.tenant.generation;
+            (self.see)(Sight::Leaf { generation, spread: leaf.spread(*tag, count) })?;
+        }
+        rows.iter().filter(says_something).try_for_each(|(tag, row)| self.row(Some(*tag), row))
+    }
+
+    fn row(&mut self, key: Option<Tag>, row: &Row) -> Result<(), E> {
+        let limit = &self.shown.limit;
+        trace_row(limit, if key.is_none() { Per::All } else { Per::Key }, row, &mut self.traces);
+        if self.traces.is_empty() {
+            return Ok(());
+        }
+        (self.see)(Sight::Row { generation: self.tenant.generation, limit, key, traces: &self.traces })
+    }
+}
+
+/// The row of all keys, copied.
+fn all_row(tenant: &Tenant) -> (Arc<Edition>, Row) {
+    let mut owned = tenant.all.own();
+    let edition = tenant.edition();
+    owned.adopt(tenant, &edition);
+    let word = tenant.all.place.hold();
+    let row = edition.unpack(Per::All, word, &mut owned.shelf);
+    let copy = row.clone();
+    owned.settle(&edition, row);
+    (edition, copy)
+}
+
+/// The rows of a leaf, and the edition they are in.
+type Copied = (Arc<Edition>, Vec<(Tag, Row)>);
+
+/// The rows of a leaf, copied; `None` if they have gone a level down.
+fn copy_leaf(tenant: &Tenant, leaf: &Leaf) -> Option<Copied> {
+    let mut owned = leaf.own();
+    if leaf.is_branch() {
+        return None;
+    }
+    let edition = tenant.edition();
+    tenant.bring(&mut owned, &edition);
+    let mut words = Vec::new();
+    let mut rows = Vec::new();
+    leaf.each_cell(|tag, cell| {
+        let word = cell.load(Ordering::Acquire);
+        if word == EMPTY || word == RESERVED {
+            return;
+        }
+        if word & WIDE == 0 {
+            // Whoever holds it is about to charge it, and to note that.
+            words.push((tag, word & !HELD));
+            return;
+        }
+        let word = cache_line::take_any(cell);
+        let row = edition.unpack(Per::Key, word, &mut owned.inner.shelf);
+        rows.push((tag, row.clone()));
+        cache_line::give_back(cell, edition.pack(Per::Key, tag, row, &mut owned.inner.shelf));
+    });
+    drop(owned);
+    let mut empty = Shelf::default();
+    rows.extend(words.into_iter().map(|(tag, word)| (tag, edition.unpack(Per::Key, word, &mut empty))));
+    Some((edition, rows))
+}
+
+/// What a row remembers, by item.
+fn trace_row(limit: &Limit, per: Per, row: &Row, traces: &mut Vec<(usize, UsageRecord)>) {
+    traces.clear();
+    let own = |(_, item): &(usize, &Item)| item.per() == per;
+    for (index, item) in limit.items().iter().enumerate().filter(own) {
+        UsageRecord::for_each(item.rule(), row.state(item), |trace| traces.push((index, trace)));
+    }
+}
