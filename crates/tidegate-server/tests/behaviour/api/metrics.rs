@@ -352,7 +352,7 @@ fn label_values_are_escaped_and_excess_limits_left_out() {
 
 #[test]
 fn documentation_lists_exactly_the_metrics() {
-    let manual = include_str!("../../../../../docs/operations.md");
+    let manual = include_str!("../../../../../docs/reference/metrics.md");
     let rows = manual.lines().filter_map(|line| line.strip_prefix("| `")?.split_once(['`', '{']));
     let documented: BTreeSet<&str> = rows
         .map(|(name, _)| name)
