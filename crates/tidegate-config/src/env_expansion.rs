@@ -14,7 +14,7 @@
 use std::rc::Rc;
 
 use crate::diagnostic::DiagnosticSink;
-use crate::mapping::FieldPath;
+use crate::yaml_mapping::FieldPath;
 use crate::text::quoted;
 use crate::yaml::{YamlEntry, YamlKind, YamlNode};
 

@@ -16,7 +16,7 @@ use tidegate_core::LimitSpec;
 
 use crate::diagnostic::{DiagnosticSink, Diagnostics};
 use crate::document::read_document;
-use crate::mapping::{FieldPath, Mapping, read_mapping};
+use crate::yaml_mapping::{FieldPath, Mapping, read_mapping};
 use crate::source::{LARGEST_FILE, SourceSpan};
 use crate::yaml::YamlNode;
 

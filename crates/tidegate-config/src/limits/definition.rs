@@ -10,7 +10,7 @@ use tidegate_core::{
 };
 
 use crate::diagnostic::DiagnosticSink;
-use crate::mapping::{FieldPath, Mapping, listed};
+use crate::yaml_mapping::{FieldPath, Mapping, listed};
 use crate::schema::{FieldSchema, Presence};
 use crate::source::SourceSpan;
 use crate::yaml::YamlNode;
