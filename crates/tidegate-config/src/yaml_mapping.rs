@@ -1,12 +1,13 @@
-//! From a parsed mapping to typed fields, by a [`MappingSchema`].
+//! Converts a YAML mapping to typed fields, as a [`MappingSchema`] describes them.
 //!
-//! This is the only place that judges the value of a field by itself: unknown names, missing fields, wrong types, numbers out of
-//! range, words that are not allowed. A wrong value is reported and left out; the other fields are still read.
+//! This module checks each field by itself. It reports unknown names, missing fields, wrong types, numbers out of range and words
+//! that are not allowed. An invalid value is reported and omitted; the other fields are still read.
 //!
-//! A field with the value `null` counts as left out. A field with nothing behind its colon is an error, because it is usually an
-//! unfinished edit. Lists are the exception: a list with all elements commented out is an empty list.
+//! A field with the value `null` counts as absent. A field without a value after its colon is an error, because it is usually an
+//! unfinished edit. A list without a value is an empty list, because all its elements may be commented out.
 
 use std::fmt;
+use std::rc::Rc;
 use std::sync::LazyLock;
 use std::time::Duration;
 
@@ -15,27 +16,28 @@ use tidegate_core::time::format_duration;
 use tidegate_core::{Capacity, Zone};
 
 use crate::diagnostic::DiagnosticSink;
-use crate::schema::{FieldSchema, FieldType, LONGEST_TIMEOUT, MappingSchema, Presence};
+use crate::schema::{FieldSchema, FieldType, MAX_TIMEOUT, MappingSchema, Presence};
 use crate::source::SourceSpan;
 use crate::text::{
-    TimeOfDay, did_you_mean, folded, nearest, parse_capacity, parse_clock, parse_decimal, parse_duration,
-    parse_instant, parse_size, parse_whole, quoted, shortened, shown_decimal, shown_size,
+    TimeOfDay, did_you_mean, format_decimal, format_size, nearest, normalize_word, parse_capacity,
+    parse_decimal, parse_duration, parse_instant, parse_size, parse_time_of_day, parse_whole, quoted,
+    shortened,
 };
 use crate::yaml::{YamlEntry, YamlKind, YamlNode};
 
-/// The fields of a mapping that were read. The `take_` methods move a value out; `None` means left out or reported.
+/// The typed fields of a mapping. The `take_` methods move a value out; `None` means that the field is absent or invalid.
 pub struct Mapping {
-    /// Where the mapping is.
+    /// The position of the mapping.
     pub span: SourceSpan,
-    /// Whether every field that was written could be read and no field is missing.
+    /// Whether all fields are valid and no required field is missing.
     pub is_valid: bool,
-    /// Fields that an unknown name was probably meant to be. They are not reported as missing.
+    /// Fields that are the likely meaning of an unknown name. They are not reported as missing.
     misspelled: Vec<&'static str>,
-    written: HashMap<&'static str, WrittenField>,
+    fields: HashMap<&'static str, ParsedField>,
 }
 
-/// A field that is written: where, and its value if that could be read.
-struct WrittenField {
+/// A field that is present: its positions, and its value if valid.
+struct ParsedField {
     key_span: SourceSpan,
     span: SourceSpan,
     value: Option<FieldValue>,
@@ -63,7 +65,7 @@ macro_rules! take_methods {
         $(
             #[doc = concat!("Takes the value of a field of type `", stringify!($variant), "`.")]
             pub fn $name(&mut self, field: &str) -> Option<$type> {
-                match self.written.get_mut(field)?.value.take()? {
+                match self.fields.get_mut(field)?.value.take()? {
                     FieldValue::$variant(value) => Some(value),
                     _ => None,
                 }
@@ -90,15 +92,15 @@ impl Mapping {
         take_word: Word(&'static str),
     }
 
-    /// Takes a word as the choice that it names.
+    /// Takes a word and returns the choice with that word.
     pub fn take_choice<T: Copy>(&mut self, field: &str, all: &[T], word: fn(T) -> &'static str) -> Option<T> {
         let written = self.take_word(field)?;
         all.iter().copied().find(|choice| word(*choice) == written)
     }
 
-    /// A text and where it is. Does not take it.
+    /// A text and its position. Does not take it.
     pub fn text_and_span(&self, field: &str) -> Option<(&str, SourceSpan)> {
-        let written = self.written.get(field)?;
+        let written = self.fields.get(field)?;
         match &written.value {
             Some(FieldValue::Text(text)) => Some((text, written.span)),
             _ => None,
@@ -107,7 +109,7 @@ impl Mapping {
 
     /// The word of a field. Does not take it.
     pub fn word(&self, field: &str) -> Option<&'static str> {
-        match self.written.get(field)?.value {
+        match self.fields.get(field)?.value {
             Some(FieldValue::Word(word)) => Some(word),
             _ => None,
         }
@@ -115,34 +117,34 @@ impl Mapping {
 
     /// The elements of a list. Does not take them.
     pub fn list(&self, field: &str) -> &[Mapping] {
-        match self.written.get(field).and_then(|written| written.value.as_ref()) {
+        match self.fields.get(field).and_then(|field| field.value.as_ref()) {
             Some(FieldValue::List(elements)) => elements,
             _ => &[],
         }
     }
 
-    /// Whether a field is left out, or was written and could be read.
+    /// Whether a field is absent or valid.
     pub fn is_readable(&self, field: &str) -> bool {
-        self.written.get(field).is_none_or(|written| written.value.is_some())
+        self.fields.get(field).is_none_or(|field| field.value.is_some())
     }
 
-    /// Whether an unknown name was probably meant to be this field.
+    /// Whether this field is the likely meaning of an unknown name.
     pub fn is_misspelled(&self, field: &str) -> bool {
         self.misspelled.contains(&field)
     }
 
     /// Where a field's value is, if the field is written.
     pub fn value_span(&self, field: &str) -> Option<SourceSpan> {
-        self.written.get(field).map(|written| written.span)
+        self.fields.get(field).map(|field| field.span)
     }
 
     /// Where a field's name is, if the field is written.
     pub fn key_span(&self, field: &str) -> Option<SourceSpan> {
-        self.written.get(field).map(|written| written.key_span)
+        self.fields.get(field).map(|field| field.key_span)
     }
 }
 
-/// The path from the top of a file to a value. It becomes text only when there is something to report.
+/// The path from the top of a file to a value. It is formatted only for diagnostics.
 #[derive(Clone, Copy)]
 pub enum FieldPath<'p> {
     /// The file itself.
@@ -164,7 +166,7 @@ impl fmt::Display for FieldPath<'_> {
     }
 }
 
-/// Reads a mapping; what cannot be read is reported and left out.
+/// Reads a mapping. Invalid fields are reported and omitted.
 pub fn read_mapping(
     sink: &mut DiagnosticSink<'_>,
     node: &YamlNode,
@@ -172,11 +174,15 @@ pub fn read_mapping(
     path: &FieldPath<'_>,
 ) -> Mapping {
     let mut mapping =
-        Mapping { span: node.span, is_valid: true, misspelled: Vec::new(), written: HashMap::new() };
+        Mapping { span: node.span, is_valid: true, misspelled: Vec::new(), fields: HashMap::new() };
     let YamlKind::Map(entries) = &node.kind else {
         mapping.is_valid = false;
         if !matches!(node.kind, YamlKind::Broken) {
-            sink.error(node.span, path, format!("must be {}; found {}", describe(schema), node.found()));
+            sink.error(
+                node.span,
+                path,
+                format!("must be {}; found {}", describe_schema(schema), node.describe()),
+            );
         }
         return mapping;
     };
@@ -228,7 +234,7 @@ fn read_field(
         (YamlKind::Empty, _) => {
             let or_not =
                 if matches!(field.presence, Presence::Always) { "" } else { "; or leave the field out" };
-            let message = format!("has no value; it must be {}{or_not}", allowed(field));
+            let message = format!("has no value; it must be {}{or_not}", describe_allowed(field));
             sink.error(entry.key_span, path, message);
             None
         }
@@ -236,13 +242,13 @@ fn read_field(
         (YamlKind::List(_) | YamlKind::Map(_), shape) => {
             let dash = matches!((&node.kind, shape), (YamlKind::Map(_), FieldType::List { .. }));
             let help = dash.then(|| "an element of a list begins with a dash, '- '".to_owned());
-            let message = format!("must be {}; found {}", allowed(field), node.found());
+            let message = format!("must be {}; found {}", describe_allowed(field), node.describe());
             sink.error_with_help(node.span, path, message, help);
             None
         }
     };
     mapping.is_valid &= value.is_some();
-    mapping.written.insert(field.name, WrittenField { key_span: entry.key_span, span: node.span, value });
+    mapping.fields.insert(field.name, ParsedField { key_span: entry.key_span, span: node.span, value });
 }
 
 fn read_list(
@@ -252,16 +258,16 @@ fn read_list(
     path: &FieldPath<'_>,
 ) -> Vec<Mapping> {
     let YamlKind::List(elements) = &node.kind else { return Vec::new() };
-    let read = |(index, element): (usize, &std::rc::Rc<YamlNode>)| {
+    let read = |(index, element): (usize, &Rc<YamlNode>)| {
         read_mapping(sink, element, schema, &FieldPath::Element(path, index))
     };
     elements.iter().enumerate().map(read).collect()
 }
 
-/// The texts of a list, if all of them are.
+/// The texts of a list. `None` if an element is not a text.
 fn read_texts(
     sink: &mut DiagnosticSink<'_>,
-    elements: &[std::rc::Rc<YamlNode>],
+    elements: &[Rc<YamlNode>],
     path: &FieldPath<'_>,
 ) -> Option<Vec<(String, SourceSpan)>> {
     let mut texts = Vec::with_capacity(elements.len());
@@ -270,7 +276,7 @@ fn read_texts(
             YamlKind::Scalar { text, .. } => texts.push((text.clone(), element.span)),
             YamlKind::Broken => {}
             _ => {
-                let message = format!("must be a text; found {}", element.found());
+                let message = format!("must be a text; found {}", element.describe());
                 sink.error(element.span, FieldPath::Element(path, index), message);
             }
         }
@@ -293,12 +299,12 @@ fn read_scalar(
             let words = words();
             words.iter().find(|word| **word == text).map(|word| FieldValue::Word(word)).ok_or_else(|| {
                 help = nearest(text, words.iter().copied()).map(did_you_mean);
-                format!("must be {}, found {}", listed(&words), quoted(text))
+                format!("must be {}, found {}", join_or(&words), quoted(text))
             })
         }
         FieldType::Limit | FieldType::Count { .. } | FieldType::Whole { .. } if !plain => {
             let unquoted = parse_whole(text).map(|number| format!("; write {number} without quotes"));
-            Err(format!("must be a whole number, found {}{}", node.found(), unquoted.unwrap_or_default()))
+            Err(format!("must be a whole number, found {}{}", node.describe(), unquoted.unwrap_or_default()))
         }
         FieldType::Limit => parse_capacity(text).map(FieldValue::Limit),
         FieldType::Count { most, advice } => {
@@ -318,59 +324,65 @@ fn read_scalar(
             if (*least..=*most).contains(&number) {
                 return Ok(FieldValue::Decimal(number));
             }
-            Err(format!("must be {}, found {}", decimals(*least, *most), quoted(text)))
+            Err(format!("must be {}, found {}", decimal_bounds(*least, *most), quoted(text)))
         }),
-        FieldType::TimeOfDay => parse_clock(text).map(FieldValue::TimeOfDay),
+        FieldType::TimeOfDay => parse_time_of_day(text).map(FieldValue::TimeOfDay),
         FieldType::Bool => match text {
             "true" if plain => Ok(FieldValue::Bool(true)),
             "false" if plain => Ok(FieldValue::Bool(false)),
-            _ => Err(format!("must be true or false, found {}", node.found())),
+            _ => Err(format!("must be true or false, found {}", node.describe())),
         },
         FieldType::Duration => parse_duration(text).map(FieldValue::Duration),
-        FieldType::Timeout { least } => parse_duration(text).and_then(|wait| timeout(wait, *least, text)),
+        FieldType::Timeout { least } => {
+            parse_duration(text).and_then(|wait| check_timeout(wait, *least, text))
+        }
         FieldType::Size { least } => parse_size(text).and_then(|bytes| match bytes {
             _ if bytes < *least => {
-                Err(format!("must be at least {}, found {}", shown_size(*least), quoted(text)))
+                Err(format!("must be at least {}, found {}", format_size(*least), quoted(text)))
             }
             _ => Ok(FieldValue::Size(bytes)),
         }),
         FieldType::Instant => parse_instant(text).map(FieldValue::Instant),
         FieldType::Zone => Zone::named(text).map(FieldValue::Zone).ok_or_else(|| {
-            help = zone_meant(text);
+            help = suggest_zone(text);
             format!("must be an IANA time zone such as UTC or Asia/Shanghai, found {}", quoted(text))
         }),
         FieldType::Custom(custom) => (custom.check)(text, plain).map(|()| FieldValue::Text(text.to_owned())),
-        FieldType::Section(schema) => Err(format!("must be {}; found {}", describe(schema), node.found())),
-        FieldType::List { element: schema, .. } => {
-            Err(format!("must be a list, each element {}; found {}", describe(schema), node.found()))
+        FieldType::Section(schema) => {
+            Err(format!("must be {}; found {}", describe_schema(schema), node.describe()))
         }
-        FieldType::Texts => Err(format!("must be a list of texts; found {}", node.found())),
+        FieldType::List { element: schema, .. } => Err(format!(
+            "must be a list, each element {}; found {}",
+            describe_schema(schema),
+            node.describe()
+        )),
+        FieldType::Texts => Err(format!("must be a list of texts; found {}", node.describe())),
         FieldType::Unread { .. } => return None,
     };
     value.map_err(|message| sink.error_with_help(node.span, path, message, help)).ok()
 }
 
-/// The bounds of a number; the least number above zero stands for anything above it.
-fn decimals(least: u64, most: u64) -> String {
-    let most = shown_decimal(most.into());
+/// The bounds of a decimal number as text. A minimum of one billionth means "above 0".
+fn decimal_bounds(least: u64, most: u64) -> String {
+    let most = format_decimal(most.into());
     match least {
         1 => format!("above 0 and at most {most}"),
-        _ => format!("from {} to {most}", shown_decimal(least.into())),
+        _ => format!("from {} to {most}", format_decimal(least.into())),
     }
 }
 
-fn timeout(wait: Duration, least: Duration, text: &str) -> Result<FieldValue, String> {
+fn check_timeout(wait: Duration, least: Duration, text: &str) -> Result<FieldValue, String> {
     let refuse = |side: &str, bound: Duration| {
         Err(format!("must be at {side} {}, found {}", format_duration(bound), quoted(text)))
     };
     match wait {
         _ if wait < least => refuse("least", least),
-        _ if wait > LONGEST_TIMEOUT => refuse("most", LONGEST_TIMEOUT),
+        _ if wait > MAX_TIMEOUT => refuse("most", MAX_TIMEOUT),
         _ => Ok(FieldValue::Duration(wait)),
     }
 }
 
-/// Reports a field that a schema does not have, and returns those that it was probably meant to be.
+/// Reports an unknown field. Returns the fields that are its likely meaning.
 fn report_unknown(
     sink: &mut DiagnosticSink<'_>,
     entry: &YamlEntry,
@@ -378,7 +390,7 @@ fn report_unknown(
     path: &FieldPath<'_>,
 ) -> Vec<&'static str> {
     let names: Vec<_> = schema.names().collect();
-    let message = format!("is not a field of {}; the fields are {}", schema.what, listed_all(&names));
+    let message = format!("is not a field of {}; the fields are {}", schema.what, join_and(&names));
     let (meant, help) = if entry.key == "<<" {
         let help = "merge keys are not read; write the fields out, or use an alias for the whole value";
         (names, Some(help.to_owned()))
@@ -399,8 +411,10 @@ fn report_missing(
 ) {
     for field in schema.fields.iter().filter(|field| matches!(field.presence, Presence::Always)) {
         let (span, message) = match node.field(field.name) {
-            None => (node.span, format!("is missing; it must be {}", allowed(field))),
-            Some(value) if is_null(value) => (value.span, format!("must be {}; found null", allowed(field))),
+            None => (node.span, format!("is missing; it must be {}", describe_allowed(field))),
+            Some(value) if is_null(value) => {
+                (value.span, format!("must be {}; found null", describe_allowed(field)))
+            }
             Some(_) => continue,
         };
         mapping.is_valid = false;
@@ -410,16 +424,16 @@ fn report_missing(
     }
 }
 
-/// The zone that was meant: the one of this city, or one spelled nearly so.
-fn zone_meant(written: &str) -> Option<String> {
+/// Suggests a time zone: one of this city, or one with a similar name.
+fn suggest_zone(written: &str) -> Option<String> {
     static NAMES: LazyLock<Vec<String>> = LazyLock::new(Zone::names);
-    let city = folded(written);
+    let city = normalize_word(written);
     if city.bytes().any(|b| b.is_ascii_digit()) && !city.contains('/') {
         return Some(
             "an offset is not a time zone; name a place with that offset, such as Asia/Shanghai".to_owned(),
         );
     }
-    let is_its_city = |name: &&str| name.rsplit('/').next().is_some_and(|last| folded(last) == city);
+    let is_its_city = |name: &&str| name.rsplit('/').next().is_some_and(|last| normalize_word(last) == city);
     let names = || NAMES.iter().map(String::as_str);
     names().find(is_its_city).or_else(|| nearest(written, names())).map(did_you_mean)
 }
@@ -428,15 +442,15 @@ fn is_null(node: &YamlNode) -> bool {
     matches!(&node.kind, YamlKind::Scalar { text, plain: true } if ["null", "Null", "NULL", "~"].contains(&text.as_str()))
 }
 
-/// What a field may be, with its article.
-fn allowed(field: &FieldSchema) -> String {
+/// A description of the valid values of a field, with its article.
+fn describe_allowed(field: &FieldSchema) -> String {
     match &field.value {
         FieldType::Text | FieldType::Name => "a text".to_owned(),
-        FieldType::Word(words) => listed(&words()),
+        FieldType::Word(words) => join_or(&words()),
         FieldType::Limit => "a whole number from -1".to_owned(),
         FieldType::Count { .. } => "a whole number from 1".to_owned(),
         FieldType::Whole { least, most } => format!("a whole number from {least} to {most}"),
-        FieldType::Decimal { least, most } => format!("a number {}", decimals(*least, *most)),
+        FieldType::Decimal { least, most } => format!("a number {}", decimal_bounds(*least, *most)),
         FieldType::TimeOfDay => "a time of day such as 09:30".to_owned(),
         FieldType::Bool => "true or false".to_owned(),
         FieldType::Duration | FieldType::Timeout { .. } => {
@@ -446,38 +460,40 @@ fn allowed(field: &FieldSchema) -> String {
         FieldType::Custom(custom) => custom.allowed.to_owned(),
         FieldType::Instant => "an instant such as 2026-01-20T00:00:00+08:00".to_owned(),
         FieldType::Zone => "an IANA time zone such as UTC or Asia/Shanghai".to_owned(),
-        FieldType::Section(schema) => describe(schema),
-        FieldType::List { element: schema, .. } => format!("a list, each element {}", describe(schema)),
+        FieldType::Section(schema) => describe_schema(schema),
+        FieldType::List { element: schema, .. } => {
+            format!("a list, each element {}", describe_schema(schema))
+        }
         FieldType::Texts => "a list of texts".to_owned(),
         FieldType::Unread { .. } => "a section".to_owned(),
     }
 }
 
-/// What a schema describes, with the fields it cannot do without.
-fn describe(schema: &MappingSchema) -> String {
+/// The name of a schema with its required fields.
+fn describe_schema(schema: &MappingSchema) -> String {
     let always = |field: &&FieldSchema| matches!(field.presence, Presence::Always);
     let needed: Vec<_> = schema.fields.iter().filter(always).map(|field| field.name).collect();
     match needed.as_slice() {
         [] => format!(
             "{}, a mapping with fields such as {}",
             schema.what,
-            listed(&schema.names().collect::<Vec<_>>())
+            join_or(&schema.names().collect::<Vec<_>>())
         ),
-        _ => format!("{}, a mapping with {}", schema.what, listed_all(&needed)),
+        _ => format!("{}, a mapping with {}", schema.what, join_and(&needed)),
     }
 }
 
 /// `a, b or c`.
-pub(crate) fn listed(words: &[&str]) -> String {
-    joined(words, "or")
+pub(crate) fn join_or(words: &[&str]) -> String {
+    join_words(words, "or")
 }
 
 /// `a, b and c`.
-fn listed_all(words: &[&str]) -> String {
-    joined(words, "and")
+fn join_and(words: &[&str]) -> String {
+    join_words(words, "and")
 }
 
-fn joined(words: &[&str], last: &str) -> String {
+fn join_words(words: &[&str], last: &str) -> String {
     match words {
         [] => String::new(),
         [only] => (*only).to_owned(),

@@ -7,7 +7,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use tidegate::budget::{BudgetStatus, Quota, Rate};
-use tidegate_config::text::shown_decimal;
+use tidegate_config::text::format_decimal;
 use tidegate_core::Timestamp;
 
 use crate::governor::Risk;
@@ -87,7 +87,7 @@ impl Page {
     /// A number of billionths.
     fn decimal(&mut self, name: &str, help: &str, billionths: i128) {
         self.family(name, help);
-        self.sample(name, &shown_decimal(billionths));
+        self.sample(name, &format_decimal(billionths));
     }
 
     fn rate(&mut self, name: &str, help: &str, rate: Rate) {

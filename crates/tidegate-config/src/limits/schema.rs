@@ -5,12 +5,12 @@ use tidegate_core::{Charge, Durability, Fleet, Mode, OnOutage, Per, Precision, U
 
 use crate::schema::{FieldType, MappingSchema, Presence, field};
 
-/// Why a section that other programs read is skipped.
-const OF_THE_SERVER: FieldType =
+/// A section that only the server reads.
+const SERVER_ONLY: FieldType =
     FieldType::Unread { warning: "is read by the server only; it has no effect here" };
 const NOT_READ: FieldType = FieldType::Unread { warning: "not read by this version; it has no effect here" };
 
-/// A settings file as a program reads it that wants the limits only.
+/// A settings file for a program that needs only the limits.
 pub(super) static LIMITS_FILE: MappingSchema = MappingSchema {
     name: "settings",
     what: "a settings file",
@@ -21,10 +21,10 @@ pub(super) static LIMITS_FILE: MappingSchema = MappingSchema {
             Presence::Optional,
             "What is limited.",
         ),
-        field("server", OF_THE_SERVER, Presence::Optional, "Where the server listens."),
-        field("store", OF_THE_SERVER, Presence::Optional, "Where counts are kept."),
-        field("auth", OF_THE_SERVER, Presence::Optional, "Who may ask; by default everybody."),
-        field("activity", OF_THE_SERVER, Presence::Optional, "The limit of activities."),
+        field("server", SERVER_ONLY, Presence::Optional, "Where the server listens."),
+        field("store", SERVER_ONLY, Presence::Optional, "Where counts are kept."),
+        field("auth", SERVER_ONLY, Presence::Optional, "Who may ask; by default everybody."),
+        field("activity", SERVER_ONLY, Presence::Optional, "The limit of activities."),
         field("tls", NOT_READ, Presence::Optional, "Certificates."),
         field("envoy", NOT_READ, Presence::Optional, "The Envoy rate limit service."),
     ],

@@ -1,7 +1,7 @@
 //! Several errors in one file, and how they are shown.
 
 use tidegate_config::limits::read_text;
-use tidegate_config::{Color, MOST_DIAGNOSTICS};
+use tidegate_config::{Color, MAX_DIAGNOSTICS};
 
 use super::bad;
 
@@ -58,7 +58,7 @@ fn errors_in_wide_and_in_strange_lines() {
 fn errors_beyond_the_most_are_counted() {
     let errors = read_text("f", "limits:\n".to_owned().add_lines("  - {}\n", 5000).as_bytes())
         .expect_err("all are empty");
-    assert_eq!(errors.iter().count(), MOST_DIAGNOSTICS);
+    assert_eq!(errors.iter().count(), MAX_DIAGNOSTICS);
     assert_eq!(errors.summary(), "10000 errors in f (1000 shown)");
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tidegate_core::Zone;
 use tidegate_core::budget::{BudgetTerms, Rate, Share, Unobserved};
 
-use tidegate_config::text::{TimeOfDay, shown_decimal};
+use tidegate_config::text::{TimeOfDay, format_decimal};
 use tidegate_config::{Diagnostics, FieldPath, Mapping, SourceSpan, read_document, read_mapping};
 
 use super::schema::CPU;
@@ -111,8 +111,8 @@ impl CpuSpec {
 
     /// The text that says the same.
     pub fn text(&self) -> String {
-        let rate = |rate: Rate| shown_decimal(rate.billionths().into());
-        let share = |share: Share, times: i128| shown_decimal(i128::from(share.billionths()) * times);
+        let rate = |rate: Rate| format_decimal(rate.billionths().into());
+        let share = |share: Share, times: i128| format_decimal(i128::from(share.billionths()) * times);
         let seconds = |time: Duration| time.as_secs().to_string();
         let lines = [
             ("avg_load_limit_percent", self.average.map(rate)),
@@ -169,7 +169,7 @@ impl CpuSpec {
     /// What does not make sense together, all of it.
     pub fn flaws(&self) -> Vec<CpuFlaw> {
         let terms = self.terms();
-        let percent = |rate: Rate| shown_decimal(rate.billionths().into());
+        let percent = |rate: Rate| format_decimal(rate.billionths().into());
         let (floor, average, ceiling) =
             (percent(terms.floor), percent(terms.average), percent(terms.ceiling));
         let mut flaws = Vec::new();

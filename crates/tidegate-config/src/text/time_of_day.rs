@@ -1,18 +1,18 @@
 //! Times of day.
 
-use super::quoted;
+use super::quote::quoted;
 
 /// A time of day, in minutes after midnight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TimeOfDay(u16);
 
 impl TimeOfDay {
-    /// Minutes after midnight, below a day's.
+    /// Minutes after midnight, below 1440.
     pub const fn minutes(self) -> u16 {
         self.0
     }
 
-    /// The time so many minutes after midnight; the next day begins at midnight again.
+    /// The time `minutes` after midnight, modulo one day.
     pub const fn from_minutes(minutes: u16) -> TimeOfDay {
         TimeOfDay(minutes % (24 * 60))
     }
@@ -24,8 +24,8 @@ impl std::fmt::Display for TimeOfDay {
     }
 }
 
-/// A time of day such as `09:30`; `24:00` is midnight.
-pub fn parse_clock(text: &str) -> Result<TimeOfDay, String> {
+/// Parses a time of day such as `09:30`. `24:00` is midnight.
+pub fn parse_time_of_day(text: &str) -> Result<TimeOfDay, String> {
     let number = |digits: &str| match digits.as_bytes() {
         [tens @ b'0'..=b'9', ones @ b'0'..=b'9'] => {
             Some(u16::from(tens - b'0') * 10 + u16::from(ones - b'0'))

@@ -1,39 +1,40 @@
-//! "Did you mean": the word of a list that is nearest to what was written.
+//! "Did you mean": the word of a list that is most similar to a given text.
 
-use super::quoted;
+use super::quote::quoted;
 
-/// What to add to a message about a word that is none of these: the one that was probably meant, or nothing.
+/// The suffix of a message about an unknown word: a suggestion, or nothing if no word is similar.
 pub fn suggestion<'w>(written: &str, words: impl IntoIterator<Item = &'w str>) -> String {
     nearest(written, words).map(|word| format!("; {}", did_you_mean(word))).unwrap_or_default()
 }
 
-/// How people are told of the word they probably meant.
+/// A suggestion as text: `did you mean 'word'?`.
 pub fn did_you_mean(word: &str) -> String {
     format!("did you mean {}?", quoted(word))
 }
 
-/// The word that was probably meant: the one with the fewest letters changed, added, dropped or swapped, if that
-/// is at most a third of them; or else one that is longer or shorter at its end only.
+/// The most similar word, by the number of letters changed, inserted, removed or swapped.
+///
+/// At most a third of the letters may differ. If no word is that similar, a word with the same beginning is returned.
 pub fn nearest<'w>(written: &str, words: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
-    const LONGEST: usize = 64;
-    const SHORTEST_STEM: usize = 3;
-    if written.is_empty() || written.len() > LONGEST {
+    const MAX_BYTES: usize = 64;
+    const MIN_STEM: usize = 3;
+    if written.is_empty() || written.len() > MAX_BYTES {
         return None;
     }
-    let written = folded(written);
-    let furthest = (written.len() / 3).max(1);
+    let written = normalize_word(written);
+    let max_changes = (written.len() / 3).max(1);
     let rank = |word: &str| {
-        let word = folded(word);
-        let changes = if word.len().abs_diff(written.len()) <= furthest {
-            distance(&written, &word)
+        let word = normalize_word(word);
+        let changes = if word.len().abs_diff(written.len()) <= max_changes {
+            edit_distance(&written, &word)
         } else {
             usize::MAX
         };
-        let same_stem = written.len().min(word.len()) >= SHORTEST_STEM
+        let same_stem = written.len().min(word.len()) >= MIN_STEM
             && (word.starts_with(&written) || written.starts_with(&word));
         match changes {
-            _ if changes <= furthest => Some(changes),
-            _ => same_stem.then_some(furthest + 1),
+            _ if changes <= max_changes => Some(changes),
+            _ => same_stem.then_some(max_changes + 1),
         }
     };
     words
@@ -43,15 +44,15 @@ pub fn nearest<'w>(written: &str, words: impl IntoIterator<Item = &'w str>) -> O
         .map(|(_, word)| word)
 }
 
-/// A word without the differences that nobody means.
-pub(crate) fn folded(word: &str) -> String {
+/// A word in lower case, with underscores instead of spaces and hyphens.
+pub(crate) fn normalize_word(word: &str) -> String {
     word.to_lowercase().replace([' ', '-'], "_")
 }
 
-/// How many letters must be changed, added, dropped, or swapped with their neighbour.
-fn distance(from: &str, to: &str) -> usize {
+/// The edit distance: letters changed, inserted, removed, or swapped with their neighbor.
+fn edit_distance(from: &str, to: &str) -> usize {
     let (from, to): (Vec<char>, Vec<char>) = (from.chars().collect(), to.chars().collect());
-    // Rows of the usual table: two back (for swaps), one back, and the one being filled.
+    // Rows of the dynamic programming table: two back (for swaps), one back, and the current one.
     let mut before: Vec<usize> = Vec::new();
     let mut above: Vec<usize> = (0..=to.len()).collect();
     for (row, letter) in from.iter().enumerate() {

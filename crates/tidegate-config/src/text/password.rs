@@ -1,22 +1,23 @@
-//! Passwords, wherever people put them: found and struck out before anything is repeated.
+//! Finds and masks passwords before a message quotes a text.
 //!
 //! ```text
 //!    postgres://app:secret@db/limits        host=db password=secret
-//!        kind   user└─────┘last @                        └─────┘
+//!      scheme   user└─────┘last @                        └─────┘
 //! ```
 //!
-//! What is mistyped is repeated to whoever typed it, in a terminal, a log or a bug report; so this looks for passwords in what is *not* a
-//! URL yet. It rather hides too much than too little: from the first `:` behind the user to the last `@` of the text.
+//! Diagnostics quote invalid values, and terminals, logs and bug reports show them. A value may be a mistyped URL, so a URL parser
+//! would miss its password. This module masks too much rather than too little: from the first `:` after the user to the last `@`
+//! of the text.
 
 use std::ops::Range;
 
-/// What stands for a password.
-const STRUCK: &str = "***";
+/// The text that replaces a password.
+const MASK: &str = "***";
 
-/// The beginning of the kinds that are known to have a user and a password behind them, even without `//`.
-const KIND: &str = "postgre";
+/// The prefix of the schemes that a user and a password follow even without `//`.
+const SCHEME_PREFIX: &str = "postgre";
 
-/// The text with every password in it struck out.
+/// Masks every password in a text.
 ///
 /// ```
 /// use tidegate_config::text::without_passwords;
@@ -26,30 +27,34 @@ const KIND: &str = "postgre";
 /// assert_eq!(without_passwords("user:alice@example.com"), "user:alice@example.com", "nothing of a URL");
 /// ```
 pub fn without_passwords(text: &str) -> String {
-    struck_out(text, &passwords(text))
+    mask_ranges(text, &password_ranges(text))
 }
 
-/// The same for a text that is known to be meant as the name of a store, even if nothing in it looks like one.
+/// Masks passwords in a text that was given as a store URL, even if the text does not look like a URL.
 pub fn without_store_passwords(text: &str) -> String {
-    let mut found = passwords(text);
+    let mut found = password_ranges(text);
     if found.is_empty() {
-        found.extend(password_of_anything(text));
+        found.extend(password_of_any_text(text));
     }
-    struck_out(text, &found)
+    mask_ranges(text, &found)
 }
 
-/// Where the passwords of a text are, in order.
-pub(crate) fn passwords(text: &str) -> Vec<Range<usize>> {
+/// The byte ranges of the passwords in a text, in order.
+pub(crate) fn password_ranges(text: &str) -> Vec<Range<usize>> {
     let mut found = Vec::new();
     let mut start = 0;
     for line in text.split_inclusive('\n') {
         let in_url = password_of_url(line);
         let named = named_passwords(line);
-        let apart = |range: &Range<usize>| {
+        let is_outside_url = |range: &Range<usize>| {
             in_url.as_ref().is_none_or(|url| range.end <= url.start || range.start >= url.end)
         };
-        let mut ranges: Vec<Range<usize>> =
-            named.into_iter().filter(apart).chain(in_url.clone()).filter(|range| !range.is_empty()).collect();
+        let mut ranges: Vec<Range<usize>> = named
+            .into_iter()
+            .filter(is_outside_url)
+            .chain(in_url.clone())
+            .filter(|range| !range.is_empty())
+            .collect();
         ranges.sort_by_key(|range| range.start);
         found.extend(ranges.into_iter().map(|range| range.start + start..range.end + start));
         start += line.len();
@@ -57,66 +62,66 @@ pub(crate) fn passwords(text: &str) -> Vec<Range<usize>> {
     found
 }
 
-fn struck_out(text: &str, ranges: &[Range<usize>]) -> String {
+fn mask_ranges(text: &str, ranges: &[Range<usize>]) -> String {
     let mut shown = String::with_capacity(text.len());
     let mut from = 0;
     for range in ranges {
         shown.push_str(&text[from..range.start]);
-        shown.push_str(STRUCK);
+        shown.push_str(MASK);
         from = range.end;
     }
     shown.push_str(&text[from..]);
     shown
 }
 
-/// What stands between the user and the last `@`; or, if there is none, behind the user where a port would be a number.
+/// The text between the user and the last `@`. Without an `@`, see [`password_of_cut_url`].
 fn password_of_url(line: &str) -> Option<Range<usize>> {
-    let Some(end) = line.rfind('@') else { return password_without_end(line) };
+    let Some(end) = line.rfind('@') else { return password_of_cut_url(line) };
     let head = &line[..end];
-    let user = user_of(head)?;
+    let user = user_start(head)?;
     let colon = head[user..].find(':')?;
     Some(user + colon + 1..end)
 }
 
-/// Where the user of a URL begins.
-fn user_of(head: &str) -> Option<usize> {
+/// The offset of the user in a URL.
+fn user_start(head: &str) -> Option<usize> {
     let slashes = || head.match_indices("://").map(|(at, slashes)| at + slashes.len());
     slashes()
-        .find(|start| has_user(&head[*start..]))
-        .or_else(|| behind_kind(head))
+        .find(|start| starts_with_user(&head[*start..]))
+        .or_else(|| scheme_end(head))
         .or_else(|| slashes().next())
 }
 
-/// Whether a user with a `:` comes next.
-fn has_user(text: &str) -> bool {
+/// Whether the text begins with a user and a `:`.
+fn starts_with_user(text: &str) -> bool {
     let ends = |letter: char| letter == ':' || letter == '\'' || letter == '"' || letter.is_whitespace();
     text.find(ends).is_some_and(|at| text[at..].starts_with(':'))
 }
 
-/// What is behind `postgres:` and what looks like it, and behind its slashes.
-fn behind_kind(head: &str) -> Option<usize> {
+/// The offset after `postgres:`, or a similar scheme, and its slashes.
+fn scheme_end(head: &str) -> Option<usize> {
     let lower = head.to_ascii_lowercase();
-    lower.match_indices(KIND).find_map(|(at, _)| {
-        let kind = at + lower[at..].bytes().take_while(u8::is_ascii_alphanumeric).count();
-        let rest = lower[kind..].strip_prefix(':')?;
+    lower.match_indices(SCHEME_PREFIX).find_map(|(at, _)| {
+        let end = at + lower[at..].bytes().take_while(u8::is_ascii_alphanumeric).count();
+        let rest = lower[end..].strip_prefix(':')?;
         Some(head.len() - rest.trim_start_matches('/').len())
     })
 }
 
-/// A URL that was cut before its `@`: a number is a port, and anything else a password.
-fn password_without_end(line: &str) -> Option<Range<usize>> {
-    let user = behind_kind(line)?;
+/// The password of a URL that was cut before its `@`. A number after the `:` is a port; any other text is a password.
+fn password_of_cut_url(line: &str) -> Option<Range<usize>> {
+    let user = scheme_end(line)?;
     let rest = &line[user..];
     let start =
         user + rest.find([':', '[', '/', '\'', '"', ' ']).filter(|at| rest[*at..].starts_with(':'))? + 1;
     let behind = &line[start..];
     let port = behind.trim_start_matches(|letter: char| letter.is_ascii_digit());
     let is_port = port.is_empty() || port.starts_with(['/', '?', ',', '\'', '"', ' ', '}', '\n', '\r']);
-    (!is_port).then(|| start..start + kept_end(behind.trim_end()))
+    (!is_port).then(|| start..start + trimmed_len(behind.trim_end()))
 }
 
-/// The `@` and the `:` of any text at all.
-fn password_of_anything(text: &str) -> Option<Range<usize>> {
+/// The text between the second `:`, or else the first, and the last `@`.
+fn password_of_any_text(text: &str) -> Option<Range<usize>> {
     let end = text.rfind('@')?;
     let head = &text[..end];
     let first = head.find(':')? + 1;
@@ -141,24 +146,24 @@ fn named_passwords(line: &str) -> Vec<Range<usize>> {
     let mut found: Vec<Range<usize>> = lower.match_indices(NAME).filter_map(value_of).collect();
     let mut end = 0;
     found.retain(|range| {
-        let fresh = range.start >= end;
+        let is_new = range.start >= end;
         end = end.max(range.end);
-        fresh
+        is_new
     });
     found
 }
 
-/// Where a value ends: at its quote, or before the next blank.
+/// The length of a value: to its closing quote, or to the next whitespace.
 fn value_end(value: &str, in_query: bool) -> usize {
     if let Some(quote) = value.chars().next().filter(|first| matches!(first, '\'' | '"')) {
         let closed = value[1..].rfind(quote).map(|at| at + 2);
         return closed.unwrap_or(value.trim_end().len());
     }
     let end = value.find(|letter: char| letter.is_whitespace() || (in_query && letter == '&'));
-    kept_end(&value[..end.unwrap_or(value.len())])
+    trimmed_len(&value[..end.unwrap_or(value.len())])
 }
 
-/// What is left without the signs that close what is around it.
-fn kept_end(value: &str) -> usize {
+/// The length of a value without the closing punctuation around it.
+fn trimmed_len(value: &str) -> usize {
     value.trim_end_matches(['\'', '"', '}', ']', ')', ',', ';']).len()
 }
