@@ -1,7 +1,7 @@
-//! Metrics: the status in the text format of Prometheus, version 0.0.4, for a file that a collector reads.
+//! The status as metrics in the Prometheus text format 0.0.4, for a file that a collector reads.
 //!
-//! Everything is a gauge: a window begins anew, and what was counted in it does too. Quotas are in percents of the machine times minutes, as
-//! everywhere; times are in seconds, as everybody expects of metrics.
+//! All metrics are gauges, because a new window resets its counters. Quotas are in percent of the machine times minutes. Times are in
+//! seconds.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -13,16 +13,16 @@ use tidegate_core::Timestamp;
 use crate::governor::Risk;
 use crate::status::GovernorStatus;
 
-/// Whether a governor is at work.
+/// Whether a governor is running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GovernorState {
-    /// Somebody looks and limits.
+    /// A governor is running.
     Yes,
-    /// What is told is how it was left.
+    /// No governor is running. The metrics show its last state.
     No,
 }
 
-/// The metrics of a status.
+/// Formats a status as metrics.
 pub fn text(status: &GovernorStatus, governing: GovernorState) -> String {
     let outlook = &status.outlook;
     let mut page = Page(String::new());
@@ -62,15 +62,15 @@ pub fn text(status: &GovernorStatus, governing: GovernorState) -> String {
     page.0
 }
 
-/// All of a machine: who may use more may use everything.
+/// The whole machine, the maximum of a limit.
 const WHOLE: Rate = Rate::from_units(100);
 
-/// The text so far.
+/// Metrics text under construction.
 struct Page(String);
 
 impl Page {
     fn family(&mut self, name: &str, help: &str) {
-        // A string takes everything.
+        // Writing into a string cannot fail.
         let _never_fails =
             write!(self.0, "# HELP tidegate_cpu_{name} {help}\n# TYPE tidegate_cpu_{name} gauge\n");
     }
@@ -84,7 +84,7 @@ impl Page {
         self.sample(name, &value.to_string());
     }
 
-    /// A number of billionths.
+    /// A value in billionths.
     fn decimal(&mut self, name: &str, help: &str, billionths: i128) {
         self.family(name, help);
         self.sample(name, &shown_decimal(billionths));

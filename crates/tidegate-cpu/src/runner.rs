@@ -1,6 +1,7 @@
-//! The runner: one look after another, from the counter to the limit, with every sample written down.
+//! The runner: samples the meter, decides the limit, enforces it, and writes every sample to the journal.
 //!
-//! What is limited may be less than what is measured: a command, on a machine whose average counts. Then it gets what the others leave.
+//! The limited part may be smaller than the measured one, for example a command on a machine whose average counts. Then the command gets
+//! what the others leave.
 
 use std::fmt;
 use std::io;
@@ -16,40 +17,40 @@ use crate::journal::{Journal, UsageSample, before, read_since};
 use crate::meter::{CounterId, Meter, MeterError, MeterReading, TargetId, of_machine};
 use crate::settings::GovernorSettings;
 
-/// Limits are enforced in steps of a twentieth of a point, rounded down: a kernel gives a new quota with every limit that is written, and a limit
-/// falls a little with every look.
+/// Enforced limits are multiples of a twentieth of a point. A limit falls a little with every sample, and every write starts a new
+/// quota period in the kernel.
 const STEP: u64 = 50_000_000;
 
-/// What is put in force for a limit: as much of it as whole steps have, or the limit itself if it is less than a step.
+/// Rounds a limit down to whole steps. A limit below one step is not rounded.
 pub fn in_force(limit: Rate) -> Rate {
     let stepped = Rate::from_billionths(limit.billionths() / STEP * STEP);
     if stepped == Rate::ZERO { limit } else { stepped }
 }
 
-/// How much may be counted late, in nanoseconds of the whole machine: counters tick, and what a process used is told when it ends.
+/// Usage that may be counted late, in nanoseconds of the whole machine. Counters tick, and some usage counts only when a process ends.
 const LATE: i64 = 1_000_000_000;
 
-/// Measures, decides, enforces and writes down.
+/// Measures, decides, enforces and records.
 pub struct Runner {
     governor: Governor,
     journal: Journal,
     cores: u32,
     measured: MeasuredUsage,
-    /// What is limited, if that is not all that is measured.
+    /// Meter of the limited part, if it differs from the measured target.
     part: Option<MeasuredUsage>,
     enforcer: Box<dyn Enforcer>,
-    /// What is enforced.
+    /// The enforced limit.
     enforced: Option<Rate>,
     last: UsageSample,
-    /// What was counted and did not fit into its time: it counts in the time after.
+    /// Usage that exceeded its interval. It is added to the next interval.
     late: Quota,
-    /// What was counted at the last look and cannot have been used.
+    /// Usage of the last sample that the machine cannot have used.
     surplus: Quota,
-    /// Why the last sample could not be kept.
+    /// Error of the last journal write.
     unkept: Option<io::Error>,
 }
 
-/// A counter, and what it said last.
+/// A meter and its last reading.
 struct MeasuredUsage {
     meter: Box<dyn Meter>,
     last: MeterReading,
@@ -61,7 +62,7 @@ impl MeasuredUsage {
         Ok(MeasuredUsage { meter, last })
     }
 
-    /// What was used since the last time, if that is known.
+    /// Usage since the last call, if it is known.
     fn look(&mut self) -> Result<Option<Duration>, MeterError> {
         let reading = self.meter.read()?;
         let used = reading.since(&self.last);
@@ -70,12 +71,12 @@ impl MeasuredUsage {
     }
 }
 
-/// Why governing cannot go on.
+/// Why the governor cannot continue.
 #[derive(Debug)]
 pub enum RunError {
-    /// What was to be measured cannot be, or is gone.
+    /// The target cannot be measured or is gone.
     Meter(MeterError),
-    /// The limit cannot be put in force.
+    /// The limit cannot be enforced.
     Enforce(EnforceError),
     /// The journal cannot be written or read.
     Journal(io::Error),
@@ -105,7 +106,7 @@ impl From<EnforceError> for RunError {
     }
 }
 
-/// The samples that a governor needs to go on: those of its window, and of the same time before now.
+/// The samples needed to resume: those of the current window and of the trailing window.
 pub fn recent(folder: &Path, settings: &GovernorSettings, now: ClockReading) -> io::Result<Vec<UsageSample>> {
     let tile = settings.tiling.window(now.wall);
     let since = tile.start.min(before(now.wall, settings.tiling.nominal_length()));
@@ -113,7 +114,7 @@ pub fn recent(folder: &Path, settings: &GovernorSettings, now: ClockReading) -> 
 }
 
 impl Runner {
-    /// Goes on where the journal ends, or begins anew. What was used since then is known if the counter still lives.
+    /// Resumes from the journal, or starts with an empty history. Usage in between is known if the counter is still the same.
     pub fn begin(
         settings: GovernorSettings,
         journal: (Journal, &[UsageSample]),
@@ -171,9 +172,9 @@ impl Runner {
         Ok(runner)
     }
 
-    /// What happened while nobody governed: what the counter says, and what it does not say by policy.
+    /// Records the time without a governor: usage from the counter where possible, otherwise as unobserved time.
     ///
-    /// A counter says it if it is the one that was read then, or the same began anew with the machine. Another one has counted something else until now.
+    /// The counter is usable if it is the one of the last sample, or if it restarted together with the machine and has the same target.
     fn bridge(&mut self, reading: MeterReading, now: ClockReading) {
         let moment = self.moment(now);
         if number(reading.life) == self.last.life && reading.used >= self.last.counter {
@@ -181,7 +182,7 @@ impl Runner {
             self.note(moment, Observation::Used(used), reading, now);
             return;
         }
-        // A counter that began since then knows everything from there on. Older versions did not write down what they counted.
+        // A restarted counter covers the time since its start. Older versions did not record the target.
         let is_same = [TargetId::UNKNOWN, reading.target].contains(&self.last.target);
         let is_reborn = is_same && now.boot != self.last.boot;
         let slept =
@@ -206,7 +207,7 @@ impl Runner {
         self.note(moment, Observation::Used(used), reading, now);
     }
 
-    /// Looks at the counter, decides, and puts the limit in force.
+    /// Samples the meter, decides the limit and enforces it.
     pub fn look(&mut self, now: ClockReading) -> Result<GovernorDecision, RunError> {
         let used = self.measured.look()?;
         let reading = self.measured.last;
@@ -226,7 +227,7 @@ impl Runner {
         Ok(look)
     }
 
-    /// How long nothing has to be done: until the next sample, or until the window ends.
+    /// Time until the next sample or the end of the window.
     pub fn pause(&self, now: ClockReading) -> Duration {
         let account = self.governor.account();
         let left = Duration::from_nanos(account.window().end.since(now.wall).ticks());
@@ -234,7 +235,8 @@ impl Runner {
         if left.is_zero() { next } else { next.min(left) }
     }
 
-    /// Lifts the limit, and ends. What was kept of the samples is told apart: it does not change how the run ended.
+    /// Lifts the limit and ends. The result of the last journal sync is returned separately, because it does not change how the run
+    /// ended.
     pub fn finish(mut self) -> Result<(Governor, io::Result<()>), RunError> {
         let restored = self.enforcer.restore();
         let kept = self.journal.sync();
@@ -247,17 +249,17 @@ impl Runner {
         &mut self.governor
     }
 
-    /// Why the last sample could not be kept, if it could not. Governing goes on; a restart would miss what was not kept since.
+    /// Error of the last journal write, if it failed. The governor continues, but a restart would miss the samples since then.
     pub fn unkept(&self) -> Option<&io::Error> {
         self.unkept.as_ref()
     }
 
-    /// What was counted at the last look although the machine cannot have done it in that time, if anything was. It counts as nothing.
+    /// Usage of the last sample beyond the capacity of the machine, if any. It is discarded.
     pub fn surplus(&self) -> Option<Quota> {
         (self.surplus > Quota::ZERO).then_some(self.surplus)
     }
 
-    /// What is enforced, if not the limit itself.
+    /// The enforced limit.
     pub fn enforced(&self) -> Option<Rate> {
         self.enforced
     }
@@ -265,13 +267,13 @@ impl Runner {
     fn enforce(&mut self, rest: Option<Rate>) -> Result<(), RunError> {
         let applied = self.governor.applied();
         let limit = in_force(rest.map_or(applied, |rest| left_by(rest, applied)));
-        // Several that share a limit are served anew each time.
+        // Apply an unchanged limit too: cgroups that share it get new shares.
         self.enforcer.apply(limit)?;
         self.enforced = Some(limit);
         Ok(())
     }
 
-    /// What of a count goes into this time: as much as the machine can do in it. A little more was counted late, and goes into the time after.
+    /// Caps usage at the machine's capacity in this interval. A small excess was counted late and is carried over to the next interval.
     fn fitting(&mut self, at: BudgetTime, used: Quota) -> Quota {
         let counted = used.plus(self.late);
         let fitting = counted.min(most_in(at.monotonic.saturating_sub(self.last.at.monotonic)));
@@ -314,13 +316,13 @@ impl Runner {
         look
     }
 
-    /// A sample that cannot be kept is in the next one that can.
+    /// Totals are cumulative, so the next successful sample includes a failed one.
     fn write(&mut self, sample: UsageSample) {
         self.unkept = self.journal.append(&sample).err();
         self.last = sample;
     }
 
-    /// The steady clock goes on over restarts: by the time since the start of the machine, or by the wall clock if that was another one.
+    /// Continues the monotonic clock over restarts: by the uptime, or by the wall clock after a reboot.
     fn moment(&self, now: ClockReading) -> BudgetTime {
         let passed = if now.boot == self.last.boot {
             now.uptime.saturating_sub(self.last.uptime)

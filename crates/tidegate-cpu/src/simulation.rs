@@ -1,7 +1,6 @@
-//! Simulations: the governor over a recorded or invented load, as fast as it can be reckoned.
+//! Simulation: runs the governor over a recorded or synthetic load, as fast as possible.
 //!
-//! A trace says how much would be used; of that the governor allows what it allows. What happens in between two looks happens evenly, as
-//! everywhere.
+//! A trace contains the demand, and the governor allows a part of it. Usage between two samples is evenly distributed.
 
 use std::time::Duration;
 
@@ -12,7 +11,7 @@ use tidegate_core::{Span, Timestamp};
 use crate::governor::{Governor, GovernorDecision, Observation};
 use crate::settings::GovernorSettings;
 
-/// A governor and a load.
+/// A governor with a simulated load.
 #[derive(Debug, Clone)]
 pub struct Simulation {
     governor: Governor,
@@ -20,40 +19,40 @@ pub struct Simulation {
     is_whole: bool,
     windows: Vec<SimulatedWindow>,
     outcome: SimulationSummary,
-    /// What was used in the present window.
+    /// Usage in the current window.
     used: Quota,
 }
 
-/// A window that has passed.
+/// A completed window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SimulatedWindow {
-    /// From when to when.
+    /// Bounds of the window.
     pub tile: ScheduledWindow,
-    /// What was used in it.
+    /// Usage in the window.
     pub used: Quota,
-    /// What the average allows, reserve included.
+    /// Usage that the average allows, including the reserve.
     pub allowed: Quota,
-    /// Whether the trace covers all of it.
+    /// Whether the trace covers the whole window.
     pub is_whole: bool,
 }
 
-/// What happened.
+/// Totals of a simulation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SimulationSummary {
-    /// How often the governor looked.
+    /// Number of samples.
     pub looks: u64,
-    /// How often the limit changed.
+    /// Number of limit changes.
     pub changes: u64,
-    /// What would have been used.
+    /// Usage without limits.
     pub demand: Quota,
-    /// What was used.
+    /// Actual usage.
     pub used: Quota,
-    /// The most that any window used that ends at any moment.
+    /// Highest usage of any trailing window.
     pub worst_trailing: Quota,
 }
 
 impl Simulation {
-    /// Begins at an instant. What was used before counts as the settings say of time that nobody looked at.
+    /// Starts a simulation. Earlier time counts as unobserved.
     pub fn new(settings: GovernorSettings, begin: Timestamp) -> Simulation {
         let steady = i64::try_from(begin.ticks()).unwrap_or(i64::MAX);
         let governor = Governor::new(settings, BudgetTime { wall: begin, monotonic: steady });
@@ -68,7 +67,7 @@ impl Simulation {
         }
     }
 
-    /// Goes on to an instant; until then so much would be used. Each look is told.
+    /// Continues until an instant with a constant demand. Calls `on_sample` after each sample.
     pub fn run(
         &mut self,
         until: Timestamp,
@@ -122,7 +121,7 @@ impl Simulation {
         self.used = Quota::ZERO;
     }
 
-    /// What happened, window by window.
+    /// Ends the simulation and returns the totals and the windows.
     pub fn finish(mut self) -> (SimulationSummary, Vec<SimulatedWindow>) {
         if self.governor.account().now().wall > self.tile.start || self.windows.is_empty() {
             self.close(false);

@@ -1,22 +1,21 @@
-//! The guardian: no stopped process and no changed limit is left behind, whatever becomes of the governor.
+//! The watchdog: no stopped process and no changed limit is left behind, however the governor ends.
 //!
-//! Who is about to change something says first how it is undone. That is kept twice: in a file, and by a watchdog, a small process at the
-//! other end of a pipe.
+//! Before a change, the governor registers how to undo it. The undo step is kept twice: in a file, and by a small process at the other end
+//! of a pipe.
 //!
 //! ```text
-//!   governor ──note──▶ file `undo` ──────────────▶ the next start: restore_left_behind
-//!      │ ╰────note──▶ pipe ──▶ watchdog ──pipe closes──▶ undoes everything, at once
+//!   governor ──add──▶ file `undo` ──────────────▶ the next start: restore_left_behind
+//!      │ ╰────add──▶ pipe ──▶ watchdog ──pipe closes──▶ undoes everything, at once
 //!      ╰─ then, and only then, the change itself
 //! ```
 //!
-//! The governor's end of the pipe is closed by the kernel, however the governor ends. The file is for the day on which both are killed. It
-//! names the boot it was written in: a machine that was started again has nothing that is stopped or limited, and what has the same name
-//! there is not the same.
+//! The kernel closes the governor's end of the pipe, however the governor ends. The file covers the case that both are killed. It names the
+//! boot in which it was written: after a reboot nothing is stopped or limited, and the same names mean other things.
 //!
-//! A command that is governed is started by the watchdog, which is its parent ([`WatchedProcess`]). A watchdog that was killed is replaced when that is
-//! noticed ([`CpuWatchdog::renew`]).
+//! The watchdog starts a governed command and is its parent ([`WatchedProcess`]). A killed watchdog is replaced as soon as the governor
+//! notices ([`CpuWatchdog::restart_if_exited`]).
 //!
-//! Refused: a parent-death signal for everybody that is stopped. It is lost when a program is replaced, and a limit has no signals.
+//! A parent-death signal for every stopped process is no alternative: `exec` of a privileged program clears it, and it cannot undo a limit.
 
 mod undo;
 mod undo_journal;
@@ -45,12 +44,12 @@ pub use watched_process::{WatchedProcess, tend};
 
 use crate::cgroups::FilesystemRoots;
 
-/// The file in a directory of a governor that says what is to be undone.
+/// Name of the undo journal in the governor's state directory.
 const FILE: &str = "undo";
-/// Starts a program with the signals ignored by which people end programs: they are meant for the governor.
+/// Starts a program that ignores the signals of a terminal: those are meant for the governor.
 const DEAF: &str = "trap '' HUP INT TERM; exec \"$@\"";
 
-/// Keeps what is to be undone. Clones are the same guardian.
+/// Keeps the undo steps. Clones share the same state.
 #[derive(Debug, Clone)]
 pub struct CpuWatchdog {
     desk: Arc<Mutex<WatchdogState>>,
@@ -60,14 +59,14 @@ pub struct CpuWatchdog {
 struct WatchdogState {
     file: PathBuf,
     book: UndoJournal,
-    /// How a watchdog is started, if there shall be one.
+    /// How to start a watchdog process, if there is one.
     kennel: Option<WatchdogCommand>,
     watchdog: Option<WatchdogProcess>,
     next: u64,
     open: BTreeMap<u64, Undo>,
 }
 
-/// The program that is a watchdog, and its arguments.
+/// Program and arguments of the watchdog process.
 #[derive(Debug, Clone)]
 struct WatchdogCommand {
     program: PathBuf,
@@ -78,14 +77,13 @@ struct WatchdogCommand {
 struct WatchdogProcess {
     child: Child,
     pipe: Option<UnixStream>,
-    /// The command it is the parent of.
+    /// Process number of the command that it started.
     ward: Option<u32>,
 }
 
 impl CpuWatchdog {
-    /// A guardian that has only the file: what is left behind is undone at the next start. The directory must be there.
-    ///
-    /// Call [`restore_left_behind`] before: what the file says by now is forgotten.
+    /// A watchdog with only the file: the next start undoes what is left behind. The directory must exist. Call [`restore_left_behind`]
+    /// before, because the file is overwritten.
     pub fn alone(folder: &Path) -> Result<CpuWatchdog, WatchdogError> {
         let file = folder.join(FILE);
         let boot = boot()?;
@@ -95,7 +93,7 @@ impl CpuWatchdog {
         Ok(CpuWatchdog { desk: Arc::new(Mutex::new(desk)) })
     }
 
-    /// A guardian with a watchdog: this program with these arguments, which must call [`watch`] with its standard input.
+    /// A watchdog with a process: this program with these arguments. The program must call [`watch`] with its standard input.
     pub fn spawn(folder: &Path, program: &Path, args: &[&OsStr]) -> Result<CpuWatchdog, WatchdogError> {
         let guardian = CpuWatchdog::alone(folder)?;
         let kennel = WatchdogCommand::of(program, args);
@@ -104,8 +102,9 @@ impl CpuWatchdog {
         guardian.unless_failed(released).map(|(guardian, ())| guardian)
     }
 
-    /// The same, and the watchdog starts a command and is its parent: it is given two more words, `--` and the command, and must call [`tend`] with its
-    /// standard input and that command. The command waits until it is continued.
+    /// Like [`CpuWatchdog::spawn`], and the watchdog process also starts a command as its child. It gets `--` and the command as
+    /// additional arguments, and must call [`run_command_watchdog`] with its standard input and that command. The command waits for
+    /// SIGCONT.
     pub fn spawn_with(
         folder: &Path,
         program: &Path,
@@ -121,7 +120,7 @@ impl CpuWatchdog {
         guardian.unless_failed(started)
     }
 
-    /// What was not begun leaves no file.
+    /// Removes the file if the start failed.
     fn unless_failed<T>(self, done: Result<T, WatchdogError>) -> Result<(CpuWatchdog, T), WatchdogError> {
         match done {
             Ok(done) => Ok((self, done)),
@@ -132,7 +131,7 @@ impl CpuWatchdog {
         }
     }
 
-    /// Replaces a watchdog that is gone; whether one had to be.
+    /// Replaces a watchdog process that has ended. Returns whether it did.
     pub fn renew(&self) -> Result<bool, WatchdogError> {
         if self.is_watched() {
             return Ok(false);
@@ -143,14 +142,14 @@ impl CpuWatchdog {
         Ok(desk.watchdog.is_some())
     }
 
-    /// The parent of this process, if it is the watchdog.
+    /// The watchdog's process number, if the watchdog is the parent of this process.
     pub(crate) fn keeper_of(&self, pid: u32) -> Option<u32> {
         let desk = self.desk();
         let watchdog = desk.watchdog.as_ref()?;
         (watchdog.ward == Some(pid)).then(|| watchdog.child.id())
     }
 
-    /// Whether the watchdog is there, as far as is known. Without it, what is left behind waits for the next start.
+    /// Whether the watchdog process is known to run. Without it, undo steps wait for the next start.
     pub fn is_watched(&self) -> bool {
         match &mut self.desk().watchdog {
             Some(watchdog) => watchdog.pipe.is_some() && matches!(watchdog.child.try_wait(), Ok(None)),
@@ -158,17 +157,17 @@ impl CpuWatchdog {
         }
     }
 
-    /// The number of the watchdog's process.
+    /// Process number of the watchdog.
     pub fn watchdog(&self) -> Option<u32> {
         self.desk().watchdog.as_ref().map(|watchdog| watchdog.child.id())
     }
 
-    /// What is to be undone by now, the oldest first.
+    /// All pending undo steps, the oldest first.
     pub fn open(&self) -> Vec<Undo> {
         self.desk().open.values().cloned().collect()
     }
 
-    /// Notes how changes are undone that are about to be made. They may be made when this returns.
+    /// Registers undo steps before their changes are made. The changes may be made when this returns.
     pub fn register(&self, undos: &[Undo]) -> Result<Vec<u64>, WatchdogError> {
         let mut desk = self.desk();
         let first = desk.next;
@@ -184,7 +183,7 @@ impl CpuWatchdog {
         Ok(numbers)
     }
 
-    /// Notes that these need not be undone any more.
+    /// Removes undo steps that are not needed any more.
     pub fn release(&self, numbers: &[u64]) -> Result<(), WatchdogError> {
         let mut desk = self.desk();
         let known: Vec<u64> =
@@ -194,7 +193,7 @@ impl CpuWatchdog {
         if lines.is_empty() { Ok(()) } else { desk.write(&lines) }
     }
 
-    /// Ends the watch, when everything is undone. What is not, the watchdog undoes, or the next start.
+    /// Ends the watchdog after everything is undone. The watchdog or the next start undoes what is left.
     pub fn finish(self) -> Result<(), WatchdogError> {
         let mut desk = self.desk();
         if !desk.open.is_empty() {
@@ -207,7 +206,7 @@ impl CpuWatchdog {
     }
 
     fn desk(&self) -> MutexGuard<'_, WatchdogState> {
-        // Whoever panicked has noted what it was to note, or has changed nothing.
+        // A panic leaves either the step registered or nothing changed.
         self.desk.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -219,7 +218,7 @@ impl WatchdogState {
         self.book.shorten(&self.open)
     }
 
-    /// Tells the watchdog. One that is gone is not missed here: the file is there, and the governor asks whether it is watched.
+    /// Sends records to the watchdog process. A failure is not an error: the file has them, and the governor checks `is_watched`.
     fn tell(&mut self, lines: &str) {
         if let Some(watchdog) = &mut self.watchdog {
             let told = watchdog.pipe.as_mut().map(|pipe| pipe.write_all(lines.as_bytes()));
@@ -229,7 +228,7 @@ impl WatchdogState {
         }
     }
 
-    /// Starts a watchdog, if there shall be one, and tells it everything.
+    /// Starts a watchdog process, if configured, and sends it all pending steps.
     fn release_watchdog(&mut self) -> Result<(), WatchdogError> {
         let Some(WatchdogCommand { program, args }) = &self.kennel else { return Ok(()) };
         let mut deaf = Command::new("/bin/sh");
@@ -241,7 +240,7 @@ impl WatchdogState {
         Ok(())
     }
 
-    /// Starts a watchdog that starts a command.
+    /// Starts a watchdog process that starts a command.
     fn start_with(&mut self, watchdog: Command, command: &Path) -> Result<WatchedProcess, WatchdogError> {
         let failed = |error| WatchdogError::of("start", command, error);
         let mut watchdog = WatchdogProcess::start(watchdog).map_err(failed)?;
@@ -251,7 +250,7 @@ impl WatchdogState {
         Ok(ward)
     }
 
-    /// Tells a new watchdog what it has to know.
+    /// Sends the state to a new watchdog process.
     fn tell_all(&mut self) {
         let path = std::path::absolute(&self.file).unwrap_or_else(|_| self.file.clone());
         let mut lines = UndoRecord::File { path }.line();
@@ -261,7 +260,7 @@ impl WatchdogState {
         self.tell(&lines);
     }
 
-    /// Closes the pipe and waits until the watchdog has done what it has to.
+    /// Closes the pipe and waits until the watchdog process has ended.
     fn dismiss(&mut self) {
         if let Some(mut watchdog) = self.watchdog.take() {
             watchdog.dismiss();
@@ -282,7 +281,7 @@ impl WatchdogProcess {
         Ok(WatchdogProcess { child: command.spawn()?, pipe: Some(ours), ward: None })
     }
 
-    /// Has it start its command.
+    /// Lets the watchdog process start its command.
     fn take_charge(&mut self) -> io::Result<WatchedProcess> {
         let Some(pipe) = &self.pipe else { return Err(io::ErrorKind::BrokenPipe.into()) };
         let begun = WatchedProcess::begin(pipe, self.child.id());
@@ -295,10 +294,10 @@ impl WatchdogProcess {
 
     fn dismiss(&mut self) {
         if let Some(pipe) = self.pipe.take() {
-            // Whoever still listens to it shall not keep it open.
+            // Another process may hold a copy of the socket. Shutdown closes it for all of them.
             let _closed = pipe.shutdown(Shutdown::Both);
         }
-        // It ends by itself; how, does not matter any more.
+        // It ends by itself. Its exit status does not matter.
         let _ended = self.child.wait();
     }
 }
@@ -309,16 +308,16 @@ impl Drop for WatchdogState {
     }
 }
 
-/// What [`restore_left_behind`] did.
+/// Result of [`restore_left_behind`].
 #[derive(Debug, Default)]
 pub struct RestoreReport {
-    /// What was to be undone, and is.
+    /// Steps that were undone.
     pub undone: Vec<Undo>,
-    /// What could not be undone, and why. It is tried again at the next start.
+    /// Steps that failed, with their errors. The next start tries them again.
     pub failed: Vec<(Undo, io::Error)>,
 }
 
-/// Undoes what a governor with this directory left behind. Once is as good as twice, and nothing to do is fine.
+/// Undoes what a governor with this directory left behind. It may be called repeatedly and when nothing is left.
 pub fn restore_left_behind(folder: &Path) -> Result<RestoreReport, WatchdogError> {
     let file = folder.join(FILE);
     let notes = match std::fs::read(&file) {
@@ -340,7 +339,7 @@ pub fn restore_left_behind(folder: &Path) -> Result<RestoreReport, WatchdogError
     Ok(restored)
 }
 
-/// Undoes everything, the latest first.
+/// Undoes all steps, the latest first.
 fn undo_all(undos: Vec<Undo>) -> RestoreReport {
     let proc = FilesystemRoots::default().processes();
     let mut restored = RestoreReport::default();
@@ -358,7 +357,7 @@ fn boot() -> Result<String, WatchdogError> {
     proc.boot().map_err(|error| WatchdogError::of("find the name of this boot in", proc.root(), error))
 }
 
-/// What is to be undone cannot be kept; then nothing may be changed.
+/// An undo step cannot be kept. Then nothing may be changed.
 #[derive(Debug)]
 pub struct WatchdogError {
     doing: &'static str,

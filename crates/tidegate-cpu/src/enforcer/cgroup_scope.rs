@@ -1,4 +1,4 @@
-//! A cgroup made for a process tree.
+//! A temporary cgroup for a process tree.
 
 use std::fs;
 use std::io;
@@ -16,12 +16,12 @@ use crate::cgroups::{
 use crate::processes::{Process, ProcessState, ProcessTree, ScanDepth, own_pid};
 use crate::watchdog::{CpuWatchdog, Undo, UndoList, write_if_there};
 
-/// How often to look for children that were started while their parents were moved. Those of whoever is inside are born inside.
+/// Maximum number of scans for children that start while their parents are moved. Children of moved processes start inside.
 const MOST_PASSES: u32 = 64;
 
-/// A process tree in a cgroup made for it, directly below the root: `tidegate-` and the number of the governor.
+/// A process tree in its own cgroup directly below the root, named `tidegate-` and the governor's process number.
 ///
-/// Whoever is in it when it ends goes back to where it came from, and those who were born in it to where the first one came from.
+/// At the end, moved processes return to their earlier cgroups. Processes that started inside go to the earlier cgroup of the root process.
 #[derive(Debug)]
 pub struct CgroupScope {
     roots: FilesystemRoots,
@@ -31,12 +31,12 @@ pub struct CgroupScope {
     guardian: CpuWatchdog,
     tree: ProcessTree,
     trail: UndoList,
-    /// While the tree is inside.
+    /// Present while the tree is inside.
     quota: Option<QuotaEnforcer>,
 }
 
 impl CgroupScope {
-    /// Puts the tree below the process of this number into a cgroup of its own. Nothing is limited yet.
+    /// Moves the tree below the process with this number into its own cgroup. No limit is active yet.
     pub fn around(
         roots: &FilesystemRoots,
         pid: u32,
@@ -50,12 +50,12 @@ impl CgroupScope {
         let (roots, guardian) = (roots.clone(), guardian.clone());
         let mut enclosure =
             CgroupScope { roots, hierarchy, cgroup, burst, guardian, tree, trail, quota: None };
-        // If that fails halfway, dropping it leads back.
+        // If this fails halfway, the drop undoes it.
         enclosure.enter()?;
         Ok(enclosure)
     }
 
-    /// The cgroup, for a [`CgroupMeter`](crate::meter::CgroupMeter).
+    /// Directory of the cgroup, for a [`CgroupMeter`](crate::meter::CgroupMeter).
     pub fn path(&self) -> &Path {
         &self.cgroup.limits
     }
@@ -75,22 +75,22 @@ impl CgroupScope {
         Ok(self.quota.insert(quota))
     }
 
-    /// Its directories, one or two.
+    /// The cgroup's directories: one, or two in version 1.
     fn folders(&self) -> Vec<PathBuf> {
         let Cgroup { limits, counts, .. } = self.cgroup.clone();
         if limits == counts { vec![limits] } else { vec![limits, counts] }
     }
 
-    /// Where the root of the tree is, in each tree of cgroups.
+    /// The cgroups of the root process, one for each directory.
     fn homes(&self) -> Result<Vec<PathBuf>, EnforceError> {
         let pid = self.tree.root().pid;
-        // The root has ended and others are left: they go to the root of the cgroups.
+        // If the root has ended, the others return to the root cgroup.
         Ok(self
             .places(pid)?
             .unwrap_or_else(|| vec![self.hierarchy.limits.clone(), self.hierarchy.counts.clone()]))
     }
 
-    /// The directories of the cgroups that a process is in; `None` if it is gone.
+    /// The cgroup directories of a process, or `None` if it is gone.
     fn places(&self, pid: u32) -> Result<Option<Vec<PathBuf>>, EnforceError> {
         let proc = self.roots.processes();
         let place = |tree: ControllerUse| {
@@ -135,7 +135,7 @@ impl CgroupScope {
         for folder in &folders {
             let file = folder.join(PROCS);
             match write_if_there(&file, &process.pid.to_string()) {
-                // It has ended.
+                // The process has ended.
                 Err(error) if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => {}
                 Err(error) => return Err(refused(&file, &process.pid.to_string(), error)),
                 Ok(()) => {}
@@ -154,7 +154,7 @@ impl Enforcer for CgroupScope {
     }
 
     fn restore(&mut self) -> Result<(), EnforceError> {
-        // First the limit, so that nobody who is moved out waits for it.
+        // Lift the limit first, so that moved processes do not wait for quota.
         let lifted = self.quota.take().map_or(Ok(()), |mut quota| quota.restore());
         self.trail.back()?;
         lifted
@@ -163,12 +163,12 @@ impl Enforcer for CgroupScope {
 
 impl Drop for CgroupScope {
     fn drop(&mut self) {
-        // What cannot be undone now stays noted.
+        // An undo that fails now stays in the undo journal.
         let _restored = self.restore();
     }
 }
 
-/// Makes a cgroup. One that a governor of the same number left behind is as good, if nobody is in it.
+/// Creates a cgroup. An empty one of an earlier governor with the same process number is reused.
 fn make(folder: &Path) -> Result<(), EnforceError> {
     match fs::create_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => match processes_in(folder) {

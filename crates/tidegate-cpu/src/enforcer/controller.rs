@@ -1,8 +1,8 @@
-//! The files of one cgroup that hold its quota, in either version.
+//! The quota files of one cgroup, in either version.
 //!
-//! The kernel takes no burst above the quota, not even for the moment between two writes. So the burst is put to zero first, and to what it
-//! shall be last. In version 1 it takes no period that would make the quota more than its parent's; a quota that is lifted while the period
-//! changes is.
+//! The kernel rejects a burst above the quota, even between two writes. So a burst that shrinks is written before the quota, and one that
+//! grows after it. Version 1 rejects a period that would raise the quota above the parent's. The quota is therefore lifted while the period
+//! changes.
 
 use std::fs;
 use std::io;
@@ -15,10 +15,10 @@ use super::{EnforceError, refused};
 use crate::cgroups::{CgroupError, CgroupVersion, SUBTREE, has_cpu, lists_cpu, processes_in};
 use crate::watchdog::{Undo, UndoList, write_if_there};
 
-/// No quota, in version 1.
+/// The version 1 value for no quota.
 const UNLIMITED: &str = "-1";
 
-/// The files that hold the quota of a cgroup.
+/// The quota files of a cgroup.
 #[derive(Debug)]
 pub(super) struct Controller {
     version: CgroupVersion,
@@ -27,13 +27,13 @@ pub(super) struct Controller {
 }
 
 impl Controller {
-    /// Those in this directory, if they are there and may be written.
+    /// The files in this directory. Fails if they are missing or not writable.
     pub(super) fn of(version: CgroupVersion, folder: &Path) -> Result<Controller, CgroupError> {
         let mut controller = Controller { version, folder: folder.to_owned(), has_burst: false };
         controller.has_burst = controller.burst().is_file();
         for file in controller.files() {
             may_write(&file).map_err(|error| match error.kind() {
-                // It may have been removed meanwhile; then it is not the controller that is missing.
+                // If the whole cgroup was removed meanwhile, the controller is not what is missing.
                 io::ErrorKind::NotFound if folder.is_dir() => {
                     CgroupError::NoController { path: folder.to_owned() }
                 }
@@ -43,7 +43,7 @@ impl Controller {
         Ok(controller)
     }
 
-    /// How to make them as they are now. Undone from the last to the first, the kernel takes each.
+    /// Undo steps for the current content. Performed in reverse order, every write is valid.
     pub(super) fn undos(&self) -> Result<Vec<Undo>, CgroupError> {
         let mut undos = Vec::new();
         let mut keep = |file: PathBuf| {
@@ -68,13 +68,14 @@ impl Controller {
         Ok(undos)
     }
 
-    /// Puts a limit in force. One that is in force already stays: the kernel begins a new quota with every one that is written.
+    /// Writes a limit. An unchanged limit is not written again, because every write starts a new quota period.
     pub(super) fn write(&self, limit: Bandwidth) -> Result<(), EnforceError> {
         if self.is(limit) {
             return Ok(());
         }
         let Bandwidth { quota, period, burst } = limit;
-        // The kernel takes no burst above a quota, and begins a new quota with every write: so it is written once, before or after.
+        // The burst must not exceed the quota. Every write starts a new quota period, so the burst is written once, before or after the
+        // quota.
         let falls = self.has_burst && number(&self.burst()).is_none_or(|before| before > burst);
         if falls {
             put(&self.burst(), &burst.to_string())?;
@@ -154,13 +155,13 @@ fn number(file: &Path) -> Option<u64> {
     fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
-/// Opens a file for writing, and writes nothing.
+/// Checks the write permission of a file without writing.
 pub(super) fn may_write(file: &Path) -> io::Result<()> {
     fs::OpenOptions::new().write(true).open(file).map(drop)
 }
 
-/// Whether a cgroup of version 2 has the CPU controller, or can be given it: only the root may have both processes and children with
-/// controllers.
+/// Whether a version 2 cgroup has the CPU controller or can get it. Apart from the root, a cgroup with processes cannot have children
+/// with controllers.
 pub(super) fn can_have_cpu(tree: &Path, cgroup: &Path) -> bool {
     let mut around = cgroup.ancestors().skip(1).take_while(|path| path.starts_with(tree));
     let can_pass_on = |path: &Path| path == tree || processes_in(path).is_ok_and(|pids| pids.is_empty());
@@ -168,7 +169,7 @@ pub(super) fn can_have_cpu(tree: &Path, cgroup: &Path) -> bool {
         || (has_cpu(tree) && around.all(|path| lists_cpu(&path.join(SUBTREE)) || can_pass_on(path)))
 }
 
-/// Sees to it that the children of a cgroup of version 2 have the CPU controller, beginning at the root of the tree.
+/// Enables the CPU controller for the children of a version 2 cgroup, from the root of the tree downwards.
 pub(super) fn enable_below(tree: &Path, parent: &Path, trail: &mut UndoList) -> Result<(), EnforceError> {
     let mut line: Vec<&Path> = parent.ancestors().take_while(|path| path.starts_with(tree)).collect();
     line.reverse();

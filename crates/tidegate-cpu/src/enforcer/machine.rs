@@ -1,7 +1,7 @@
-//! Limiting a machine: what may be limited gets what the rest leaves.
+//! Limits a machine: the limitable cgroups get what the rest leaves.
 //!
-//! The average counts everything that runs, and not everything may be limited. So what the others used is taken off the limit before it is
-//! divided. What may be limited changes, and is looked for again now and then.
+//! The average counts all CPU time, but some processes must not be limited. So their usage is subtracted from the limit before the limit is
+//! divided. The set of limitable cgroups changes and is refreshed regularly.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,16 +14,16 @@ use crate::cgroups::FilesystemRoots;
 use crate::meter::{CgroupMeter, HostMeter, Meter, MeterReading, cores_in, of_machine};
 use crate::watchdog::CpuWatchdog;
 
-/// Every so many limits, what may be limited is looked for again.
+/// Refresh the limitable cgroups after this many limits.
 const FOLLOW_EVERY: u32 = 12;
 
-/// In less time than this nothing can be told of a rate: counters tick in hundredths of a second.
+/// Shortest time for a rate: counters tick in hundredths of a second.
 const SHORTEST_LOOK: Duration = Duration::from_millis(100);
 
-/// A machine, of which a part is limited.
+/// Limits a part of the machine.
 pub struct MachineEnforcer {
     roots: FilesystemRoots,
-    /// Whether it was said what is limited.
+    /// Whether the user named the cgroups.
     is_given: bool,
     shares: SharedQuota,
     host: (HostMeter, MeterReading),
@@ -33,7 +33,7 @@ pub struct MachineEnforcer {
 }
 
 impl MachineEnforcer {
-    /// Limits these cgroups, or all that may be limited.
+    /// Limits these cgroups, or all limitable ones.
     pub fn new(
         roots: &FilesystemRoots,
         paths: Option<&[PathBuf]>,
@@ -42,7 +42,7 @@ impl MachineEnforcer {
     ) -> Result<MachineEnforcer, EnforceError> {
         let found = paths.map_or_else(|| limitable_cgroups(roots), |paths| Ok(paths.to_vec()))?;
         for path in paths.unwrap_or_default() {
-            // Those that were named have to be there.
+            // Named cgroups must exist.
             CgroupMeter::new(roots, path)?;
         }
         let shares = SharedQuota::over(roots, &found, burst, guardian)?;
@@ -61,12 +61,12 @@ impl MachineEnforcer {
         Ok(machine)
     }
 
-    /// Whether there is nothing that may be limited, by now.
+    /// Whether there is currently no cgroup to limit.
     pub fn is_powerless(&self) -> bool {
         self.parts.is_empty()
     }
 
-    /// Measures those that are limited.
+    /// Updates the meters of the limited cgroups.
     fn follow(&mut self) {
         let paths: Vec<PathBuf> = self.shares.paths().map(PathBuf::from).collect();
         self.parts.retain(|path, _| paths.contains(path));
@@ -75,7 +75,7 @@ impl MachineEnforcer {
                 continue;
             }
             let meter = CgroupMeter::new(&self.roots, &path);
-            // One that is gone again is measured by nobody.
+            // A cgroup that was removed meanwhile has no meter.
             if let Ok((meter, reading)) =
                 meter.and_then(|mut meter| meter.read().map(|reading| (meter, reading)))
             {
@@ -84,7 +84,7 @@ impl MachineEnforcer {
         }
     }
 
-    /// What others than those that are limited have used since the last time, of the whole machine.
+    /// Usage of everything that is not limited since the last call, as a rate of the whole machine.
     fn others(&mut self) -> Result<Rate, EnforceError> {
         let at = now();
         let passed = at.saturating_duration_since(self.looked_at);

@@ -1,9 +1,9 @@
-//! Who must not be limited: the governor and those who started it, the first process, the kernel's threads, and what people log in with.
+//! Processes that must not be limited: the governor and its ancestors, the first process, kernel threads, and programs needed to log in.
 //!
-//! Programs are known by their names: the one that the kernel keeps, which a program may change, and that of the file it was started from, which it
-//! cannot. A command that is run under the governor is whoever it is by its user's choice, and only the former are looked for in it.
+//! Programs are recognized by two names: the kernel's name of the process, which a program may change, and the name of its executable file,
+//! which it cannot. In a command that runs under the governor, names are not checked: the user chose the command.
 //!
-//! Whoever is in a cgroup and cannot be looked at may be anybody. So such a cgroup is refused too: a limit that nobody can lift is worse than none.
+//! A cgroup with a process that cannot be read is refused too. A limit that locks out the administrator is worse than no limit.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,14 +18,14 @@ use crate::cgroups::{
 };
 use crate::processes::{ProcFs, ProcStat, ProcessState, ProcessTree, own_pid};
 
-/// The first process of the machine.
+/// Process number of init.
 const FIRST: u32 = 1;
-/// What the kernel calls processes that are not in our namespace.
+/// Number of processes outside our PID namespace.
 const ELSEWHERE: u32 = 0;
-/// No line of ancestors is longer.
+/// Longer than any chain of ancestors.
 const MOST_ANCESTORS: u32 = 1024;
 
-/// Programs without which nobody gets into the machine. The kernel keeps fifteen letters of a name.
+/// Programs that are needed to log in. The kernel truncates names to fifteen bytes.
 const NEEDED: &[&str] = &[
     "agetty",
     "dbus-broker",
@@ -55,10 +55,10 @@ const NEEDED: &[&str] = &[
     "elogind",
     "polkitd",
 ];
-/// How much of a name the kernel keeps.
+/// Length of a process name in the kernel.
 const LONGEST_NAME: usize = 15;
 
-/// Who must not be limited, as it was when somebody looked.
+/// Snapshot of the processes that must not be limited.
 #[derive(Debug)]
 pub(super) struct ProtectedProcesses<'a> {
     proc: &'a ProcFs,
@@ -70,7 +70,7 @@ impl<'a> ProtectedProcesses<'a> {
         Ok(ProtectedProcesses { proc, ancestors: ancestors(proc, own_pid())? })
     }
 
-    /// Who this is, in words, if it must not be limited.
+    /// Describes the process if it must not be limited.
     pub(super) fn who(&self, stat: &ProcStat) -> Option<String> {
         self.who_by_nature(stat).or_else(|| self.who_by_name(stat))
     }
@@ -101,7 +101,7 @@ impl<'a> ProtectedProcesses<'a> {
     }
 }
 
-/// A process, who started it, who started that one, and so on.
+/// The process and all its ancestors.
 fn ancestors(proc: &ProcFs, pid: u32) -> io::Result<BTreeSet<u32>> {
     let mut found = BTreeSet::new();
     let mut next = pid;
@@ -111,7 +111,7 @@ fn ancestors(proc: &ProcFs, pid: u32) -> io::Result<BTreeSet<u32>> {
         }
         next = match proc.stat(next) {
             Ok(stat) => stat.map_or(0, |stat| stat.parent),
-            // Where others' processes are hidden, nobody whom we could limit is above one of them.
+            // With hidden processes (`hidepid`), no process that we may limit is above a hidden one.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => 0,
             Err(error) => return Err(error),
         };
@@ -119,7 +119,7 @@ fn ancestors(proc: &ProcFs, pid: u32) -> io::Result<BTreeSet<u32>> {
     Ok(found)
 }
 
-/// An error if somebody is in this tree who must not be limited. In a command, names do not count.
+/// Fails if the tree contains a protected process. In a command, names are not checked.
 pub(super) fn refuse_in_tree(
     proc: &ProcFs,
     tree: &ProcessTree,
@@ -138,7 +138,7 @@ pub(super) fn refuse_in_tree(
     Ok(())
 }
 
-/// An error if somebody is in this cgroup, or below it, who must not be limited or cannot be looked at.
+/// Fails if the cgroup or a descendant contains a process that is protected or unreadable.
 pub(super) fn refuse_in_cgroup(
     roots: &FilesystemRoots,
     hierarchy: &Hierarchy,
@@ -154,7 +154,7 @@ pub(super) fn refuse_in_cgroup(
     for pid in [own_pid(), FIRST].into_iter().chain(needed.ancestors.iter().copied()) {
         let name = match hierarchy.of_process(&proc, pid, ControllerUse::Limits) {
             Ok(name) => name,
-            // Where others' processes are hidden, the list of the cgroup's processes says it.
+            // With hidden processes, the cgroup's own list contains the answer.
             Err(error) if pid != own_pid() && error.kind() == io::ErrorKind::PermissionDenied => None,
             Err(error) => return Err(failed(error)),
         };
@@ -170,7 +170,7 @@ pub(super) fn refuse_in_cgroup(
                 Ok(Some(stat)) => needed.who(&stat),
                 _ => match needed.who_by_number(pid) {
                     Some(who) => Some(who),
-                    // It has ended if it is not there any more; else it is hidden.
+                    // A process missing from the list has ended. One that is still listed is hidden.
                     None => members(&folder)?
                         .contains(&pid)
                         .then(|| format!("process {pid}, which cannot be looked at from here,")),
@@ -189,7 +189,7 @@ pub(super) fn refuse_in_cgroup(
     Ok(())
 }
 
-/// The processes in a cgroup itself. One that was removed has none; one that holds threads has theirs.
+/// Processes of a cgroup, without descendants. Empty for a removed cgroup. A threaded cgroup returns its threads.
 fn members(folder: &Path) -> Result<Vec<u32>, CgroupError> {
     match processes_in(folder) {
         Err(error) if Errno::from_io_error(&error) == Some(Errno::OPNOTSUPP) => {

@@ -1,4 +1,4 @@
-//! A quota for one cgroup.
+//! A CPU quota for one cgroup.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::cgroups::{Cgroup, CgroupError, CgroupVersion, FilesystemRoots, Hierar
 use crate::meter::cores_in;
 use crate::watchdog::{CpuWatchdog, UndoList};
 
-/// A quota for one cgroup with everything below it: `cpu.max` in version 2, `cpu.cfs_quota_us` in version 1.
+/// A CPU quota for a cgroup and its descendants: `cpu.max` in version 2, `cpu.cfs_quota_us` in version 1.
 #[derive(Debug)]
 pub struct QuotaEnforcer {
     roots: FilesystemRoots,
@@ -23,7 +23,8 @@ pub struct QuotaEnforcer {
 }
 
 impl QuotaEnforcer {
-    /// For the cgroup at this path. Nothing is limited yet; but in version 2 the CPU controller is enabled for it, if it was not.
+    /// Prepares the quota for the cgroup at this path. No limit is active yet. In version 2, this enables the CPU controller if
+    /// necessary.
     pub fn over(
         roots: &FilesystemRoots,
         path: &Path,
@@ -36,7 +37,7 @@ impl QuotaEnforcer {
         QuotaEnforcer::of(roots, &hierarchy, &cgroup, burst, guardian)
     }
 
-    /// For a cgroup of which it is known that nobody is in it who must not be limited.
+    /// Prepares the quota for a cgroup that is known to contain no protected process.
     pub(super) fn of(
         roots: &FilesystemRoots,
         hierarchy: &Hierarchy,
@@ -57,7 +58,7 @@ impl QuotaEnforcer {
         Ok(QuotaEnforcer { roots: roots.clone(), controller: controller?, burst, trail, is_limited: false })
     }
 
-    /// Puts a limit in force that was made elsewhere.
+    /// Writes a limit in kernel parameters.
     pub(super) fn put(&mut self, limit: Bandwidth) -> Result<(), EnforceError> {
         if !self.is_limited {
             self.trail.note(self.controller.undos()?)?;
@@ -84,7 +85,7 @@ impl Enforcer for QuotaEnforcer {
 
 impl Drop for QuotaEnforcer {
     fn drop(&mut self) {
-        // What cannot be undone now stays noted.
+        // An undo that fails now stays in the undo journal.
         let _restored = self.restore();
     }
 }

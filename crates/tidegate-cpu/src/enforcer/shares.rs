@@ -1,13 +1,13 @@
 //! One limit for several cgroups.
 //!
-//! A kernel has a quota for each cgroup and none for several, so the limit is divided, anew every time it is applied: by what each has used
-//! since the last time. Whoever used less than its quota gets what it used and a quarter more; the rest is divided evenly among those that
-//! used theirs up, so that nobody who wants more is kept small by having been small before. The sum is never more than the limit.
+//! The kernel has a quota for each cgroup and none for a group of them. So every limit is divided by the usage since the last one. A cgroup
+//! that used less than its quota gets its usage plus a quarter. The rest is divided evenly among cgroups that used up their quotas, so a
+//! small share does not stay small because it was small before. The sum never exceeds the limit.
 //!
 //! ```text
 //!   limit  ├────────────────────────────────────────────────┤
-//!          │idle│ used a little │ hungry       │ hungry       │
-//!           floor   + a quarter    what is left, evenly
+//!          │idle│ used a little │ busy         │ busy         │
+//!           floor   + a quarter    the rest, evenly
 //! ```
 
 use std::path::{Path, PathBuf};
@@ -21,12 +21,12 @@ use crate::cgroups::{CgroupError, FilesystemRoots};
 use crate::meter::{CgroupMeter, Meter, MeterError, MeterReading, cores_in};
 use crate::watchdog::CpuWatchdog;
 
-/// What an idle cgroup gets at least: this part of an even share. It must be able to start.
+/// Divisor of an even share for the minimum of an idle cgroup. It must be able to start work.
 const FLOOR: u64 = 10;
-/// Whoever used this part of its quota, in eighths, would have used more.
+/// A cgroup that used this many eighths of its quota would have used more.
 const HUNGRY_EIGHTHS: u64 = 7;
 
-/// One limit for several cgroups together.
+/// One limit shared by several cgroups.
 #[derive(Debug)]
 pub struct SharedQuota {
     roots: FilesystemRoots,
@@ -42,12 +42,12 @@ struct Part {
     quota: QuotaEnforcer,
     meter: CgroupMeter,
     last: MeterReading,
-    /// What it got the last time.
+    /// Last share, in microseconds per second.
     share: Option<u64>,
 }
 
 impl SharedQuota {
-    /// For the cgroups at these paths; those that are gone are left out.
+    /// Prepares quotas for the cgroups at these paths. Missing cgroups are skipped.
     pub fn over(
         roots: &FilesystemRoots,
         paths: &[PathBuf],
@@ -65,7 +65,7 @@ impl SharedQuota {
         Ok(shares)
     }
 
-    /// From now on, for these: the others get back what they had before.
+    /// Replaces the set of cgroups. Removed ones get their earlier quotas back.
     pub fn follow(&mut self, paths: &[PathBuf]) -> Result<(), EnforceError> {
         let (stay, mut leave): (Vec<Part>, Vec<Part>) =
             self.parts.drain(..).partition(|part| paths.contains(&part.path));
@@ -83,7 +83,7 @@ impl SharedQuota {
         restored
     }
 
-    /// The cgroups that are limited.
+    /// Paths of the limited cgroups.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         self.parts.iter().map(|part| part.path.as_path())
     }
@@ -95,7 +95,7 @@ impl SharedQuota {
         Ok(Part { path: path.to_owned(), quota, meter, last, share: None })
     }
 
-    /// What each has used since the last time. Those that are gone need no share.
+    /// Estimates the demand of each cgroup since the last call. Drops cgroups that are gone.
     fn look(&mut self, passed: Duration) -> Result<Vec<Wish>, EnforceError> {
         let mut wishes = Vec::new();
         let mut left = Vec::new();
@@ -129,7 +129,7 @@ impl Enforcer for SharedQuota {
             let put = part.quota.put(Bandwidth::of_share(share, part.quota.burst()));
             match put {
                 Err(error) if is_gone(&error) => {}
-                // One that cannot be limited is no reason not to limit the others.
+                // If one cgroup fails, the others are still limited.
                 Err(error) if first_error.is_ok() => first_error = Err(error),
                 _ => {}
             }
@@ -155,19 +155,19 @@ fn is_gone(error: &EnforceError) -> bool {
     }
 }
 
-/// What somebody would use, in microseconds of CPU time in a second.
+/// Estimated demand, in microseconds of CPU time per second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wish {
-    /// As much as it can have.
+    /// As much as possible.
     All,
-    /// This much.
+    /// This rate.
     Some(u64),
 }
 
 impl Wish {
     fn of(used: Duration, passed: Duration, share: Option<u64>) -> Wish {
         if passed.is_zero() {
-            // Nothing is known yet.
+            // No measurement yet.
             return Wish::All;
         }
         let rate = used.as_micros().saturating_mul(1_000_000) / passed.as_micros().max(1);
@@ -181,7 +181,7 @@ impl Wish {
     }
 }
 
-/// Divides a whole by wishes: the sum of the parts is never more.
+/// Divides a total by demand. The sum of the shares never exceeds the total.
 fn divide(whole: u64, wishes: &[Wish]) -> Vec<u64> {
     let count = wishes.len() as u64;
     if count == 0 {
@@ -189,7 +189,7 @@ fn divide(whole: u64, wishes: &[Wish]) -> Vec<u64> {
     }
     let floor = whole / count / FLOOR;
     let mut shares = vec![0; wishes.len()];
-    // The smallest wishes first: what they do not take is the others'.
+    // Smallest demand first: the remainder goes to the others.
     let mut order: Vec<usize> = (0..wishes.len()).collect();
     order.sort_by_key(|index| match wishes[*index] {
         Wish::Some(wish) => (0, wish),
@@ -205,7 +205,7 @@ fn divide(whole: u64, wishes: &[Wish]) -> Vec<u64> {
         shares[*index] = share;
         left -= share;
     }
-    // What nobody wishes is room for everybody.
+    // Divide unused capacity evenly.
     let more = left / count;
     for share in &mut shares {
         *share += more;
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn who_was_small_and_is_hungry_is_not_kept_small() {
-        // The second one had the floor and used it up, the first one nearly everything.
+        // The second cgroup used up its minimum share, the first almost all of its share.
         let wish = |used, share| Wish::of(Duration::from_micros(used), Duration::from_secs(1), Some(share));
         assert_eq!(divide(1000, &[wish(940, 950), wish(50, 50)]), [500, 500]);
     }

@@ -1,13 +1,13 @@
-//! Limiting a process tree by stopping it for a part of the time.
+//! Limits a process tree by stopping it for a part of the time.
 //!
-//! A thread of its own stops and continues the tree some times a second; [`DutyCycle`] says how often, and for how long it runs. Whoever is stopped already when
-//! its turn comes, and never ran with us, was stopped by somebody else, and is left as it is. After everybody was stopped, the tree is looked at
-//! again: a process may have been started meanwhile.
+//! A thread stops and continues the tree several times a second. [`DutyCycle`] decides how often, and for how long the tree runs.
+//! A process that is already stopped at its first turn was stopped by someone else and stays as it is. After all members are stopped, the
+//! tree is scanned again, because a process may have been started meanwhile.
 //!
-//! Some programs stop themselves when they see a child stopped (`su` does). Whoever was stopped by us once and is found stopped is therefore
-//! continued with the others, or nobody ever would.
+//! Some programs stop themselves when they see a stopped child (`su` does). A process that we stopped once and that is found stopped is
+//! therefore continued with the others. Otherwise it would stay stopped forever.
 //!
-//! A tree that uses less than it may is looked at less often. What it uses meanwhile is charged all the same.
+//! A tree that uses less than its limit is scanned less often. Its usage in between is charged all the same.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -27,16 +27,17 @@ use crate::meter::cores_in;
 use crate::processes::{PidHandle, ProcFs, Process, ProcessState, ProcessTree, ScanDepth, ticks};
 use crate::watchdog::{CpuWatchdog, Undo, UndoList};
 
-/// How often to look for processes that were started while others were stopped.
+/// Maximum number of scans for processes that were started while others were stopped.
 const MOST_PASSES: u32 = 16;
-/// Every so many looks all processes of the machine are looked at.
+/// Every this many scans, all processes of the machine are scanned.
 const WHOLE_EVERY: u32 = 50;
-/// A tree that uses little is looked at after this time at most, or after a period.
+/// Longest time between two scans of a tree with low usage, unless the period is longer.
 const LONGEST_REST: Duration = Duration::from_millis(800);
-/// How many processes are held by descriptors all the time; the others are looked up for every signal.
+/// Number of processes that are held by pidfds all the time. Others are looked up for every signal.
 const MOST_HOLDS: usize = 256;
 
-/// Stops and continues a process tree, so that it uses no more than the limit. It needs no rights but those to send signals to it.
+/// Stops and continues a process tree, so that it uses no more than the limit. It needs only the permission to send signals to the
+/// tree.
 #[derive(Debug)]
 pub struct SignalEnforcer {
     pid: u32,
@@ -46,15 +47,15 @@ pub struct SignalEnforcer {
 
 #[derive(Debug)]
 enum State {
-    /// Nothing is limited.
+    /// No limit is active.
     Resting(Box<Worker>),
-    /// A thread limits it.
+    /// A thread enforces the limit.
     Working(JoinHandle<Worker>),
     /// The thread has failed.
     Lost,
 }
 
-/// The tree below the process of this number, if it may be limited. Of a command, the watchdog has the orphans.
+/// The tree below the process with this number, if it may be limited. For a watched command, the watchdog adopts orphans.
 pub(super) fn tree_of(
     roots: &FilesystemRoots,
     pid: u32,
@@ -68,7 +69,7 @@ pub(super) fn tree_of(
 }
 
 impl SignalEnforcer {
-    /// For the tree below the process of this number. Nothing is limited yet.
+    /// Prepares limits for the tree below the process with this number. No limit is active yet.
     pub fn over(
         roots: &FilesystemRoots,
         pid: u32,
@@ -99,8 +100,7 @@ impl SignalEnforcer {
         })
     }
 
-    /// The average is kept over a window of this length; the longer it is, the less often the tree has to be stopped. To be said before the first
-    /// limit.
+    /// Sets the length of the averaging window. A longer window allows fewer stops. Call it before the first limit.
     #[must_use]
     pub fn over_a_window_of(mut self, window: Duration) -> SignalEnforcer {
         if let State::Resting(worker) = &mut self.state {
@@ -148,27 +148,27 @@ impl Enforcer for SignalEnforcer {
 
 impl Drop for SignalEnforcer {
     fn drop(&mut self) {
-        // What cannot be undone now stays noted.
+        // An undo that fails now stays in the undo journal.
         let _restored = self.restore();
     }
 }
 
-/// What the thread shall do.
+/// What the thread has to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Order {
-    /// Keep to this limit.
+    /// Enforce this limit.
     Keep(Rate),
-    /// Let everybody go.
+    /// Continue all processes and end the thread.
     #[default]
     End,
 }
 
-/// What this thread has used so far.
+/// CPU time of the current thread so far.
 fn own_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
-/// Where orders lie for the thread, and failures for the governor.
+/// Passes orders to the thread, and its failure back.
 #[derive(Debug, Default)]
 struct WatchdogState {
     paper: Mutex<Paper>,
@@ -184,7 +184,7 @@ struct Paper {
 impl WatchdogState {
     fn order(&self, order: Order) {
         let before = std::mem::replace(&mut self.paper().order, order);
-        // Who is told nothing new sleeps on.
+        // Do not wake the thread for an unchanged order.
         if before != order {
             self.changed.notify_all();
         }
@@ -194,7 +194,7 @@ impl WatchdogState {
         self.paper().failure.take()
     }
 
-    /// Waits so long, or until there is another order than this.
+    /// Waits for this time, or until the order changes.
     fn wait(&self, order: Order, time: Option<Duration>) {
         let same = |paper: &mut Paper| paper.order == order;
         let paper = self.paper();
@@ -205,12 +205,12 @@ impl WatchdogState {
     }
 
     fn paper(&self) -> MutexGuard<'_, Paper> {
-        // An order is a plain value; whoever panicked has not left half of one.
+        // The slot holds plain values, so a panic cannot leave it half-written.
         self.paper.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Who stops and continues.
+/// The thread that stops and continues the tree.
 #[derive(Debug)]
 struct Worker {
     proc: ProcFs,
@@ -219,11 +219,11 @@ struct Worker {
     trail: UndoList,
     looks: u32,
     holds: BTreeMap<Process, PidHandle>,
-    /// Those the guardian knows of.
+    /// Processes whose undo step is in the journal.
     noted: BTreeSet<Process>,
-    /// Those that are stopped by us.
+    /// Processes that we stopped.
     stopped: BTreeSet<Process>,
-    /// Those that we may not stop.
+    /// Processes that we may not signal.
     foreign: BTreeSet<Process>,
 }
 
@@ -232,12 +232,12 @@ impl Worker {
         if let Err(error) = self.keep(desk) {
             desk.paper().failure = Some(error);
         }
-        // Whatever happened: nobody stays stopped. What cannot be continued stays noted.
+        // Continue all processes even after an error. An undo that fails stays in the journal.
         let _let_go = self.let_go();
         *self
     }
 
-    /// Keeps to the limit until the order ends, or the tree.
+    /// Enforces the limit until the order or the tree ends.
     fn keep(&mut self, desk: &WatchdogState) -> Result<(), EnforceError> {
         let (mut last, mut counted, mut spent) = (now(), self.tree.used(), own_time());
         let mut rest = Duration::ZERO;
@@ -282,7 +282,7 @@ impl Worker {
         }
     }
 
-    /// Looks who is there, and forgets who is not.
+    /// Scans the tree and drops state of processes that are gone.
     fn look(&mut self) -> Result<(), EnforceError> {
         let depth = if self.looks.is_multiple_of(WHOLE_EVERY) { ScanDepth::Whole } else { ScanDepth::Near };
         self.looks = self.looks.wrapping_add(1);
@@ -300,9 +300,9 @@ impl Worker {
         Ok(())
     }
 
-    /// Stops everybody, also those who are started meanwhile.
+    /// Stops all members, including those that start meanwhile.
     fn stop(&mut self) -> Result<(), EnforceError> {
-        // Whoever ran with us is stopped first and looked at then: one look says what they used and who is new.
+        // Stop known processes before the scan: one scan then shows their usage and the new members.
         let ran: Vec<Process> = self.noted.iter().copied().filter(|process| self.has_run(*process)).collect();
         let mut asked: BTreeSet<Process> = ran.iter().copied().collect();
         for process in ran {
@@ -346,14 +346,14 @@ impl Worker {
         self.send(process, Signal::STOP)
     }
 
-    /// Whoever ran with us and is stopped: by us, or by itself because it saw another stopped.
+    /// Known processes that are stopped: by us, or by themselves after they saw a stopped child.
     fn followers(&self) -> Vec<Process> {
         let stopped =
             self.tree.members().filter(|stat| stat.doing == ProcessState::Stopped).map(|stat| stat.process);
         stopped.filter(|process| self.noted.contains(process)).collect()
     }
 
-    /// Continues whoever is stopped although nobody should be.
+    /// Continues processes that are stopped during the running part of a period.
     fn wake(&mut self) -> Result<(), EnforceError> {
         for process in self.followers() {
             self.send(process, Signal::CONT)?;
@@ -361,7 +361,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Continues everybody who is stopped by us.
+    /// Continues all processes that we stopped.
     fn go_on(&mut self) -> Result<(), EnforceError> {
         for process in std::mem::take(&mut self.stopped) {
             self.send(process, Signal::CONT)?;
@@ -369,7 +369,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Continues everybody, and has nothing noted any more.
+    /// Continues all processes and removes all undo steps.
     fn let_go(&mut self) -> Result<(), EnforceError> {
         self.stopped.clear();
         self.noted.clear();
@@ -384,7 +384,7 @@ impl Worker {
         });
         match sent {
             Ok(_) => Ok(()),
-            // A program may have become somebody else's. The others are limited all the same.
+            // The process may now belong to another user. The others stay limited.
             Err(error) if is_forbidden(&error) => {
                 self.foreign.insert(process);
                 self.stopped.remove(&process);
@@ -394,7 +394,7 @@ impl Worker {
         }
     }
 
-    /// Holds a process from now on, unless too many are held.
+    /// Opens a pidfd for the process, unless too many are open.
     fn hold(&mut self, process: Process) -> io::Result<()> {
         if self.holds.len() < MOST_HOLDS && !self.holds.contains_key(&process) {
             let held = self.proc.hold(process)?;

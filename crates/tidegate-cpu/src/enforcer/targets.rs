@@ -1,17 +1,17 @@
-//! What may be limited on a machine, and what must not be.
+//! Finds the cgroups of a machine that may be limited.
 //!
 //! ```text
 //!   /                       kernel threads, the first process
-//!   ├── system.slice        holds sshd: looked into
-//!   │   ├── sshd.service    left alone
+//!   ├── system.slice        contains sshd: descend
+//!   │   ├── sshd.service    protected
 //!   │   └── web.service     limited
-//!   ├── user.slice          holds the governor: looked into
-//!   │   ├── session-1       the shell it was started from: left alone
+//!   ├── user.slice          contains the governor: descend
+//!   │   ├── session-1       the governor's own shell: protected
 //!   │   └── session-2       limited
-//!   └── machine.slice       limited, as a whole
+//!   └── machine.slice       limited as a whole
 //! ```
 //!
-//! The largest cgroups that hold nobody who is needed to get into the machine and to lift a limit.
+//! The result is the largest cgroups without any process that is needed to log in and to lift a limit.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -23,9 +23,10 @@ use super::protected_processes::{ProtectedProcesses, refuse_in_cgroup};
 use crate::cgroups::{CgroupError, CgroupVersion, ControllerUse, FilesystemRoots, Hierarchy};
 use crate::processes::ProcFs;
 
-/// The largest cgroups that hold nobody who must not be limited, by their directories in the tree that limits.
+/// The largest cgroups without protected processes, as directories of the tree with the limits.
 ///
-/// Those that cannot be given the CPU controller are left out. Never those of the governor and its ancestors, of the first process, of the kernel's threads, and of what people log in with.
+/// Cgroups that cannot have the CPU controller are left out. Protected are the governor and its ancestors, the first process, kernel
+/// threads, and programs needed to log in.
 pub fn limitable_cgroups(roots: &FilesystemRoots) -> Result<Vec<PathBuf>, EnforceError> {
     let hierarchy = Hierarchy::find(roots)?;
     let proc = roots.processes();
@@ -38,7 +39,7 @@ pub fn limitable_cgroups(roots: &FilesystemRoots) -> Result<Vec<PathBuf>, Enforc
         if kept.contains(name) {
             match Hierarchy::below(&cgroup) {
                 Ok(below) => look.extend(below),
-                // It was removed while we looked.
+                // The cgroup was removed during the search.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(CgroupError::of(&cgroup, error).into()),
             }
@@ -46,7 +47,7 @@ pub fn limitable_cgroups(roots: &FilesystemRoots) -> Result<Vec<PathBuf>, Enforc
             found.push(cgroup);
         }
     }
-    // Whoever came meanwhile, and whoever is in a list of processes and nowhere else.
+    // Check again: processes may have moved, and some appear only in the cgroup's own list.
     let holds_nobody = |cgroup: &PathBuf| {
         let looked = hierarchy.at(cgroup).map_err(EnforceError::from);
         let looked = looked.and_then(|cgroup| refuse_in_cgroup(roots, &hierarchy, &cgroup));
@@ -57,9 +58,9 @@ pub fn limitable_cgroups(roots: &FilesystemRoots) -> Result<Vec<PathBuf>, Enforc
     Ok(found)
 }
 
-/// The cgroups of everybody who must not be limited, and those around them.
+/// The cgroups of all protected processes and their ancestors.
 fn kept(hierarchy: &Hierarchy, proc: &ProcFs) -> io::Result<BTreeSet<PathBuf>> {
-    // The root is not a cgroup that can be limited.
+    // The root cgroup cannot be limited.
     let mut kept = BTreeSet::from([PathBuf::new()]);
     let needed = ProtectedProcesses::of(proc)?;
     for pid in proc.all()? {

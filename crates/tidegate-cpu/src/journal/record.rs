@@ -1,12 +1,12 @@
-//! One sample as bytes, all of one length, little-endian.
+//! A sample as a record of fixed length, little-endian.
 //!
 //! ```text
-//!   0  wall      16  total   40  counter  64  boot     80  1 if somebody looked, else 0
+//!   0  wall      16  total   40  counter  64  boot     80  1 if usage was observed, else 0
 //!   8  steady    32  applied 48  life     72  uptime   84  crc32c of all before
 //!                                                81  target
 //! ```
 //!
-//! The target came later: before, its three bytes were zero, which says nothing, and whoever does not know of it passes over it.
+//! The target was added later. Older versions wrote three zero bytes, which mean an unknown target, and ignore it when they read.
 
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ use tidegate_core::Timestamp;
 use super::UsageSample;
 use crate::meter::TargetId;
 
-/// What a file begins with: what it is, and which version.
+/// File header: format and version.
 pub(super) const HEADER: &[u8] = b"tidegate cpu samples 1\n\n";
 
-/// How long a record is.
+/// Length of a record.
 pub(super) const LENGTH: usize = 88;
 
 const CHECKED: usize = LENGTH - 4;
@@ -42,7 +42,7 @@ pub(super) fn encode(sample: &UsageSample) -> [u8; LENGTH] {
     bytes
 }
 
-/// The sample, unless it is damaged.
+/// Decodes a record. Returns `None` if its checksum is wrong.
 pub(super) fn decode(bytes: &[u8]) -> Option<UsageSample> {
     let sum = u32::from_le_bytes(array(bytes, CHECKED)?);
     if crc32c::crc32c(bytes.get(..CHECKED)?) != sum {

@@ -1,4 +1,4 @@
-//! A cgroup with everything below it.
+//! Meter of a cgroup and its descendants.
 
 use std::fs;
 use std::io;
@@ -13,7 +13,7 @@ use super::kernel_file::KernelFile;
 use super::{CounterId, Meter, MeterError, MeterReading, TargetId};
 use crate::cgroups::{CgroupError, CgroupVersion, FilesystemRoots, Hierarchy};
 
-/// A cgroup with everything below it: `cpu.stat` in version 2, `cpuacct.usage` in version 1. What has ended is in it.
+/// CPU time of a cgroup and its descendants, including ended processes: `cpu.stat` in version 2, `cpuacct.usage` in version 1.
 #[derive(Debug)]
 pub struct CgroupMeter {
     boot: String,
@@ -29,7 +29,7 @@ struct Open {
 }
 
 impl CgroupMeter {
-    /// The cgroup at this path.
+    /// A meter of the cgroup at this path.
     pub fn new(roots: &FilesystemRoots, path: &Path) -> Result<CgroupMeter, MeterError> {
         let hierarchy = Hierarchy::find(roots)?;
         let folder = hierarchy.at(path)?.counts;
@@ -51,7 +51,7 @@ impl CgroupMeter {
                     CgroupVersion::Two => "cpu.stat",
                 });
                 let counter = KernelFile::open(path).map_err(|error| without_counter(&self.folder, error))?;
-                // A cgroup that is made anew has another number.
+                // A recreated cgroup has another inode number.
                 let place = [found.dev().to_le_bytes(), found.ino().to_le_bytes()].concat();
                 let life = CounterId::of(&[b"cgroup", self.boot.as_bytes(), &place]);
                 Ok(none.insert(Open { counter, life }))
@@ -77,7 +77,7 @@ impl CgroupMeter {
 impl Meter for CgroupMeter {
     fn read(&mut self) -> Result<MeterReading, MeterError> {
         match self.try_read() {
-            // The cgroup that was open is gone. Another one of the same name may be there.
+            // The open cgroup was removed. Another one with the same name may exist.
             Err(MeterError::Failed { error, .. }) if is_removed(&error) => {
                 self.open = None;
                 self.try_read()
@@ -98,7 +98,7 @@ fn without_counter(folder: &Path, error: io::Error) -> CgroupError {
     }
 }
 
-/// Microseconds, from the lines of `cpu.stat`.
+/// The usage in microseconds, from the lines of `cpu.stat`.
 fn usage(text: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix("usage_usec ")?.trim().parse().ok())
 }

@@ -1,4 +1,4 @@
-//! A process with all its descendants.
+//! Meter of a process tree.
 
 use std::io;
 
@@ -6,12 +6,12 @@ use super::{CounterId, Meter, MeterError, MeterReading, TargetId};
 use crate::cgroups::FilesystemRoots;
 use crate::processes::{ProcFs, ProcessTree, ScanDepth, ticks};
 
-/// Every so many reads all processes are looked at, for those whose parents ended before anybody saw them.
+/// Scan all processes after this many reads, to find orphans whose parents ended before they were seen.
 const WHOLE_EVERY: u32 = 12;
 
-/// A process with all its descendants, also those that have ended and those that somebody else took over.
+/// CPU time of a process and all its descendants, including ended and reparented ones.
 ///
-/// What it says is exact to a tick of the kernel's clock for every process that lives, usually a hundredth of a second.
+/// For every living process it is exact to a tick of the kernel's clock, usually a hundredth of a second.
 #[derive(Debug)]
 pub struct TreeMeter {
     proc: ProcFs,
@@ -22,12 +22,12 @@ pub struct TreeMeter {
 }
 
 impl TreeMeter {
-    /// The tree below the process of this number.
+    /// A meter of the tree below the process with this number.
     pub fn new(roots: &FilesystemRoots, pid: u32) -> Result<TreeMeter, MeterError> {
         TreeMeter::kept(roots, pid, None)
     }
 
-    /// The same of a command whose parent has its orphans too: nobody leaves that tree, and what was used is known also when all have ended.
+    /// A meter of a command whose parent adopts its orphans. No process leaves that tree, and usage stays known after all have ended.
     pub fn kept(roots: &FilesystemRoots, pid: u32, keeper: Option<u32>) -> Result<TreeMeter, MeterError> {
         let proc = roots.processes();
         let failed = |error| MeterError::of(proc.root(), error);
@@ -36,7 +36,7 @@ impl TreeMeter {
         let root = tree.root();
         let (pid, started) = (root.pid.to_le_bytes(), root.started.to_le_bytes());
         let words: [&[u8]; 4] = [b"tree", boot.as_bytes(), &pid, &started];
-        // A process has one life: in another, it is another process.
+        // The root process identifies both the counter and the target.
         let (life, target) = (CounterId::of(&words), TargetId::of(&words));
         Ok(TreeMeter { proc, tree, life, target, reads: 0 })
     }

@@ -1,30 +1,28 @@
-//! A process with all its descendants, and what they have used together.
+//! A process with all its descendants, and the CPU time that they have used together.
 //!
 //! ```text
 //!            root ─────────────┐ own + reaped
 //!            /   \             │
-//!         child   child        │ own + reaped       used = everything that was ever added
+//!         child   child        │ own + reaped       used = sum of all increments
 //!          |        ✝          │
 //!       grandchild   reaped by its parent: counted there, less what was counted before
 //! ```
 //!
-//! Who has been seen in the tree stays in it, also when its parent ends and somebody else takes it over. New ones are children of members,
-//! or are in a session that a member leads: only its descendants can be. So a daemon that forks twice is found, however fast it is, unless it
-//! begins a session too.
+//! A process that was seen in the tree stays in it, also after its parent ends and it is reparented. New members are children of members,
+//! or belong to a session that a member leads: only descendants can join such a session. So a daemon that forks twice is found, unless it
+//! also starts a session of its own.
 //!
-//! A tree may have a *keeper*, which is not in it: a process that has no children but the root and whoever is orphaned among its
-//! descendants. Then all of them are children of somebody who is known, nobody gets lost, and what orphans used until they ended is known
-//! too, from their keeper.
+//! A tree may have a *subreaper*, which is not a member. Its only children are the root and orphaned descendants of the root. Then every
+//! member is a child of a known process, no member is lost, and the subreaper's counters include the time of ended orphans.
 //!
-//! Parents are looked at before their children. So nobody is counted by itself and by its parent in one look; and of those that ended in
-//! the middle of one, the parent is *owed*: what it says more at the next look was counted before.
+//! A scan reads parents before their children, so one scan never counts a process both by itself and through its parent. When a process
+//! ends during a scan, its parent reports the same time again at the next scan. That time is kept as a [`PendingReap`] and subtracted then.
 //!
-//! Trees are looked at several times a second. So what is read of those who are known stays open, and nobody looks for new ones as long as no
-//! process was started on the whole machine: the kernel tells which number it gave last.
+//! A tree is scanned several times a second. So the files of known members stay open, and new members are searched only after a process was
+//! started somewhere on the machine: the kernel shows the last process number that it assigned.
 //!
-//! What is used is counted by differences, and they are never negative. What a member used before it ended is counted by then, up to
-//! the last look, and the rest by its parent, if that one asks how it ended. Should one end whose parent does not ask, what it used
-//! after the last look is lost, and nothing else.
+//! Usage is the sum of differences and never decreases. The time of an ended member counts up to the last scan by its own counter, and the
+//! rest by its parent's counter, once the parent waits for it. If the parent never waits, the time after the last scan is lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -32,17 +30,17 @@ use std::io;
 
 use super::{Newest, ProcFs, ProcStat, Process, children_in, unless_gone};
 
-/// How many members are read from files that stay open.
+/// Number of members whose files stay open.
 const MOST_OPEN: usize = 256;
-/// After so many looks at the latest, new members are looked for whatever the kernel says of its numbers.
+/// Search for new members after at most this many scans, whatever the kernel reports about process numbers.
 const FIND_EVERY: u32 = 16;
-/// How often they are looked for after a number was given: who has one may not be there yet.
+/// Number of searches after the last process number changed. The new process may not be visible at the first one.
 const FINDS: u32 = 2;
 
-/// How thoroughly to look for new members.
+/// How thoroughly a scan searches for new members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ScanDepth {
-    /// Among the children of those that are known, if anybody was started; it costs as much as the tree is large.
+    /// Among the children of known processes, and only if a process was started. The cost grows with the tree.
     Near,
     /// Among all processes of the machine.
     Whole,
@@ -54,44 +52,45 @@ pub(crate) struct ProcessTree {
     proc: ProcFs,
     root: Process,
     members: BTreeMap<u32, ProcStat>,
-    /// Who has the orphans, if that is somebody of ours.
+    /// The process that adopts orphans of the tree, if it is our watchdog.
     keeper: Option<ProcStat>,
-    /// What is read of them again and again.
+    /// Files of the members that stay open.
     files: BTreeMap<Process, Open>,
     most_open: usize,
-    /// Which number was given last, when it was looked at last.
+    /// The last process number that the kernel assigned.
     newest: Newest,
-    /// How often new members are still to be looked for, and after how many looks once more.
+    /// How many searches for new members are still due, and after how many scans the next one is due anyway.
     finds: u32,
     find_in: u32,
-    /// Sessions that were begun by members.
+    /// Sessions that members started.
     sessions: BTreeSet<u32>,
-    /// What all members have used, in ticks.
+    /// CPU time of all members, in ticks.
     used: u64,
-    /// What was counted of those that ended in the middle of the last look.
+    /// Time of processes that ended during the last scan.
     owed: Vec<Debt>,
 }
 
-/// The files of a process that stay open.
+/// Open files of one process.
 #[derive(Debug)]
 struct Open {
     stat: File,
-    /// Those of its first thread.
+    /// The file of its first thread.
     children: Option<File>,
 }
 
-/// What was counted of somebody before whoever asked for it will say it again.
+/// CPU time of an ended process that was counted already. Its reaper reports the same time again.
 #[derive(Debug, Clone, Copy)]
 struct Debt {
-    /// Its nearest ancestor that is there.
+    /// The nearest living ancestor.
     heir: Process,
-    /// Whether it may have been the keeper who asked: its parent was gone as well.
+    /// Whether the subreaper may have waited for the process instead: the direct parent was gone as well.
     or_keeper: bool,
     ticks: u64,
 }
 
 impl ProcessTree {
-    /// The tree below the process of this number; `None` if there is none. Its keeper, if it has one, has not asked for anybody yet.
+    /// The tree below the process with this number, or `None` if there is no such process. The subreaper, if any, has not reaped a
+    /// member yet.
     pub(crate) fn of(proc: &ProcFs, pid: u32, keeper: Option<u32>) -> io::Result<Option<ProcessTree>> {
         let keeper = keeper.map(|keeper| proc.stat(keeper)).transpose()?.flatten();
         let Some(root) = proc.stat(pid)? else { return Ok(None) };
@@ -101,7 +100,7 @@ impl ProcessTree {
             members: BTreeMap::new(),
             keeper: None,
             files: BTreeMap::new(),
-            // Only the kernel's own files say that their process is gone.
+            // Only files of a real procfs fail once their process is gone.
             most_open: if proc.is_real() { MOST_OPEN } else { 0 },
             newest: Newest::of(proc),
             finds: FINDS,
@@ -116,9 +115,9 @@ impl ProcessTree {
         Ok(Some(tree))
     }
 
-    /// Looks who is there and what they have used.
+    /// Scans the tree and updates its members and its usage.
     pub(crate) fn refresh(&mut self, depth: ScanDepth) -> io::Result<()> {
-        // Parents before their children.
+        // Read parents before their children.
         let keeper = self.keeper.as_ref().map(|keeper| keeper.process);
         let keeper = keeper.map(|keeper| self.look(keeper)).transpose()?.flatten();
         let mut present = BTreeMap::new();
@@ -136,7 +135,7 @@ impl ProcessTree {
         Ok(())
     }
 
-    /// What is known of a process; `None` if it is gone.
+    /// The state of a process, or `None` if it is gone.
     fn look(&mut self, process: Process) -> io::Result<Option<ProcStat>> {
         if let Some(open) = self.files.get(&process) {
             return unless_gone(self.proc.stat_in(&open.stat, process.pid));
@@ -144,7 +143,7 @@ impl ProcessTree {
         if self.files.len() >= self.most_open {
             return self.proc.look(process);
         }
-        // Opened first and looked at then: what is seen now is what is open.
+        // Open before the check: what is read now belongs to the open file.
         let Some(file) = self.proc.open(process.pid)? else { return Ok(None) };
         let children = self.proc.open_children(process.pid, process.pid)?;
         let stat = unless_gone(self.proc.stat_in(&file, process.pid))?.filter(|stat| stat.process == process);
@@ -154,11 +153,11 @@ impl ProcessTree {
         Ok(stat)
     }
 
-    /// The numbers of a process's children; `None` if this kernel does not tell.
+    /// Process numbers of the children, or `None` if this kernel does not list them.
     fn children(&self, stat: &ProcStat, is_keeper: bool) -> io::Result<Option<Vec<u32>>> {
         let open = self.files.get(&stat.process).and_then(|open| open.children.as_ref());
         match open {
-            // Those of a keeper are all with its first thread: orphans are, and it started the root.
+            // All children of the subreaper belong to its first thread: it adopts orphans there and started the root there.
             Some(file) if is_keeper || stat.threads == 1 => {
                 Ok(Some(unless_gone(children_in(file))?.unwrap_or_default()))
             }
@@ -166,7 +165,7 @@ impl ProcessTree {
         }
     }
 
-    /// Whether there may be new members.
+    /// Whether the tree may have new members.
     fn may_have_grown(&mut self) -> bool {
         if self.newest.has_changed() {
             self.finds = FINDS;
@@ -180,7 +179,7 @@ impl ProcessTree {
         false
     }
 
-    /// Adds whoever belongs to those who are present.
+    /// Adds new members to `present`.
     fn find(
         &self,
         depth: ScanDepth,
@@ -188,41 +187,41 @@ impl ProcessTree {
         keeper: Option<&ProcStat>,
     ) -> io::Result<()> {
         let is_told = match (keeper, depth) {
-            // Everybody is below it.
+            // Every member descends from the subreaper.
             (Some(_), _) => self.find_near(present, keeper)?,
-            // Where everybody is gone, somebody may be left whose parents ended before they were seen.
+            // When no member is left, orphans may remain whose parents ended before they were seen.
             (None, ScanDepth::Near) => !present.is_empty() && self.find_near(present, keeper)?,
             (None, ScanDepth::Whole) => false,
         };
         if is_told { Ok(()) } else { self.find_whole(present, keeper) }
     }
 
-    /// Its root.
+    /// The root process.
     pub(crate) fn root(&self) -> Process {
         self.root
     }
 
-    /// Who was there at the last look, the ended ones that nobody has asked for included.
+    /// The members of the last scan, including zombies.
     pub(crate) fn members(&self) -> impl Iterator<Item = &ProcStat> {
         self.members.values()
     }
 
-    /// Whether this process was in it at the last look.
+    /// Whether this process was a member at the last scan.
     pub(crate) fn has(&self, process: Process) -> bool {
         self.members.get(&process.pid).is_some_and(|stat| stat.process == process)
     }
 
-    /// Whether somebody of ours has the orphans.
+    /// Whether our watchdog adopts the orphans of the tree.
     pub(crate) fn is_kept(&self) -> bool {
         self.keeper.is_some()
     }
 
-    /// What all members together have used, in ticks. It never becomes less.
+    /// CPU time of all members, in ticks. It never decreases.
     pub(crate) fn used(&self) -> u64 {
         self.used
     }
 
-    /// Adds the children of those who are present, and theirs; `false` if the kernel does not tell.
+    /// Adds the children of present members, and their children. Returns `false` if the kernel does not list children.
     fn find_near(
         &self,
         present: &mut BTreeMap<u32, ProcStat>,
@@ -236,7 +235,7 @@ impl ProcessTree {
             let Some(children) = self.children(stat, member.is_none())? else { return Ok(false) };
             for child in children.into_iter().filter(|child| !present.contains_key(child)).collect::<Vec<_>>()
             {
-                // It may have ended since, and its number may be another's.
+                // It may have ended meanwhile, and its number may belong to another process.
                 if let Some(stat) = self.proc.stat(child)?.filter(|stat| stat.parent == parent) {
                     present.insert(child, stat);
                     ask.push(child);
@@ -246,7 +245,7 @@ impl ProcessTree {
         Ok(true)
     }
 
-    /// Adds everybody who descends from those who are present, or is in a session that a member began.
+    /// Adds all descendants of present members, and all processes in sessions that a member started.
     fn find_whole(&self, present: &mut BTreeMap<u32, ProcStat>, keeper: Option<&ProcStat>) -> io::Result<()> {
         let keeper = keeper.map(|keeper| keeper.process.pid);
         let mut others = Vec::new();
@@ -274,7 +273,7 @@ impl ProcessTree {
         }
     }
 
-    /// Counts what was used since the last look.
+    /// Adds what was used since the last scan.
     fn take(&mut self, present: BTreeMap<u32, ProcStat>, keeper: Option<ProcStat>) {
         let mut reaped = self.reaped(&present, keeper.as_ref());
         for debt in std::mem::take(&mut self.owed) {
@@ -285,7 +284,7 @@ impl ProcessTree {
             self.used = self.used.saturating_add(stat.own.saturating_sub(before));
         }
         for gone in self.members.values().filter(|known| !is_there(&present, known.process)) {
-            // What was counted of it while it was there is not counted again by whoever asked for it.
+            // Its own counter was counted already. The reaper's counter must not count it again.
             let Some(heir) = self.heir(gone, &present, keeper.as_ref()) else { continue };
             let debt = Debt {
                 heir,
@@ -296,7 +295,7 @@ impl ProcessTree {
         }
         self.used = reaped.values().fold(self.used, |used, more| used.saturating_add(*more));
         self.sessions.extend(present.values().map(|stat| stat.process.pid));
-        // The name of a session may be given again when the last of its processes has ended.
+        // A session number can be reused after its last process has ended.
         self.sessions.retain(|session| present.values().any(|stat| stat.session == *session));
         self.members = present;
         self.keeper = keeper;
@@ -305,20 +304,20 @@ impl ProcessTree {
         files.retain(|process, _| is_there(members, *process) || Some(*process) == keeper);
     }
 
-    /// What those who are there have heard of others since the last look who ended.
+    /// How much the reaped time of each process grew since the last scan.
     fn reaped(&self, present: &BTreeMap<u32, ProcStat>, keeper: Option<&ProcStat>) -> BTreeMap<Process, u64> {
         let before = |process: Process| self.known(process).map_or(0, |known| known.reaped);
         let all = present.values().chain(keeper);
         all.map(|stat| (stat.process, stat.reaped.saturating_sub(before(stat.process)))).collect()
     }
 
-    /// What was known of a process at the last look.
+    /// The state of a process at the last scan.
     fn known(&self, process: Process) -> Option<&ProcStat> {
         let member = self.members.get(&process.pid);
         member.into_iter().chain(&self.keeper).find(|known| known.process == process)
     }
 
-    /// The nearest ancestor that is still there: it has asked for those between, as they had asked for this one.
+    /// The nearest living ancestor. It has waited for the processes in between, and they had waited for this one.
     fn heir(
         &self,
         gone: &ProcStat,
@@ -326,7 +325,7 @@ impl ProcessTree {
         keeper: Option<&ProcStat>,
     ) -> Option<Process> {
         let mut parent = gone.parent;
-        // No line of ancestors is longer than the tree; parents that were reused could make a circle.
+        // A chain of ancestors is at most as long as the tree. Reused parent numbers could form a cycle.
         for _ in 0..=self.members.len() {
             if let Some(keeper) = keeper.filter(|keeper| keeper.process.pid == parent) {
                 return Some(keeper.process);
@@ -341,7 +340,7 @@ impl ProcessTree {
     }
 }
 
-/// Takes a debt off what was heard; what is left of it.
+/// Subtracts counted time from the reaped time of its reaper. Returns what is left to subtract.
 fn pay(reaped: &mut BTreeMap<Process, u64>, mut debt: Debt, keeper: Option<&ProcStat>) -> Option<Debt> {
     let keeper = keeper.filter(|_| debt.or_keeper).map(|keeper| keeper.process);
     for payer in [Some(debt.heir), keeper].into_iter().flatten() {

@@ -1,15 +1,15 @@
-//! The fields of the governor's file, as schemas.
+//! Field schemas of the governor's settings file.
 
 use tidegate_config::schema::{FieldType, MappingSchema, Presence, field};
 use tidegate_core::budget::Unobserved;
 
-/// One percent, and one, in billionths.
+/// Billionths in one, and in one percent.
 const BILLION: u64 = 1_000_000_000;
 
-/// A part of a machine, or of a quota, in percent.
+/// A part of a machine or of a quota, in percent.
 const PERCENT: FieldType = FieldType::Decimal { least: 0, most: 100 * BILLION };
 
-/// The file of the CPU governor.
+/// The settings file of the CPU governor.
 pub static CPU: MappingSchema = MappingSchema {
     name: "cpu",
     what: "the settings of the CPU governor",
@@ -104,7 +104,7 @@ pub static CPU: MappingSchema = MappingSchema {
     ],
 };
 
-/// Hours of the day, which may go over midnight.
+/// A time slot, which may span midnight.
 static TIME_SLOT: MappingSchema = MappingSchema {
     name: "time_slot",
     what: "a time slot",

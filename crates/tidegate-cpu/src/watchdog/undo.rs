@@ -1,4 +1,4 @@
-//! What is to be undone, and the lines in which it is written.
+//! Undo steps and the text records in which they are kept.
 //!
 //! ```text
 //!   9f0c6a5d boot 6b53c7b7-52a1-4687-8d0f-e8eb4cd5891b
@@ -10,8 +10,8 @@
 //!            done
 //! ```
 //!
-//! Every line begins with a fingerprint of the rest. A line without its end, or whose fingerprint is wrong, was cut when somebody was killed
-//! while writing it; whoever writes a line waits until it is whole before it changes anything, so it has nothing to say.
+//! Every record is a line that begins with a checksum of its rest. A line without its end, or with a wrong checksum, was torn by a crash.
+//! It is skipped: the governor changes nothing before the whole line is written, so there is nothing to undo.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -29,50 +29,50 @@ use rustix::process::Signal;
 use crate::cgroups::{Hierarchy, PROCS, SUBTREE, processes_in};
 use crate::processes::{ProcFs, Process};
 
-/// How often a cgroup is emptied before it is given up: processes may be started in it meanwhile.
+/// Attempts to empty a cgroup. Processes may be started in it meanwhile.
 const MOST_SWEEPS: u32 = 200;
-/// How long to wait between two sweeps: those that are ending need a moment.
+/// Time between two attempts: ending processes need a moment.
 const BETWEEN_SWEEPS: Duration = Duration::from_millis(2);
-/// How deep cgroups are looked for in one that is removed.
+/// Maximum depth of nested cgroups that are removed.
 const DEEPEST: u32 = 32;
 
-/// How something is made as it was.
+/// How to restore one change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Undo {
-    /// A file gets what it held before.
+    /// Restores the content of a file.
     Write {
-        /// Which.
+        /// Path of the file.
         file: PathBuf,
-        /// What it held.
+        /// Earlier content.
         content: String,
     },
-    /// A process that was stopped goes on.
+    /// Continues a stopped process.
     Continue {
-        /// Which.
+        /// The process.
         process: Process,
     },
-    /// A process goes back to its cgroup.
+    /// Moves a process back to its cgroup.
     Move {
-        /// Which.
+        /// The process.
         process: Process,
-        /// The directory of the cgroup.
+        /// Directory of the cgroup.
         to: PathBuf,
     },
-    /// A cgroup is removed, and whoever is in it goes elsewhere.
+    /// Removes a cgroup and moves its processes elsewhere.
     Remove {
-        /// Its directory.
+        /// Directory of the cgroup.
         cgroup: PathBuf,
-        /// The directory of the cgroup they go to.
+        /// Directory of the cgroup that receives the processes.
         home: PathBuf,
     },
 }
 
 impl Undo {
-    /// Makes it as it was. What is gone by now needs nothing.
+    /// Performs the step. A file or process that is gone needs none.
     pub(super) fn perform(&self, proc: &ProcFs) -> io::Result<()> {
         match self {
             Undo::Write { file, content } => match write_if_there(file, content) {
-                // Somebody else needs the controller by now.
+                // Another cgroup uses the controller now.
                 Err(error) if error.kind() == io::ErrorKind::ResourceBusy && file.ends_with(SUBTREE) => {
                     Ok(())
                 }
@@ -87,7 +87,7 @@ impl Undo {
         }
     }
 
-    /// Whether it matters that the disk has it. Stopped processes do not outlive the machine, and there may be many of them.
+    /// Whether the step must survive a power failure. Stopped processes do not outlive the machine, and there may be many.
     pub(super) fn is_lasting(&self) -> bool {
         !matches!(self, Undo::Continue { .. })
     }
@@ -119,15 +119,15 @@ impl Undo {
     }
 }
 
-/// Writes into a file that is there: files of the kernel are not made.
+/// Writes into an existing file. It never creates one: kernel files cannot be created.
 pub(crate) fn write_if_there(file: &Path, content: &str) -> io::Result<()> {
     let mut options = fs::OpenOptions::new();
     let mut file = options.write(true).truncate(true).open(file)?;
-    // With one call: every write is an order of its own.
+    // One write call: the kernel handles every write as a separate command.
     io::Write::write_all(&mut file, content.as_bytes())
 }
 
-/// Takes everybody out of a cgroup, and out of those in it, and removes it.
+/// Moves all processes out of a cgroup and its descendants, and removes it.
 fn empty_and_remove(cgroup: &Path, home: &Path) -> io::Result<()> {
     let mut sweeps = 0;
     loop {
@@ -148,7 +148,7 @@ fn sweep(cgroup: &Path, home: &Path, depth: u32) -> io::Result<()> {
             sweep(&inner, home, depth - 1)?;
         }
     }
-    // A home that is gone is replaced by what was around it.
+    // If the target is gone, use its nearest existing ancestor.
     let home = home.ancestors().find(|path| path.join(PROCS).is_file()).unwrap_or(home);
     for pid in processes_in(cgroup)? {
         unless_gone(write_if_there(&home.join(PROCS), &pid.to_string()))?;
@@ -164,23 +164,23 @@ fn unless_gone(result: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// One line.
+/// One record of the journal and of the pipe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum UndoRecord {
-    /// Which boot the lines are about.
+    /// The boot to which the records belong.
     Boot { name: String },
-    /// The file that says the same, for the watchdog.
+    /// Path of the journal, for the watchdog process.
     File { path: PathBuf },
-    /// Something is about to be changed.
+    /// A change is about to be made.
     Add { number: u64, undo: Undo },
-    /// It need not be undone any more.
+    /// The step is not needed any more.
     Forget { number: u64 },
-    /// There is nothing more to watch.
+    /// Nothing is left to watch.
     Done,
 }
 
 impl UndoRecord {
-    /// The line, with its end.
+    /// The line, including its newline.
     pub(super) fn line(&self) -> String {
         let words = match self {
             UndoRecord::Boot { name } => format!("boot {name}"),
@@ -192,7 +192,7 @@ impl UndoRecord {
         format!("{:08x} {words}\n", fingerprint(&words))
     }
 
-    /// Reads a line without its end; `None` if it is not one.
+    /// Parses a line without its newline. Returns `None` if it is torn or unknown.
     pub(super) fn of_line(line: &[u8]) -> Option<UndoRecord> {
         let (print, words) = std::str::from_utf8(line).ok()?.split_once(' ')?;
         if print.len() != 8 || u32::from_str_radix(print, 16).ok()? != fingerprint(words) {
@@ -212,7 +212,7 @@ impl UndoRecord {
     }
 }
 
-/// What lines say together.
+/// State after a sequence of records.
 #[derive(Debug, Default)]
 pub(super) struct UndoRecords {
     pub(super) boot: Option<String>,
@@ -233,7 +233,7 @@ impl UndoRecords {
     }
 }
 
-/// Reads lines, and passes over those that were cut.
+/// Parses records and skips torn lines.
 pub(super) fn notes(bytes: &[u8]) -> UndoRecords {
     let mut notes = UndoRecords::default();
     let whole = bytes.split_inclusive(|byte| *byte == b'\n').filter_map(|line| line.strip_suffix(b"\n"));
@@ -254,14 +254,14 @@ fn to_path(word: &str) -> Option<PathBuf> {
     Some(OsStr::from_bytes(&unescaped(word)?).into())
 }
 
-/// Bytes as one word: what is not a visible letter is written as `%` and two digits.
+/// Encodes bytes as one word: every byte that is not a visible ASCII character becomes `%` and two hex digits.
 fn escaped(bytes: &[u8]) -> String {
     let mut word = String::with_capacity(bytes.len());
     for byte in bytes {
         if byte.is_ascii_graphic() && *byte != b'%' {
             word.push(char::from(*byte));
         } else {
-            // Writing into a string does not fail.
+            // Writing into a string cannot fail.
             let _written = write!(word, "%{byte:02x}");
         }
     }
@@ -326,7 +326,7 @@ mod tests {
             });
             assert_eq!(notes(&whole.as_bytes()[..length]).open.len(), complete.count(), "{length}");
         }
-        // Somebody else went on after a line that was cut.
+        // Another writer continued after a torn line.
         let torn = format!("{}{}", &lines[0][..20], whole);
         assert_eq!(notes(torn.as_bytes()).open.len(), lines.len() - 1);
     }

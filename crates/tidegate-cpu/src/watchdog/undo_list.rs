@@ -1,11 +1,11 @@
-//! What one enforcer has changed, in its order.
+//! The undo steps of one enforcer, in order.
 
 use std::io;
 
 use super::{CpuWatchdog, Undo, WatchdogError};
 use crate::processes::ProcFs;
 
-/// What one enforcer has changed; it leads back.
+/// The undo steps of one enforcer.
 #[derive(Debug)]
 pub(crate) struct UndoList {
     guardian: CpuWatchdog,
@@ -13,7 +13,7 @@ pub(crate) struct UndoList {
     steps: Vec<(u64, Undo)>,
 }
 
-/// What could not be undone, and why.
+/// A step that could not be undone, and why.
 pub(crate) type UndoFailure = (Undo, io::Error);
 
 impl UndoList {
@@ -21,14 +21,14 @@ impl UndoList {
         UndoList { guardian: guardian.clone(), proc: proc.clone(), steps: Vec::new() }
     }
 
-    /// Notes how changes are undone, before they are made.
+    /// Registers undo steps before their changes are made.
     pub(crate) fn note(&mut self, undos: Vec<Undo>) -> Result<(), WatchdogError> {
         let numbers = self.guardian.register(&undos)?;
         self.steps.extend(numbers.into_iter().zip(undos));
         Ok(())
     }
 
-    /// Forgets what need not be undone any more.
+    /// Drops steps that are not needed any more.
     pub(crate) fn forget(&mut self, mut is_over: impl FnMut(&Undo) -> bool) -> Result<(), WatchdogError> {
         let (over, left): (Vec<_>, Vec<_>) = self.steps.drain(..).partition(|(_, undo)| is_over(undo));
         self.steps = left;
@@ -36,8 +36,8 @@ impl UndoList {
         self.guardian.release(&numbers)
     }
 
-    /// Goes all the way back, the latest step first. What cannot be undone stays noted, for the watchdog and the next start; it is told of the
-    /// last such step.
+    /// Undoes all steps, the latest first. A step that fails stays registered for the watchdog and the next start. Returns the last
+    /// failure.
     pub(crate) fn back(&mut self) -> Result<(), UndoFailure> {
         let mut undone = Vec::new();
         let mut stuck = Ok(());
@@ -47,7 +47,7 @@ impl UndoList {
                 Err(error) => stuck = Err((undo, error)),
             }
         }
-        // What stays noted though it is undone is only undone once more.
+        // If the release fails, the steps are undone once more later. That is harmless.
         let _forgotten = self.guardian.release(&undone);
         stuck
     }

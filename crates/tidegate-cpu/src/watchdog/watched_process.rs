@@ -3,18 +3,18 @@
 //! ```text
 //!   terminal's group:   governor          command and all that it starts
 //!                          │ ▲                ▲
-//!        input and outputs │ │ started, ended │ parent, also of those whose own parent has ended
+//!        input and outputs │ │ started, ended │ parent, also of orphans
 //!   another group:         ╰─▶ watchdog ──────╯
 //! ```
 //!
-//! A process group that has stopped members is hung up by the kernel (SIGHUP) when the last of its parents outside of it ends; were
-//! the governor the parent, to kill it while its command is stopped would end the command. The watchdog outlives the governor until
-//! everybody goes on, and then nobody is stopped any more.
+//! The kernel sends SIGHUP to a process group with stopped members when the last parent outside the group ends. If the governor were the
+//! parent, killing it while its command is stopped would end the command. The watchdog outlives the governor until all processes are
+//! continued.
 //!
-//! It is a *subreaper*: whoever is orphaned among the descendants becomes its child. So nobody leaves the tree unseen, however fast it forks
-//! and whatever session it begins, and what was used by those who ended is counted by their last parent.
+//! The watchdog is a *subreaper*: it adopts orphaned descendants of the command. So no process leaves the tree unseen, however fast it forks
+//! and whatever session it starts, and the time of ended processes is counted by their last parent.
 //!
-//! The governor is one too. Should somebody kill the watchdog, the command becomes its child, and its end is still known.
+//! The governor is a subreaper too. If the watchdog is killed, the governor adopts the command and still learns its exit status.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, IoSlice, IoSliceMut, Write};
@@ -38,17 +38,17 @@ use super::{RestoreReport, watch_loop};
 use crate::cgroups::FilesystemRoots;
 use crate::processes::{ProcFs, own_pid};
 
-/// Waits to be continued, and becomes the command: it must not start anybody before it is limited.
+/// Waits for SIGCONT and then becomes the command, so that it starts no process before it is limited.
 const WAITING: &str = "kill -STOP $$; exec \"$@\"";
 /// Input, output and errors.
 const STREAMS: usize = 3;
-/// How often to ask whether a command has come to us whose parent was killed, and how long to wait in between.
+/// How often to check whether the governor has adopted the command of a killed watchdog, and the time between checks.
 const MOST_ASKS: u32 = 200;
 const BETWEEN_ASKS: Duration = Duration::from_millis(5);
-/// Longer than any line of ancestors.
+/// Longer than any chain of ancestors.
 const MOST_ANCESTORS: u32 = 1 << 16;
 
-/// A command that the watchdog started. It waits until it is continued (SIGCONT).
+/// A command that the watchdog started. It waits for SIGCONT.
 #[derive(Debug)]
 pub struct WatchedProcess {
     pid: u32,
@@ -57,9 +57,9 @@ pub struct WatchedProcess {
 }
 
 impl WatchedProcess {
-    /// Has the watchdog at the other end start its command with our input and outputs.
+    /// Lets the watchdog at the other end start its command with our standard streams.
     pub(super) fn begin(stream: &UnixStream, keeper: u32) -> io::Result<WatchedProcess> {
-        // Without it, only the end of a command whose watchdog is killed would be unknown.
+        // Without it, only the exit status is unknown if the watchdog is killed.
         let _old_kernel = set_child_subreaper(Some(getpid()));
         hand_over(stream)?;
         let mut told = BufReader::new(stream.try_clone()?);
@@ -70,17 +70,17 @@ impl WatchedProcess {
         }
     }
 
-    /// The number of its process.
+    /// Process number of the command.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// The number of its parent: the watchdog.
+    /// Process number of its parent, the watchdog.
     pub fn keeper(&self) -> u32 {
         self.keeper
     }
 
-    /// Waits until it ends, and says how.
+    /// Waits for the command and returns its exit status.
     pub fn wait(mut self) -> io::Result<ExitStatus> {
         match CommandEvent::read(&mut self.told) {
             Some(CommandEvent::Ended(status)) => Ok(ExitStatus::from_raw(status)),
@@ -88,7 +88,7 @@ impl WatchedProcess {
         }
     }
 
-    /// The watchdog is gone, and we are the parent, or will be in a moment.
+    /// The watchdog is gone. We are the parent, or become it in a moment.
     fn wait_as_heir(&self) -> io::Result<ExitStatus> {
         let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
         for _ in 0..MOST_ASKS {
@@ -102,10 +102,9 @@ impl WatchedProcess {
     }
 }
 
-/// What a watchdog does that has a command: starts it when it is given input and outputs, tells how it ends, and is a watchdog like any other.
+/// Main function of a watchdog process with a command. It receives the standard streams, starts the command, reports how the command ends, and watches the governor like [`watch`](super::watch).
 ///
-/// The signals by which people end programs are to be caught by whoever calls this, and not ignored: a command that is started by somebody
-/// who ignores them ignores them too.
+/// The caller must catch the terminal's signals and not ignore them: a command inherits ignored signals.
 pub fn tend(socket: OwnedFd, program: &Path, args: &[OsString]) -> RestoreReport {
     let stream = UnixStream::from(socket);
     match start(&stream, program, args) {
@@ -115,7 +114,7 @@ pub fn tend(socket: OwnedFd, program: &Path, args: &[OsString]) -> RestoreReport
                 CommandEvent::Started(pid.as_raw_nonzero().get().unsigned_abs()).tell(&mut told)?;
                 thread::Builder::new().name("ends".to_owned()).spawn(move || tell_ends(pid, &mut told))
             });
-            // Who cannot tell how it ends lets go of it: then the governor is its parent.
+            // Without the reporting thread, exit: then the governor adopts the command.
             if told.is_err() {
                 return RestoreReport::default();
             }
@@ -129,7 +128,7 @@ pub fn tend(socket: OwnedFd, program: &Path, args: &[OsString]) -> RestoreReport
     watch_loop::read_and_undo(stream)
 }
 
-/// Starts the command, and waits until it waits.
+/// Starts the command and waits until it has stopped itself.
 fn start(stream: &UnixStream, program: &Path, args: &[OsString]) -> io::Result<Pid> {
     let [input, output, errors] = take_over(stream)?;
     let _old_kernel = set_child_subreaper(Some(getpid()));
@@ -148,17 +147,17 @@ fn start(stream: &UnixStream, program: &Path, args: &[OsString]) -> io::Result<P
     }
 }
 
-/// Leaves the group of the command, so that who ends that group does not end the watchdog.
+/// Leaves the process group of the command, so that a signal to that group does not end the watchdog.
 ///
-/// It stays in the session if the group has a parent there already, as below a shell with job control: only who is in the session keeps the
-/// group from being hung up. Otherwise nothing is to be kept, and it should not be: a group that nobody could continue is not stopped from
-/// a terminal.
+/// The watchdog stays in the session if the group already has a parent there, as below a shell with job control: only a parent in the same
+/// session keeps the group from SIGHUP. Otherwise it starts its own session. Then the group is orphaned as before, and the terminal
+/// cannot stop a group that nothing could continue.
 fn step_aside(proc: &ProcFs) {
-    // Where it leads a group already, there is nothing to leave.
+    // A group leader need not leave.
     let _left = if is_held(proc).unwrap_or(false) { setpgid(None, None) } else { setsid().map(|_| ()) };
 }
 
-/// Whether an ancestor is in another group of the same session. `None` if that cannot be known.
+/// Whether an ancestor is in another group of the same session. `None` if it cannot be determined.
 fn is_held(proc: &ProcFs) -> Option<bool> {
     let own = proc.stat(own_pid()).ok()??;
     let mut parent = own.parent;
@@ -172,7 +171,7 @@ fn is_held(proc: &ProcFs) -> Option<bool> {
     None
 }
 
-/// Asks for everybody who ends, and tells of the command.
+/// Waits for all children and reports the end of the command.
 fn tell_ends(command: Pid, governor: &mut UnixStream) {
     loop {
         match retry_on_intr(|| wait(WaitOptions::empty())) {
@@ -180,13 +179,13 @@ fn tell_ends(command: Pid, governor: &mut UnixStream) {
                 let _unheard = CommandEvent::Ended(status.as_raw()).tell(governor);
             }
             Ok(_) => {}
-            // There is nobody left, and so nobody who could have descendants.
+            // No children are left, and so no descendants.
             Err(_) => return,
         }
     }
 }
 
-/// Gives our input and outputs to whoever is at the other end.
+/// Sends our standard streams to the watchdog.
 fn hand_over(stream: &UnixStream) -> io::Result<()> {
     let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
     let streams = [input.as_fd(), output.as_fd(), errors.as_fd()];
@@ -195,12 +194,12 @@ fn hand_over(stream: &UnixStream) -> io::Result<()> {
     if !control.push(SendAncillaryMessage::ScmRights(&streams)) {
         return Err(io::Error::other("there is no room for three descriptors"));
     }
-    // They travel with a byte.
+    // Descriptors need at least one byte of data.
     sendmsg(stream, &[IoSlice::new(b"\n")], &mut control, SendFlags::NOSIGNAL)?;
     Ok(())
 }
 
-/// Takes what [`hand_over`] gives.
+/// Receives the streams that [`send_streams`] sends.
 fn take_over(stream: &UnixStream) -> io::Result<[OwnedFd; STREAMS]> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(STREAMS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -217,14 +216,14 @@ fn take_over(stream: &UnixStream) -> io::Result<[OwnedFd; STREAMS]> {
     streams.try_into().map_err(|_| io::Error::other("the governor has given no input and outputs"))
 }
 
-/// What the watchdog tells of its command, in a line.
+/// A report of the watchdog about its command, one line each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum CommandEvent {
-    /// It waits, and has this number.
+    /// The command waits and has this process number.
     Started(u32),
-    /// It could not be started.
+    /// The command could not be started.
     Failed(String),
-    /// It has ended, with this status of the kernel.
+    /// The command has ended with this wait status.
     Ended(i32),
 }
 
@@ -238,7 +237,7 @@ impl CommandEvent {
         to.write_all(line.as_bytes())
     }
 
-    /// The next one; `None` if there is none, or it makes no sense.
+    /// Reads the next report. Returns `None` at the end of the stream or for an unknown line.
     fn read(from: &mut impl BufRead) -> Option<CommandEvent> {
         let mut line = String::new();
         from.read_line(&mut line).ok()?;
