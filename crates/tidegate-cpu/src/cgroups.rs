@@ -24,7 +24,7 @@ pub(crate) const SUBTREE: &str = "cgroup.subtree_control";
 /// The controllers of a version 2 cgroup.
 const CONTROLLERS: &str = "cgroup.controllers";
 /// Mount point of version 2 on machines with both versions.
-const BESIDE_VERSION_ONE: &str = "unified";
+const UNIFIED: &str = "unified";
 
 /// Mount points of the kernel's file systems. Tests use ordinary directories with the same files.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,7 +93,7 @@ impl Hierarchy {
         if root.join(CONTROLLERS).is_file() {
             return Ok(Hierarchy::two(root, root.clone()));
         }
-        let unified = root.join(BESIDE_VERSION_ONE);
+        let unified = root.join(UNIFIED);
         if has_cpu(&unified) {
             return Ok(Hierarchy::two(root, unified));
         }
@@ -275,11 +275,7 @@ impl fmt::Display for CgroupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             CgroupError::Missing { path } => {
-                write!(
-                    f,
-                    "there is no {}; `find /sys/fs/cgroup -type d` lists the cgroups there are",
-                    path.display()
-                )
+                write!(f, "there is no {}; `find /sys/fs/cgroup -type d` lists all cgroups", path.display())
             }
             CgroupError::NotACgroup { path } => {
                 write!(
@@ -290,13 +286,13 @@ impl fmt::Display for CgroupError {
             }
             CgroupError::Outside { path, root } => write!(
                 f,
-                "{} is not a cgroup that counts CPU time; name one by its path below the tree of cgroups in {}",
+                "{} is not a cgroup with CPU accounting; name one by its path below {}",
                 path.display(),
                 root.display()
             ),
             CgroupError::NoController { path } => write!(
                 f,
-                "{} has no CPU controller; mount cgroups there, or enforce by signals or not at all",
+                "{} has no CPU controller; mount it there, or enforce by signals or not at all",
                 path.display()
             ),
             CgroupError::NotAllowed { path } => write!(

@@ -49,11 +49,11 @@ use crate::watchdog::{Undo, WatchdogError};
 const WHOLE: u128 = 100 * 1_000_000_000;
 
 /// Minimum limit when other processes use everything: a hundredth of the machine.
-const LEAST: Rate = Rate::from_units(1);
+const MIN_LIMIT: Rate = Rate::from_units(1);
 
 /// The part of a limit that other usage leaves.
-pub(crate) fn left_by(others: Rate, limit: Rate) -> Rate {
-    limit.minus(others).max(LEAST.min(limit))
+pub(crate) fn remaining_limit(others: Rate, limit: Rate) -> Rate {
+    limit.minus(others).max(MIN_LIMIT.min(limit))
 }
 
 /// Enforces a limit.
@@ -94,7 +94,7 @@ pub enum EnforceError {
         /// The target.
         what: String,
         /// The protected process.
-        who: String,
+        process: String,
     },
     /// The user may not signal the process.
     NotOurs {
@@ -125,7 +125,7 @@ pub enum EnforceError {
     /// Another system error.
     Failed {
         /// The failed operation.
-        doing: &'static str,
+        operation: &'static str,
         /// The system's error.
         error: io::Error,
     },
@@ -133,7 +133,7 @@ pub enum EnforceError {
 
 impl EnforceError {
     /// Whether only permissions are missing. Then usage can still be measured and the limit reported.
-    pub fn is_for_want_of_rights(&self) -> bool {
+    pub fn is_permission_error(&self) -> bool {
         match self {
             EnforceError::Cgroup(CgroupError::NotAllowed { .. }) | EnforceError::NotOurs { .. } => true,
             EnforceError::Refused { error, .. } | EnforceError::Failed { error, .. } => is_forbidden(error),
@@ -189,25 +189,22 @@ impl fmt::Display for EnforceError {
             EnforceError::Cgroup(error) => write!(f, "{error}"),
             EnforceError::Meter(error) => write!(f, "{error}"),
             EnforceError::Watchdog(error) => write!(f, "{error}"),
-            EnforceError::Protected { what, who } => {
-                write!(f, "{what} is not limited: {who} is in it; choose something that is not around it")
+            EnforceError::Protected { what, process } => {
+                write!(f, "{what} is not limited: it contains {process}; choose a target without it")
             }
             EnforceError::NotOurs { pid } => {
                 write!(f, "no permission to stop process {pid}; run as its user or as root")
             }
-            EnforceError::Gone { pid } => write!(f, "process {pid} has ended, with all that it started"),
+            EnforceError::Gone { pid } => write!(f, "process {pid} and all its descendants have ended"),
             EnforceError::Refused { path, content, error } => write!(
                 f,
-                "the kernel does not take '{content}' for {}: {error}; a cgroup below or above it may have a limit of its own",
+                "the kernel rejects '{content}' for {}: {error}; a cgroup above or below it may have its own limit",
                 path.display()
             ),
             EnforceError::NotRestored { undo, error } => {
-                write!(
-                    f,
-                    "this is not as it was before: {undo:?}: {error}; it is tried again at the next start"
-                )
+                write!(f, "cannot undo a change: {undo:?}: {error}; the next start tries it again")
             }
-            EnforceError::Failed { doing, error } => write!(f, "cannot {doing}: {error}"),
+            EnforceError::Failed { operation, error } => write!(f, "cannot {operation}: {error}"),
         }
     }
 }

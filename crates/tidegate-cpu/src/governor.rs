@@ -17,7 +17,7 @@ pub struct Governor {
     account: BudgetAccount,
     applied: Rate,
     /// Earliest time of the next increase.
-    rises_at: i64,
+    next_increase_at: i64,
     /// Samples in this window.
     samples: u64,
     /// Samples in this window above limit and tolerance.
@@ -75,7 +75,7 @@ impl Governor {
     pub fn new(settings: GovernorSettings, now: BudgetTime) -> Governor {
         let account = BudgetAccount::open(
             settings.terms,
-            settings.tiling.clone(),
+            settings.schedule.clone(),
             settings.unobserved,
             settings.guards,
             settings.step(),
@@ -83,14 +83,14 @@ impl Governor {
         );
         let applied = settings.terms.average.clamp(settings.terms.floor, settings.terms.ceiling);
         let mut governor =
-            Governor { settings, account, applied, rises_at: now.monotonic, samples: 0, exceeded: 0 };
+            Governor { settings, account, applied, next_increase_at: now.monotonic, samples: 0, exceeded: 0 };
         governor.decide();
         governor
     }
 
     /// Records usage and decides the limit until the next call.
-    pub fn look(&mut self, now: BudgetTime, seen: Observation) -> GovernorDecision {
-        let (measured, exceeds) = self.take(now, seen);
+    pub fn observe(&mut self, now: BudgetTime, observation: Observation) -> GovernorDecision {
+        let (measured, exceeds) = self.record(now, observation);
         let (advice, slot) = self.decide();
         GovernorDecision { advice, slot, applied: self.applied, measured, exceeds }
     }
@@ -104,27 +104,27 @@ impl Governor {
         for sample in rest {
             governor.applied = before.applied;
             let passed = sample.at.monotonic.saturating_sub(before.at.monotonic);
-            let used = Observation::Used(sample.total.minus(before.total).min(most_in(passed)));
-            governor.take(sample.at, if sample.observed { used } else { Observation::Nothing });
+            let used = Observation::Used(sample.total.minus(before.total).min(capacity_in(passed)));
+            governor.record(sample.at, if sample.observed { used } else { Observation::Nothing });
             before = sample;
         }
         let terms = &governor.settings.terms;
         governor.applied = before.applied.clamp(terms.floor, terms.ceiling);
-        governor.rises_at = governor.account.now().monotonic;
+        governor.next_increase_at = governor.account.now().monotonic;
         Some(governor)
     }
 
     /// Records usage. Returns the average rate and whether it exceeded the limit.
-    fn take(&mut self, now: BudgetTime, seen: Observation) -> (Option<Rate>, bool) {
-        let (before, tile) = (self.account.now(), self.account.window());
-        match seen {
+    fn record(&mut self, now: BudgetTime, observation: Observation) -> (Option<Rate>, bool) {
+        let (before, window) = (self.account.now(), self.account.window());
+        match observation {
             Observation::Used(used) => self.account.observe(now, used),
             Observation::Nothing => self.account.observe_gap(now),
         }
-        if self.account.window() != tile {
+        if self.account.window() != window {
             (self.samples, self.exceeded) = (0, 0);
         }
-        let Observation::Used(used) = seen else { return (None, false) };
+        let Observation::Used(used) = observation else { return (None, false) };
         self.samples += 1;
         let nanos = u64::try_from(now.monotonic.saturating_sub(before.monotonic)).unwrap_or(0);
         let measured = (nanos > 0).then(|| used.rate_over(Duration::from_nanos(nanos)));
@@ -138,16 +138,16 @@ impl Governor {
         let now = self.account.now();
         let advice = self.account.advice();
         let slot = (!self.settings.slots.is_empty())
-            .then(|| self.settings.tiling.zone().minute_of_day(now.wall))
+            .then(|| self.settings.schedule.zone().minute_of_day(now.wall))
             .and_then(|minute| self.settings.slot_ceiling(minute));
         let floor = self.settings.terms.floor;
         let wanted = slot.map_or(advice.limit, |slot| advice.limit.min(slot)).max(floor);
         if wanted < self.applied {
             self.applied = wanted;
-        } else if self.is_worth_it(wanted) && now.monotonic >= self.rises_at {
+        } else if self.is_worth_it(wanted) && now.monotonic >= self.next_increase_at {
             self.applied = wanted;
             let pause = i64::try_from(self.settings.adjust_every.as_nanos()).unwrap_or(i64::MAX);
-            self.rises_at = now.monotonic.saturating_add(pause);
+            self.next_increase_at = now.monotonic.saturating_add(pause);
         }
         (advice, slot)
     }
@@ -196,12 +196,12 @@ impl Governor {
     }
 
     /// Whether the remaining quota covers the floor.
-    pub fn standing(&mut self) -> BudgetStatus {
+    pub fn budget_status(&mut self) -> BudgetStatus {
         self.account.advice().forecast.status
     }
 }
 
 /// Maximum usage of a machine in this many nanoseconds. Higher counter values are capped.
-pub(crate) fn most_in(nanos: i64) -> Quota {
+pub(crate) fn capacity_in(nanos: i64) -> Quota {
     Rate::from_units(100).over(Duration::from_nanos(u64::try_from(nanos).unwrap_or(0)))
 }

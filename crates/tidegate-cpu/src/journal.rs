@@ -24,7 +24,7 @@ use crate::meter::TargetId;
 use record::{HEADER, LENGTH};
 
 /// Maximum samples in a file: one day at five seconds each.
-const MOST_SAMPLES: u32 = 17_280;
+const MAX_FILE_SAMPLES: u32 = 17_280;
 
 /// Sync the file after this many samples: once a minute at five seconds each.
 const SYNC_EVERY: u32 = 12;
@@ -45,7 +45,7 @@ pub struct UsageSample {
     /// Counter value.
     pub counter: Duration,
     /// Identity of the counter.
-    pub life: u128,
+    pub counter_id: u128,
     /// Identity of the counted target.
     pub target: TargetId,
     /// Identity of the boot.
@@ -62,27 +62,27 @@ pub struct Journal {
     /// The current file and its number of samples.
     file: Option<(File, u32)>,
     unsynced: u32,
-    lock: Lock,
+    lock: JournalLock,
 }
 
 /// The journal's lock, held until it is closed.
 #[derive(Debug)]
-struct Lock {
+struct JournalLock {
     _file: File,
     path: PathBuf,
     /// Whether the lock file may be removed at the end: it was created here, and no sample was written.
-    is_passing: bool,
+    remove_on_drop: bool,
 }
 
-impl Lock {
+impl JournalLock {
     /// Locks a folder.
-    fn take(folder: &Path) -> Result<Lock, JournalError> {
+    fn take(folder: &Path) -> Result<JournalLock, JournalError> {
         let path = folder.join("lock");
         let failed = |error| JournalError::Io(path.clone(), error);
         loop {
             let mut options = OpenOptions::new();
             let made = options.create_new(true).write(true).open(&path);
-            let is_passing = made.is_ok();
+            let remove_on_drop = made.is_ok();
             let file = match made {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                     match OpenOptions::new().write(true).open(&path) {
@@ -101,15 +101,15 @@ impl Lock {
             // The creator may have removed the file meanwhile. Then another process could lock a new file, so check the identity.
             let (held, there) = (file.metadata().map_err(failed)?, fs::metadata(&path));
             if there.is_ok_and(|there| (there.dev(), there.ino()) == (held.dev(), held.ino())) {
-                return Ok(Lock { _file: file, path, is_passing });
+                return Ok(JournalLock { _file: file, path, remove_on_drop });
             }
         }
     }
 }
 
-impl Drop for Lock {
+impl Drop for JournalLock {
     fn drop(&mut self) {
-        if self.is_passing {
+        if self.remove_on_drop {
             // Remove it while the lock is held. If this fails, the file is harmless.
             let _removed = fs::remove_file(&self.path);
         }
@@ -144,16 +144,16 @@ impl Journal {
             move |error| JournalError::Io(path, error)
         };
         fs::create_dir_all(folder).map_err(failed(folder))?;
-        let lock = Lock::take(folder)?;
+        let lock = JournalLock::take(folder)?;
         Ok(Journal { folder: folder.to_owned(), retention, file: None, unsynced: 0, lock })
     }
 
     /// Appends a sample.
     pub fn append(&mut self, sample: &UsageSample) -> io::Result<()> {
-        if self.file.as_ref().is_none_or(|(_, count)| *count >= MOST_SAMPLES) {
-            self.begin(sample.at.wall)?;
+        if self.file.as_ref().is_none_or(|(_, count)| *count >= MAX_FILE_SAMPLES) {
+            self.start_file(sample.at.wall)?;
         }
-        self.lock.is_passing = false;
+        self.lock.remove_on_drop = false;
         let Some((file, count)) = &mut self.file else { return Ok(()) };
         file.write_all(&record::encode(sample))?;
         *count += 1;
@@ -172,7 +172,7 @@ impl Journal {
     }
 
     /// Starts a new file and deletes expired ones.
-    fn begin(&mut self, now: Timestamp) -> io::Result<()> {
+    fn start_file(&mut self, now: Timestamp) -> io::Result<()> {
         self.sync()?;
         let mut second = now.ticks() / 1_000_000_000;
         // Keep file names in order when the wall clock was set back.
@@ -183,10 +183,10 @@ impl Journal {
         let mut file = OpenOptions::new().append(true).create_new(true).open(path)?;
         file.write_all(HEADER)?;
         self.file = Some((file, 0));
-        self.forget(now.ticks() / 1_000_000_000)
+        self.delete_expired(now.ticks() / 1_000_000_000)
     }
 
-    fn forget(&self, now: u64) -> io::Result<()> {
+    fn delete_expired(&self, now: u64) -> io::Result<()> {
         let oldest = now.saturating_sub(self.retention.as_secs());
         let files = files(&self.folder)?;
         for pair in files.windows(2) {
@@ -240,7 +240,7 @@ fn read(path: &Path) -> io::Result<Vec<UsageSample>> {
     let mut bytes = Vec::new();
     File::open(path)?.read_to_end(&mut bytes)?;
     if bytes.len() >= HEADER.len() && !bytes.starts_with(HEADER) {
-        let why = format!("{} is not a file of samples of this version", path.display());
+        let why = format!("{} is not a sample file of this version", path.display());
         return Err(io::Error::new(io::ErrorKind::InvalidData, why));
     }
     let records = bytes.get(HEADER.len()..).unwrap_or_default().chunks_exact(LENGTH);

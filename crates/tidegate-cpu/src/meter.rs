@@ -38,7 +38,7 @@ pub struct MeterReading {
     /// CPU time of all cores since the counter began.
     pub used: Duration,
     /// Identity of the counter.
-    pub life: CounterId,
+    pub counter_id: CounterId,
     /// Identity of the counted target, which survives a counter restart.
     pub target: TargetId,
     /// Age of the counter, if known.
@@ -50,7 +50,7 @@ impl MeterReading {
     ///
     /// A recreated meter of a process tree may have missed ended processes. Then the result is zero and not negative.
     pub fn since(&self, earlier: &MeterReading) -> Option<Duration> {
-        (self.life == earlier.life).then(|| self.used.saturating_sub(earlier.used))
+        (self.counter_id == earlier.counter_id).then(|| self.used.saturating_sub(earlier.used))
     }
 }
 
@@ -115,7 +115,7 @@ impl fmt::Display for MeterError {
                 write!(f, "there is no process {pid}; it has ended, or the number is wrong")
             }
             MeterError::Unreadable { path } => {
-                write!(f, "{} makes no sense; is it a file of the kernel?", path.display())
+                write!(f, "{} has an unexpected format; is it a kernel file?", path.display())
             }
             MeterError::Failed { path, error } => write!(f, "{} cannot be read: {error}", path.display()),
         }

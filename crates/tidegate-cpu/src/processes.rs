@@ -18,7 +18,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_s
 pub(crate) use tree::{ProcessTree, ScanDepth};
 
 /// Longer than any line of `/proc/N/stat`.
-const LONGEST_STAT: usize = 2048;
+const MAX_STAT_LINE: usize = 2048;
 /// The kernel's flag for its own threads.
 const KERNEL_THREAD: u64 = 0x0020_0000;
 
@@ -50,7 +50,7 @@ pub struct ProcStat {
     /// The first fifteen bytes of the program's name.
     pub name: String,
     /// Current state.
-    pub doing: ProcessState,
+    pub state: ProcessState,
     /// Number of the parent, which may be an adopter.
     pub parent: u32,
     /// Process group, named after its leader.
@@ -77,7 +77,7 @@ impl ProcStat {
         let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
         let number =
             |at: usize| fields.get(at)?.parse::<i64>().ok().map(|number| number.max(0).unsigned_abs());
-        let doing = match *fields.first()? {
+        let state = match *fields.first()? {
             "T" | "t" => ProcessState::Stopped,
             "Z" | "X" | "x" => ProcessState::Ended,
             _ => ProcessState::Living,
@@ -85,7 +85,7 @@ impl ProcStat {
         Some(ProcStat {
             process: Process { pid, started: number(19)? },
             name,
-            doing,
+            state,
             parent: u32::try_from(number(1)?).ok()?,
             group: u32::try_from(number(2)?).ok()?,
             session: u32::try_from(number(3)?).ok()?,
@@ -141,11 +141,11 @@ impl ProcFs {
 
     /// Reads an open `stat` file. Fails if the process is gone.
     fn stat_in(&self, file: &File, pid: u32) -> io::Result<ProcStat> {
-        let mut line = [0; LONGEST_STAT];
+        let mut line = [0; MAX_STAT_LINE];
         let length = read_once(file, &mut line)?;
         let unreadable = || {
             let path = self.path_of(pid);
-            io::Error::new(io::ErrorKind::InvalidData, format!("{} makes no sense", path.display()))
+            io::Error::new(io::ErrorKind::InvalidData, format!("{} has an unexpected format", path.display()))
         };
         ProcStat::of(pid, &line[..length]).ok_or_else(unreadable)
     }
@@ -155,7 +155,7 @@ impl ProcFs {
     }
 
     /// State of exactly this process, or `None` if it is gone.
-    pub fn look(&self, process: Process) -> io::Result<Option<ProcStat>> {
+    pub fn stat_of(&self, process: Process) -> io::Result<Option<ProcStat>> {
         Ok(self.stat(process.pid)?.filter(|stat| stat.process == process))
     }
 
@@ -182,7 +182,7 @@ impl ProcFs {
             match self.open_children(stat.process.pid, thread)? {
                 Some(file) => children.extend(unless_gone(children_in(&file))?.unwrap_or_default()),
                 // The process exists but the file does not: the kernel was built without it.
-                None if stat.threads == 1 && self.look(stat.process)?.is_some() => return Ok(None),
+                None if stat.threads == 1 && self.stat_of(stat.process)?.is_some() => return Ok(None),
                 None => {}
             }
         }
@@ -217,9 +217,10 @@ impl ProcFs {
             (Ok(seconds), Ok(hundredths)) => {
                 Ok(Duration::from_secs(seconds) + Duration::from_millis(hundredths * 10))
             }
-            _ => {
-                Err(io::Error::new(io::ErrorKind::InvalidData, format!("{} makes no sense", path.display())))
-            }
+            _ => Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("{} has an unexpected format", path.display()),
+            )),
         }
     }
 
@@ -229,7 +230,7 @@ impl ProcFs {
     }
 
     /// Holds a process. Returns `None` if it is gone or its number belongs to another process.
-    pub(crate) fn hold(&self, process: Process) -> io::Result<Option<PidHandle>> {
+    pub(crate) fn open_pidfd(&self, process: Process) -> io::Result<Option<PidHandle>> {
         let Some(pid) = i32::try_from(process.pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
         let descriptor = match pidfd_open(pid, PidfdFlags::empty()) {
             Ok(descriptor) => Some(descriptor),
@@ -238,13 +239,13 @@ impl ProcFs {
             Err(_) => None,
         };
         // Check after the pidfd was opened: the identity seen now belongs to the pidfd.
-        Ok(self.look(process)?.map(|_| PidHandle { process, pid, descriptor }))
+        Ok(self.stat_of(process)?.map(|_| PidHandle { process, pid, descriptor }))
     }
 
     /// Sends a signal. Returns `false` if the process is gone.
     pub(crate) fn signal(&self, process: Process, signal: Signal) -> io::Result<bool> {
-        match self.hold(process)? {
-            Some(hold) => hold.signal(self, signal),
+        match self.open_pidfd(process)? {
+            Some(open_pidfd) => open_pidfd.signal(self, signal),
             None => Ok(false),
         }
     }
@@ -263,7 +264,7 @@ impl PidHandle {
     pub(crate) fn signal(&self, proc: &ProcFs, signal: Signal) -> io::Result<bool> {
         let sent = match &self.descriptor {
             Some(descriptor) => pidfd_send_signal(descriptor, signal),
-            None if proc.look(self.process)?.is_none() => return Ok(false),
+            None if proc.stat_of(self.process)?.is_none() => return Ok(false),
             None => kill_process(self.pid, signal),
         };
         match sent {
@@ -276,21 +277,21 @@ impl PidHandle {
 
 /// The last number that the kernel assigned to a process or a thread.
 #[derive(Debug)]
-struct Newest {
+struct LastPid {
     /// The `loadavg` file, if there is one.
     file: Option<File>,
     /// The last field at the previous read.
     last: Vec<u8>,
 }
 
-impl Newest {
-    fn of(proc: &ProcFs) -> Newest {
-        Newest { file: File::open(proc.root.join("loadavg")).ok(), last: Vec::new() }
+impl LastPid {
+    fn of(proc: &ProcFs) -> LastPid {
+        LastPid { file: File::open(proc.root.join("loadavg")).ok(), last: Vec::new() }
     }
 
     /// Whether a number was assigned since the previous call. Returns `true` if that is unknown.
     fn has_changed(&mut self) -> bool {
-        let mut line = [0; LONGEST_STAT];
+        let mut line = [0; MAX_STAT_LINE];
         let Some(file) = &self.file else { return true };
         let Ok(length) = read_once(file, &mut line) else { return true };
         let last = line[..length].trim_ascii_end().rsplit(|byte| *byte == b' ').next().unwrap_or_default();
@@ -322,13 +323,13 @@ fn is_gone(error: &io::Error) -> bool {
 
 /// Process numbers in a `children` file.
 fn children_in(file: &File) -> io::Result<Vec<u32>> {
-    let mut buffer = [0; LONGEST_STAT];
+    let mut buffer = [0; MAX_STAT_LINE];
     let mut text = Vec::new();
     loop {
         let length = read_at(file, &mut buffer, text.len() as u64)?;
         text.extend_from_slice(&buffer[..length]);
         // The kernel fills the buffer up to a number that does not fit.
-        if length < LONGEST_STAT / 2 {
+        if length < MAX_STAT_LINE / 2 {
             break;
         }
     }
@@ -357,25 +358,25 @@ mod tests {
     const LINE: &str = "7 (a) (b c) T 3 7 6 0 -1 2097152 1 2 3 4 100 20 30 -4 20 0 2 0 5000 1 2 3";
 
     #[test]
-    fn a_line_is_read_behind_its_name() {
-        let stat = ProcStat::of(7, LINE.as_bytes()).expect("it makes sense");
+    fn stat_line_with_parentheses_in_the_name_is_parsed() {
+        let stat = ProcStat::of(7, LINE.as_bytes()).expect("it parses");
         assert_eq!(stat.process, Process { pid: 7, started: 5000 });
         assert_eq!(
-            (stat.name.as_str(), stat.doing, stat.parent, stat.group, stat.session),
+            (stat.name.as_str(), stat.state, stat.parent, stat.group, stat.session),
             ("a) (b c", ProcessState::Stopped, 3, 7, 6)
         );
         assert_eq!((stat.is_kernel, stat.threads, stat.own, stat.reaped), (true, 2, 120, 30));
     }
 
     #[test]
-    fn half_a_line_is_none() {
+    fn truncated_stat_line_returns_none() {
         for length in 0..LINE.len() - "5000 1 2 3".len() {
             assert_eq!(ProcStat::of(7, &LINE.as_bytes()[..length]), None, "{length}");
         }
     }
 
     #[test]
-    fn ticks_have_a_length() {
+    fn ticks_convert_to_a_duration() {
         let second = rustix::param::clock_ticks_per_second();
         assert_eq!(ticks(second * 3), Duration::from_secs(3));
         assert_eq!(ticks(second / 2), Duration::from_millis(500));
@@ -383,12 +384,12 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_found_and_its_number_alone_is_not_enough() {
+    fn process_with_wrong_start_time_is_not_found() {
         let proc = ProcFs::at(Path::new("/proc"));
         let own = proc.stat(own_pid()).expect("it can be read").expect("it is there").process;
-        assert!(proc.hold(own).expect("it can be held").is_some());
+        assert!(proc.open_pidfd(own).expect("it can be held").is_some());
         let another = Process { started: own.started + 1, ..own };
-        assert!(proc.hold(another).expect("it can be looked at").is_none());
-        assert!(!proc.signal(another, Signal::KILL).expect("nobody is sent anything"));
+        assert!(proc.open_pidfd(another).expect("it can be looked at").is_none());
+        assert!(!proc.signal(another, Signal::KILL).expect("it is not sent"));
     }
 }

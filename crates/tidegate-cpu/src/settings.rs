@@ -14,7 +14,7 @@ pub use schema::CPU;
 pub use spec::{CpuFlaw, CpuSpec, TimeSlot, read_cpu, read_cpu_below};
 
 /// Default reserve: one percent of the quota.
-const USUAL_RESERVE: u64 = 10_000_000;
+const DEFAULT_RESERVE: u64 = 10_000_000;
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -24,7 +24,7 @@ pub struct GovernorSettings {
     /// Limits of the budget.
     pub terms: BudgetTerms,
     /// The window schedule.
-    pub tiling: WindowSchedule,
+    pub schedule: WindowSchedule,
     /// Sampling interval.
     pub sample_every: Duration,
     /// Minimum time between increases of the limit.
@@ -63,7 +63,7 @@ impl std::error::Error for SettingsFlaw {}
 impl GovernorSettings {
     /// Validates a spec and fills in defaults.
     pub fn of(spec: CpuSpec) -> Result<GovernorSettings, SettingsFlaw> {
-        let reserve = spec.reserve.or(Share::from_billionths(USUAL_RESERVE));
+        let reserve = spec.reserve.or(Share::from_billionths(DEFAULT_RESERVE));
         let spec = CpuSpec { reserve, ..spec };
         if let Some(flaw) = spec.flaws().into_iter().next() {
             return Err(SettingsFlaw { field: flaw.field, message: flaw.message });
@@ -71,7 +71,7 @@ impl GovernorSettings {
         let terms = spec.terms();
         let window = spec.window.unwrap_or(DAY);
         let zone = spec.zone.unwrap_or(Zone::UTC);
-        let tiling =
+        let schedule =
             WindowSchedule::new(zone, spec.first_hour.unwrap_or(0), window).ok_or_else(|| SettingsFlaw {
                 field: "rolling_window_hours",
                 message: format!(
@@ -93,7 +93,7 @@ impl GovernorSettings {
         }
         Ok(GovernorSettings {
             terms,
-            tiling,
+            schedule,
             sample_every,
             adjust_every,
             guards: spec.guards.unwrap_or(true),

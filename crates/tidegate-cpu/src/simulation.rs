@@ -15,7 +15,7 @@ use crate::settings::GovernorSettings;
 #[derive(Debug, Clone)]
 pub struct Simulation {
     governor: Governor,
-    tile: ScheduledWindow,
+    current_window: ScheduledWindow,
     is_whole: bool,
     windows: Vec<SimulatedWindow>,
     outcome: SimulationSummary,
@@ -27,7 +27,7 @@ pub struct Simulation {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SimulatedWindow {
     /// Bounds of the window.
-    pub tile: ScheduledWindow,
+    pub bounds: ScheduledWindow,
     /// Usage in the window.
     pub used: Quota,
     /// Usage that the average allows, including the reserve.
@@ -40,7 +40,7 @@ pub struct SimulatedWindow {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SimulationSummary {
     /// Number of samples.
-    pub looks: u64,
+    pub samples: u64,
     /// Number of limit changes.
     pub changes: u64,
     /// Usage without limits.
@@ -54,12 +54,12 @@ pub struct SimulationSummary {
 impl Simulation {
     /// Starts a simulation. Earlier time counts as unobserved.
     pub fn new(settings: GovernorSettings, begin: Timestamp) -> Simulation {
-        let steady = i64::try_from(begin.ticks()).unwrap_or(i64::MAX);
-        let governor = Governor::new(settings, BudgetTime { wall: begin, monotonic: steady });
-        let tile = governor.account().window();
+        let monotonic = i64::try_from(begin.ticks()).unwrap_or(i64::MAX);
+        let governor = Governor::new(settings, BudgetTime { wall: begin, monotonic });
+        let current_window = governor.account().window();
         Simulation {
-            tile,
-            is_whole: tile.start == begin,
+            current_window,
+            is_whole: current_window.start == begin,
             governor,
             windows: Vec::new(),
             outcome: SimulationSummary::default(),
@@ -72,7 +72,7 @@ impl Simulation {
         &mut self,
         until: Timestamp,
         demand: Rate,
-        mut seen: impl FnMut(Timestamp, Rate, &GovernorDecision),
+        mut on_sample: impl FnMut(Timestamp, Rate, &GovernorDecision),
     ) {
         let sample = Span::from_ticks(nanos(self.governor.settings().sample_every));
         loop {
@@ -80,8 +80,8 @@ impl Simulation {
             if now >= until {
                 return;
             }
-            let next = now.plus(sample).min(until).min(self.tile.end);
-            self.step(next, demand, &mut seen);
+            let next = now.plus(sample).min(until).min(self.current_window.end);
+            self.step(next, demand, &mut on_sample);
         }
     }
 
@@ -89,41 +89,45 @@ impl Simulation {
         &mut self,
         next: Timestamp,
         demand: Rate,
-        seen: &mut impl FnMut(Timestamp, Rate, &GovernorDecision),
+        on_sample: &mut impl FnMut(Timestamp, Rate, &GovernorDecision),
     ) {
         let now = self.governor.account().now();
         let time = Duration::from_nanos(next.since(now.wall).ticks());
         let applied = self.governor.applied();
         let rate = demand.min(applied);
         let used = rate.over(time);
-        let steady = now.monotonic.saturating_add_unsigned(nanos(time));
-        let look = self.governor.look(BudgetTime { wall: next, monotonic: steady }, Observation::Used(used));
+        let monotonic = now.monotonic.saturating_add_unsigned(nanos(time));
+        let decision = self.governor.observe(BudgetTime { wall: next, monotonic }, Observation::Used(used));
         self.used = self.used.plus(used);
         let outcome = &mut self.outcome;
-        outcome.looks += 1;
-        outcome.changes += u64::from(look.applied != applied);
+        outcome.samples += 1;
+        outcome.changes += u64::from(decision.applied != applied);
         outcome.demand = outcome.demand.plus(demand.over(time));
         outcome.used = outcome.used.plus(used);
         outcome.worst_trailing = outcome.worst_trailing.max(self.governor.account().trailing_used());
-        if next >= self.tile.end {
+        if next >= self.current_window.end {
             self.close(true);
         }
-        seen(next, rate, &look);
+        on_sample(next, rate, &decision);
     }
 
     fn close(&mut self, ended: bool) {
-        let allowed = self.governor.settings().terms.average.over(self.tile.length());
-        let window =
-            SimulatedWindow { tile: self.tile, used: self.used, allowed, is_whole: self.is_whole && ended };
+        let allowed = self.governor.settings().terms.average.over(self.current_window.length());
+        let window = SimulatedWindow {
+            bounds: self.current_window,
+            used: self.used,
+            allowed,
+            is_whole: self.is_whole && ended,
+        };
         self.windows.push(window);
-        self.tile = self.governor.account().window();
+        self.current_window = self.governor.account().window();
         self.is_whole = true;
         self.used = Quota::ZERO;
     }
 
     /// Ends the simulation and returns the totals and the windows.
     pub fn finish(mut self) -> (SimulationSummary, Vec<SimulatedWindow>) {
-        if self.governor.account().now().wall > self.tile.start || self.windows.is_empty() {
+        if self.governor.account().now().wall > self.current_window.start || self.windows.is_empty() {
             self.close(false);
         }
         (self.outcome, self.windows)

@@ -40,29 +40,29 @@ pub(crate) use undo::write_if_there;
 use undo_journal::UndoJournal;
 pub(crate) use undo_list::UndoList;
 pub use watch_loop::watch;
-pub use watched_process::{WatchedProcess, tend};
+pub use watched_process::{WatchedProcess, run_command_watchdog};
 
 use crate::cgroups::FilesystemRoots;
 
 /// Name of the undo journal in the governor's state directory.
 const FILE: &str = "undo";
 /// Starts a program that ignores the signals of a terminal: those are meant for the governor.
-const DEAF: &str = "trap '' HUP INT TERM; exec \"$@\"";
+const IGNORE_SIGNALS_AND_EXEC: &str = "trap '' HUP INT TERM; exec \"$@\"";
 
 /// Keeps the undo steps. Clones share the same state.
 #[derive(Debug, Clone)]
 pub struct CpuWatchdog {
-    desk: Arc<Mutex<WatchdogState>>,
+    state: Arc<Mutex<WatchdogState>>,
 }
 
 #[derive(Debug)]
 struct WatchdogState {
     file: PathBuf,
-    book: UndoJournal,
+    journal: UndoJournal,
     /// How to start a watchdog process, if there is one.
-    kennel: Option<WatchdogCommand>,
-    watchdog: Option<WatchdogProcess>,
-    next: u64,
+    command_line: Option<WatchdogCommand>,
+    watchdog: Option<WatchdogChild>,
+    next_number: u64,
     open: BTreeMap<u64, Undo>,
 }
 
@@ -74,32 +74,39 @@ struct WatchdogCommand {
 }
 
 #[derive(Debug)]
-struct WatchdogProcess {
+struct WatchdogChild {
     child: Child,
     pipe: Option<UnixStream>,
     /// Process number of the command that it started.
-    ward: Option<u32>,
+    command_pid: Option<u32>,
 }
 
 impl CpuWatchdog {
     /// A watchdog with only the file: the next start undoes what is left behind. The directory must exist. Call [`restore_left_behind`]
     /// before, because the file is overwritten.
-    pub fn alone(folder: &Path) -> Result<CpuWatchdog, WatchdogError> {
+    pub fn journal_only(folder: &Path) -> Result<CpuWatchdog, WatchdogError> {
         let file = folder.join(FILE);
         let boot = boot()?;
-        let book =
+        let journal =
             UndoJournal::begin(&file, &boot).map_err(|error| WatchdogError::of("write", &file, error))?;
-        let desk = WatchdogState { file, book, kennel: None, watchdog: None, next: 1, open: BTreeMap::new() };
-        Ok(CpuWatchdog { desk: Arc::new(Mutex::new(desk)) })
+        let state = WatchdogState {
+            file,
+            journal,
+            command_line: None,
+            watchdog: None,
+            next_number: 1,
+            open: BTreeMap::new(),
+        };
+        Ok(CpuWatchdog { state: Arc::new(Mutex::new(state)) })
     }
 
     /// A watchdog with a process: this program with these arguments. The program must call [`watch`] with its standard input.
     pub fn spawn(folder: &Path, program: &Path, args: &[&OsStr]) -> Result<CpuWatchdog, WatchdogError> {
-        let guardian = CpuWatchdog::alone(folder)?;
-        let kennel = WatchdogCommand::of(program, args);
-        guardian.desk().kennel = Some(kennel);
-        let released = guardian.desk().release_watchdog();
-        guardian.unless_failed(released).map(|(guardian, ())| guardian)
+        let handle = CpuWatchdog::journal_only(folder)?;
+        let command_line = WatchdogCommand::of(program, args);
+        handle.state().command_line = Some(command_line);
+        let released = handle.state().start_watchdog();
+        handle.unless_failed(released).map(|(handle, ())| handle)
     }
 
     /// Like [`CpuWatchdog::spawn`], and the watchdog process also starts a command as its child. It gets `--` and the command as
@@ -111,13 +118,13 @@ impl CpuWatchdog {
         args: &[&OsStr],
         command: &[OsString],
     ) -> Result<(CpuWatchdog, WatchedProcess), WatchdogError> {
-        let guardian = CpuWatchdog::alone(folder)?;
-        let kennel = WatchdogCommand::of(program, args);
-        guardian.desk().kennel = Some(kennel);
+        let handle = CpuWatchdog::journal_only(folder)?;
+        let command_line = WatchdogCommand::of(program, args);
+        handle.state().command_line = Some(command_line);
         let mut watchdog = Command::new(program);
         watchdog.args(args).arg("--").args(command);
-        let started = guardian.desk().start_with(watchdog, command.first().map_or(program, Path::new));
-        guardian.unless_failed(started)
+        let started = handle.state().start_with_command(watchdog, command.first().map_or(program, Path::new));
+        handle.unless_failed(started)
     }
 
     /// Removes the file if the start failed.
@@ -132,138 +139,142 @@ impl CpuWatchdog {
     }
 
     /// Replaces a watchdog process that has ended. Returns whether it did.
-    pub fn renew(&self) -> Result<bool, WatchdogError> {
+    pub fn restart_if_exited(&self) -> Result<bool, WatchdogError> {
         if self.is_watched() {
             return Ok(false);
         }
-        let mut desk = self.desk();
-        desk.dismiss();
-        desk.release_watchdog()?;
-        Ok(desk.watchdog.is_some())
+        let mut state = self.state();
+        state.close_and_wait();
+        state.start_watchdog()?;
+        Ok(state.watchdog.is_some())
     }
 
     /// The watchdog's process number, if the watchdog is the parent of this process.
-    pub(crate) fn keeper_of(&self, pid: u32) -> Option<u32> {
-        let desk = self.desk();
-        let watchdog = desk.watchdog.as_ref()?;
-        (watchdog.ward == Some(pid)).then(|| watchdog.child.id())
+    pub(crate) fn subreaper_of(&self, pid: u32) -> Option<u32> {
+        let state = self.state();
+        let watchdog = state.watchdog.as_ref()?;
+        (watchdog.command_pid == Some(pid)).then(|| watchdog.child.id())
     }
 
     /// Whether the watchdog process is known to run. Without it, undo steps wait for the next start.
     pub fn is_watched(&self) -> bool {
-        match &mut self.desk().watchdog {
+        match &mut self.state().watchdog {
             Some(watchdog) => watchdog.pipe.is_some() && matches!(watchdog.child.try_wait(), Ok(None)),
             None => false,
         }
     }
 
     /// Process number of the watchdog.
-    pub fn watchdog(&self) -> Option<u32> {
-        self.desk().watchdog.as_ref().map(|watchdog| watchdog.child.id())
+    pub fn process_id(&self) -> Option<u32> {
+        self.state().watchdog.as_ref().map(|watchdog| watchdog.child.id())
     }
 
     /// All pending undo steps, the oldest first.
-    pub fn open(&self) -> Vec<Undo> {
-        self.desk().open.values().cloned().collect()
+    pub fn pending_undos(&self) -> Vec<Undo> {
+        self.state().open.values().cloned().collect()
     }
 
     /// Registers undo steps before their changes are made. The changes may be made when this returns.
     pub fn register(&self, undos: &[Undo]) -> Result<Vec<u64>, WatchdogError> {
-        let mut desk = self.desk();
-        let first = desk.next;
+        let mut state = self.state();
+        let first = state.next_number;
         let numbered: Vec<(u64, Undo)> = (first..).zip(undos.iter().cloned()).collect();
         let lines: String = numbered
             .iter()
             .map(|(number, undo)| UndoRecord::Add { number: *number, undo: undo.clone() }.line())
             .collect();
-        desk.write(&lines)?;
-        desk.next += numbered.len() as u64;
+        state.write(&lines)?;
+        state.next_number += numbered.len() as u64;
         let numbers = numbered.iter().map(|(number, _)| *number).collect();
-        desk.open.extend(numbered);
+        state.open.extend(numbered);
         Ok(numbers)
     }
 
     /// Removes undo steps that are not needed any more.
     pub fn release(&self, numbers: &[u64]) -> Result<(), WatchdogError> {
-        let mut desk = self.desk();
+        let mut state = self.state();
         let known: Vec<u64> =
-            numbers.iter().copied().filter(|number| desk.open.remove(number).is_some()).collect();
+            numbers.iter().copied().filter(|number| state.open.remove(number).is_some()).collect();
         let lines: String =
             known.iter().map(|number| UndoRecord::Forget { number: *number }.line()).collect();
-        if lines.is_empty() { Ok(()) } else { desk.write(&lines) }
+        if lines.is_empty() { Ok(()) } else { state.write(&lines) }
     }
 
     /// Ends the watchdog after everything is undone. The watchdog or the next start undoes what is left.
     pub fn finish(self) -> Result<(), WatchdogError> {
-        let mut desk = self.desk();
-        if !desk.open.is_empty() {
-            desk.dismiss();
+        let mut state = self.state();
+        if !state.open.is_empty() {
+            state.close_and_wait();
             return Ok(());
         }
-        desk.tell(&UndoRecord::Done.line());
-        desk.dismiss();
-        desk.book.remove()
+        state.send(&UndoRecord::Done.line());
+        state.close_and_wait();
+        state.journal.remove()
     }
 
-    fn desk(&self) -> MutexGuard<'_, WatchdogState> {
+    fn state(&self) -> MutexGuard<'_, WatchdogState> {
         // A panic leaves either the step registered or nothing changed.
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl WatchdogState {
     fn write(&mut self, lines: &str) -> Result<(), WatchdogError> {
-        self.tell(lines);
-        self.book.append(lines)?;
-        self.book.shorten(&self.open)
+        self.send(lines);
+        self.journal.append(lines)?;
+        self.journal.compact(&self.open)
     }
 
     /// Sends records to the watchdog process. A failure is not an error: the file has them, and the governor checks `is_watched`.
-    fn tell(&mut self, lines: &str) {
+    fn send(&mut self, lines: &str) {
         if let Some(watchdog) = &mut self.watchdog {
-            let told = watchdog.pipe.as_mut().map(|pipe| pipe.write_all(lines.as_bytes()));
-            if told.is_some_and(|told| told.is_err()) {
+            let sent = watchdog.pipe.as_mut().map(|pipe| pipe.write_all(lines.as_bytes()));
+            if sent.is_some_and(|sent| sent.is_err()) {
                 watchdog.pipe = None;
             }
         }
     }
 
     /// Starts a watchdog process, if configured, and sends it all pending steps.
-    fn release_watchdog(&mut self) -> Result<(), WatchdogError> {
-        let Some(WatchdogCommand { program, args }) = &self.kennel else { return Ok(()) };
-        let mut deaf = Command::new("/bin/sh");
-        deaf.args(["-c", DEAF, "sh"]).arg(program).args(args);
-        let watchdog = WatchdogProcess::start(deaf)
+    fn start_watchdog(&mut self) -> Result<(), WatchdogError> {
+        let Some(WatchdogCommand { program, args }) = &self.command_line else { return Ok(()) };
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", IGNORE_SIGNALS_AND_EXEC, "sh"]).arg(program).args(args);
+        let watchdog = WatchdogChild::start(shell)
             .map_err(|error| WatchdogError::of("start the watchdog", program, error))?;
         self.watchdog = Some(watchdog);
-        self.tell_all();
+        self.send_all();
         Ok(())
     }
 
     /// Starts a watchdog process that starts a command.
-    fn start_with(&mut self, watchdog: Command, command: &Path) -> Result<WatchedProcess, WatchdogError> {
+    fn start_with_command(
+        &mut self,
+        watchdog: Command,
+        command: &Path,
+    ) -> Result<WatchedProcess, WatchdogError> {
         let failed = |error| WatchdogError::of("start", command, error);
-        let mut watchdog = WatchdogProcess::start(watchdog).map_err(failed)?;
-        let ward = watchdog.take_charge().map_err(failed)?;
+        let mut watchdog = WatchdogChild::start(watchdog).map_err(failed)?;
+        let command_pid = watchdog.start_command().map_err(failed)?;
         self.watchdog = Some(watchdog);
-        self.tell_all();
-        Ok(ward)
+        self.send_all();
+        Ok(command_pid)
     }
 
     /// Sends the state to a new watchdog process.
-    fn tell_all(&mut self) {
+    fn send_all(&mut self) {
         let path = std::path::absolute(&self.file).unwrap_or_else(|_| self.file.clone());
         let mut lines = UndoRecord::File { path }.line();
         for (number, undo) in &self.open {
             lines += &UndoRecord::Add { number: *number, undo: undo.clone() }.line();
         }
-        self.tell(&lines);
+        self.send(&lines);
     }
 
     /// Closes the pipe and waits until the watchdog process has ended.
-    fn dismiss(&mut self) {
+    fn close_and_wait(&mut self) {
         if let Some(mut watchdog) = self.watchdog.take() {
-            watchdog.dismiss();
+            watchdog.close_and_wait();
         }
     }
 }
@@ -274,25 +285,25 @@ impl WatchdogCommand {
     }
 }
 
-impl WatchdogProcess {
-    fn start(mut command: Command) -> io::Result<WatchdogProcess> {
+impl WatchdogChild {
+    fn start(mut command: Command) -> io::Result<WatchdogChild> {
         let (ours, theirs) = UnixStream::pair()?;
         command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).stderr(Stdio::null());
-        Ok(WatchdogProcess { child: command.spawn()?, pipe: Some(ours), ward: None })
+        Ok(WatchdogChild { child: command.spawn()?, pipe: Some(ours), command_pid: None })
     }
 
     /// Lets the watchdog process start its command.
-    fn take_charge(&mut self) -> io::Result<WatchedProcess> {
+    fn start_command(&mut self) -> io::Result<WatchedProcess> {
         let Some(pipe) = &self.pipe else { return Err(io::ErrorKind::BrokenPipe.into()) };
-        let begun = WatchedProcess::begin(pipe, self.child.id());
-        match &begun {
-            Ok(ward) => self.ward = Some(ward.pid()),
-            Err(_) => self.dismiss(),
+        let started = WatchedProcess::begin(pipe, self.child.id());
+        match &started {
+            Ok(command_pid) => self.command_pid = Some(command_pid.pid()),
+            Err(_) => self.close_and_wait(),
         }
-        begun
+        started
     }
 
-    fn dismiss(&mut self) {
+    fn close_and_wait(&mut self) {
         if let Some(pipe) = self.pipe.take() {
             // Another process may hold a copy of the socket. Shutdown closes it for all of them.
             let _closed = pipe.shutdown(Shutdown::Both);
@@ -304,7 +315,7 @@ impl WatchdogProcess {
 
 impl Drop for WatchdogState {
     fn drop(&mut self) {
-        self.dismiss();
+        self.close_and_wait();
     }
 }
 
@@ -320,13 +331,13 @@ pub struct RestoreReport {
 /// Undoes what a governor with this directory left behind. It may be called repeatedly and when nothing is left.
 pub fn restore_left_behind(folder: &Path) -> Result<RestoreReport, WatchdogError> {
     let file = folder.join(FILE);
-    let notes = match std::fs::read(&file) {
-        Ok(bytes) => undo::notes(&bytes),
+    let parse_records = match std::fs::read(&file) {
+        Ok(bytes) => undo::parse_records(&bytes),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(RestoreReport::default()),
         Err(error) => return Err(WatchdogError::of("read", &file, error)),
     };
     let boot = boot()?;
-    let open = if notes.boot.as_ref() == Some(&boot) { notes.open } else { BTreeMap::new() };
+    let open = if parse_records.boot.as_ref() == Some(&boot) { parse_records.open } else { BTreeMap::new() };
     let restored = undo_all(open.into_values().collect());
     if restored.failed.is_empty() {
         undo_journal::remove(&file)?;
@@ -334,7 +345,7 @@ pub fn restore_left_behind(folder: &Path) -> Result<RestoreReport, WatchdogError
         let left = (1..).zip(restored.failed.iter().rev().map(|(undo, _)| undo.clone())).collect();
         UndoJournal::begin(&file, &boot)
             .map_err(|error| WatchdogError::of("write", &file, error))?
-            .write_anew(&left)?;
+            .rewrite(&left)?;
     }
     Ok(restored)
 }
@@ -354,27 +365,27 @@ fn undo_all(undos: Vec<Undo>) -> RestoreReport {
 
 fn boot() -> Result<String, WatchdogError> {
     let proc = FilesystemRoots::default().processes();
-    proc.boot().map_err(|error| WatchdogError::of("find the name of this boot in", proc.root(), error))
+    proc.boot().map_err(|error| WatchdogError::of("read the boot id in", proc.root(), error))
 }
 
 /// An undo step cannot be kept. Then nothing may be changed.
 #[derive(Debug)]
 pub struct WatchdogError {
-    doing: &'static str,
+    operation: &'static str,
     path: PathBuf,
     error: io::Error,
 }
 
 impl WatchdogError {
-    fn of(doing: &'static str, path: &Path, error: io::Error) -> WatchdogError {
-        WatchdogError { doing, path: path.to_owned(), error }
+    fn of(operation: &'static str, path: &Path, error: io::Error) -> WatchdogError {
+        WatchdogError { operation, path: path.to_owned(), error }
     }
 }
 
 impl fmt::Display for WatchdogError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let WatchdogError { doing, path, error } = self;
-        write!(f, "cannot {doing} {}: {error}; nothing is changed that could not be undone", path.display())
+        let WatchdogError { operation, path, error } = self;
+        write!(f, "cannot {operation} {}: {error}; no change is made that cannot be undone", path.display())
     }
 }
 

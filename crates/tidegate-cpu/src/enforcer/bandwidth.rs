@@ -13,9 +13,9 @@ use super::WHOLE;
 /// Usual period in microseconds. Used unless the quota would be too small.
 const PERIOD: u64 = 100_000;
 /// The longest period that the kernel accepts.
-const LONGEST_PERIOD: u64 = 1_000_000;
+const MAX_PERIOD: u64 = 1_000_000;
 /// The smallest quota that the kernel accepts: a thousandth of a core with the longest period.
-const SMALLEST_QUOTA: u64 = 1_000;
+const MIN_QUOTA: u64 = 1_000;
 /// Microseconds per second.
 const SECOND: u64 = 1_000_000;
 
@@ -59,8 +59,8 @@ impl Bandwidth {
     pub(super) fn of_share(share: u64, burst: QuotaBurst) -> Bandwidth {
         let in_period = |period: u64| share / (SECOND / period);
         let (quota, period) = match in_period(PERIOD) {
-            quota if quota >= SMALLEST_QUOTA => (quota, PERIOD),
-            _ => (in_period(LONGEST_PERIOD).max(SMALLEST_QUOTA), LONGEST_PERIOD),
+            quota if quota >= MIN_QUOTA => (quota, PERIOD),
+            _ => (in_period(MAX_PERIOD).max(MIN_QUOTA), MAX_PERIOD),
         };
         Bandwidth {
             quota,
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn as_document_003_writes_it() {
+    fn bandwidth_of_limit_rounds_down_to_microseconds() {
         assert_eq!(written(26_700_000, 1), (26_700, 100_000));
         assert_eq!(written(27_750_000, 1), (27_750, 100_000));
         assert_eq!(written(27_750_000, 4), (111_000, 100_000));
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn small_limits_have_longer_periods() {
+    fn bandwidth_of_small_limit_has_longest_period() {
         assert_eq!(written(1_000_000, 1), (1_000, 100_000));
         assert_eq!(written(999_999, 1), (9_999, 1_000_000));
         assert_eq!(written(100_000, 1), (1_000, 1_000_000));
@@ -104,13 +104,13 @@ mod tests {
     }
 
     #[test]
-    fn absurd_limits_are_all_cores() {
+    fn bandwidth_of_excessive_limit_is_all_cores() {
         assert_eq!(written(100_000_000, 2), (200_000, 100_000));
         assert_eq!(written(u64::MAX / 1000, u32::MAX), (100_000 * u64::from(u32::MAX), 100_000));
     }
 
     #[test]
-    fn a_burst_is_at_most_one_quota() {
+    fn burst_above_one_quota_is_capped() {
         let burst = |burst| Bandwidth::of(Rate::from_units(30), 2, burst).burst;
         assert_eq!(burst(QuotaBurst::default()), 60_000);
         assert_eq!(burst(QuotaBurst::of_percent(250)), 60_000);

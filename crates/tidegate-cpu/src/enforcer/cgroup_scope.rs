@@ -17,7 +17,7 @@ use crate::processes::{Process, ProcessState, ProcessTree, ScanDepth, own_pid};
 use crate::watchdog::{CpuWatchdog, Undo, UndoList, write_if_there};
 
 /// Maximum number of scans for children that start while their parents are moved. Children of moved processes start inside.
-const MOST_PASSES: u32 = 64;
+const MAX_PASSES: u32 = 64;
 
 /// A process tree in its own cgroup directly below the root, named `tidegate-` and the governor's process number.
 ///
@@ -28,31 +28,31 @@ pub struct CgroupScope {
     hierarchy: Hierarchy,
     cgroup: Cgroup,
     burst: QuotaBurst,
-    guardian: CpuWatchdog,
+    watchdog: CpuWatchdog,
     tree: ProcessTree,
-    trail: UndoList,
+    undo_list: UndoList,
     /// Present while the tree is inside.
     quota: Option<QuotaEnforcer>,
 }
 
 impl CgroupScope {
     /// Moves the tree below the process with this number into its own cgroup. No limit is active yet.
-    pub fn around(
+    pub fn new(
         roots: &FilesystemRoots,
         pid: u32,
         burst: QuotaBurst,
-        guardian: &CpuWatchdog,
+        watchdog: &CpuWatchdog,
     ) -> Result<CgroupScope, EnforceError> {
         let hierarchy = Hierarchy::find(roots)?;
-        let tree = tree_of(roots, pid, guardian)?;
+        let tree = tree_of(roots, pid, watchdog)?;
         let cgroup = hierarchy.named(Path::new(&format!("tidegate-{}", own_pid())));
-        let trail = UndoList::new(guardian, &roots.processes());
-        let (roots, guardian) = (roots.clone(), guardian.clone());
-        let mut enclosure =
-            CgroupScope { roots, hierarchy, cgroup, burst, guardian, tree, trail, quota: None };
+        let undo_list = UndoList::new(watchdog, &roots.processes());
+        let (roots, watchdog) = (roots.clone(), watchdog.clone());
+        let mut scope =
+            CgroupScope { roots, hierarchy, cgroup, burst, watchdog, tree, undo_list, quota: None };
         // If this fails halfway, the drop undoes it.
-        enclosure.enter()?;
-        Ok(enclosure)
+        scope.enter()?;
+        Ok(scope)
     }
 
     /// Directory of the cgroup, for a [`CgroupMeter`](crate::meter::CgroupMeter).
@@ -61,17 +61,18 @@ impl CgroupScope {
     }
 
     fn enter(&mut self) -> Result<&mut QuotaEnforcer, EnforceError> {
-        let homes = self.homes()?;
+        let originals = self.originals()?;
         if self.hierarchy.version == CgroupVersion::Two {
-            enable_below(&self.hierarchy.limits, &self.hierarchy.limits, &mut self.trail)?;
+            enable_below(&self.hierarchy.limits, &self.hierarchy.limits, &mut self.undo_list)?;
         }
-        for (folder, home) in self.folders().into_iter().zip(&homes) {
-            self.trail.note(vec![Undo::Remove { cgroup: folder.clone(), home: home.clone() }])?;
+        for (folder, original) in self.folders().into_iter().zip(&originals) {
+            self.undo_list
+                .register(vec![Undo::Remove { cgroup: folder.clone(), target: original.clone() }])?;
             make(&folder)?;
         }
         let quota =
-            QuotaEnforcer::of(&self.roots, &self.hierarchy, &self.cgroup, self.burst, &self.guardian)?;
-        self.move_in(&homes)?;
+            QuotaEnforcer::of(&self.roots, &self.hierarchy, &self.cgroup, self.burst, &self.watchdog)?;
+        self.move_tree(&originals)?;
         Ok(self.quota.insert(quota))
     }
 
@@ -82,55 +83,59 @@ impl CgroupScope {
     }
 
     /// The cgroups of the root process, one for each directory.
-    fn homes(&self) -> Result<Vec<PathBuf>, EnforceError> {
+    fn originals(&self) -> Result<Vec<PathBuf>, EnforceError> {
         let pid = self.tree.root().pid;
         // If the root has ended, the others return to the root cgroup.
         Ok(self
-            .places(pid)?
+            .cgroups_of(pid)?
             .unwrap_or_else(|| vec![self.hierarchy.limits.clone(), self.hierarchy.counts.clone()]))
     }
 
     /// The cgroup directories of a process, or `None` if it is gone.
-    fn places(&self, pid: u32) -> Result<Option<Vec<PathBuf>>, EnforceError> {
+    fn cgroups_of(&self, pid: u32) -> Result<Option<Vec<PathBuf>>, EnforceError> {
         let proc = self.roots.processes();
-        let place = |tree: ControllerUse| {
+        let cgroup_of = |tree: ControllerUse| {
             let name = self.hierarchy.of_process(&proc, pid, tree);
-            name.map_err(|error| EnforceError::Failed { doing: "find the cgroup of a process", error })
+            name.map_err(|error| EnforceError::Failed { operation: "find the cgroup of a process", error })
         };
-        let (Some(limits), Some(counts)) = (place(ControllerUse::Limits)?, place(ControllerUse::Counts)?)
+        let (Some(limits), Some(counts)) =
+            (cgroup_of(ControllerUse::Limits)?, cgroup_of(ControllerUse::Counts)?)
         else {
             return Ok(None);
         };
         Ok(Some(vec![self.hierarchy.named(&limits).limits, self.hierarchy.named(&counts).counts]))
     }
 
-    fn move_in(&mut self, homes: &[PathBuf]) -> Result<(), EnforceError> {
-        for _ in 0..MOST_PASSES {
-            let failed = |error| EnforceError::Failed { doing: "look at the process tree", error };
+    fn move_tree(&mut self, originals: &[PathBuf]) -> Result<(), EnforceError> {
+        for _ in 0..MAX_PASSES {
+            let failed = |error| EnforceError::Failed { operation: "scan the process tree", error };
             self.tree.refresh(ScanDepth::Whole).map_err(failed)?;
             let inside = processes_in(&self.cgroup.limits)
                 .map_err(|error| CgroupError::of(&self.cgroup.limits, error))?;
             let living =
-                self.tree.members().filter(|stat| stat.doing != ProcessState::Ended).map(|stat| stat.process);
+                self.tree.members().filter(|stat| stat.state != ProcessState::Ended).map(|stat| stat.process);
             let outside: Vec<Process> = living.filter(|process| !inside.contains(&process.pid)).collect();
             if outside.is_empty() {
                 break;
             }
             for process in outside {
-                self.move_one(process, homes)?;
+                self.move_process(process, originals)?;
             }
         }
         Ok(())
     }
 
-    fn move_one(&mut self, process: Process, homes: &[PathBuf]) -> Result<(), EnforceError> {
-        let Some(places) = self.places(process.pid)? else { return Ok(()) };
+    fn move_process(&mut self, process: Process, originals: &[PathBuf]) -> Result<(), EnforceError> {
+        let Some(cgroups_of) = self.cgroups_of(process.pid)? else { return Ok(()) };
         let folders = self.folders();
-        let from_elsewhere =
-            places.into_iter().zip(homes).zip(&folders).filter(|((place, home), _)| place != *home);
+        let from_elsewhere = cgroups_of
+            .into_iter()
+            .zip(originals)
+            .zip(&folders)
+            .filter(|((cgroup_of, original), _)| cgroup_of != *original);
         let undos: Vec<Undo> = from_elsewhere.map(|((to, _), _)| Undo::Move { process, to }).collect();
         if !undos.is_empty() {
-            self.trail.note(undos)?;
+            self.undo_list.register(undos)?;
         }
         for folder in &folders {
             let file = folder.join(PROCS);
@@ -156,7 +161,7 @@ impl Enforcer for CgroupScope {
     fn restore(&mut self) -> Result<(), EnforceError> {
         // Lift the limit first, so that moved processes do not wait for quota.
         let lifted = self.quota.take().map_or(Ok(()), |mut quota| quota.restore());
-        self.trail.back()?;
+        self.undo_list.undo_all()?;
         lifted
     }
 }

@@ -46,19 +46,19 @@ impl Controller {
     /// Undo steps for the current content. Performed in reverse order, every write is valid.
     pub(super) fn undos(&self) -> Result<Vec<Undo>, CgroupError> {
         let mut undos = Vec::new();
-        let mut keep = |file: PathBuf| {
+        let mut save = |file: PathBuf| {
             let content = fs::read_to_string(&file).map_err(|error| CgroupError::of(&file, error))?;
             undos.push(Undo::Write { file, content: content.trim().to_owned() });
             Ok::<(), CgroupError>(())
         };
         if self.has_burst {
-            keep(self.burst())?;
+            save(self.burst())?;
         }
         match self.version {
-            CgroupVersion::Two => keep(self.max())?,
+            CgroupVersion::Two => save(self.max())?,
             CgroupVersion::One => {
-                keep(self.quota())?;
-                keep(self.period())?;
+                save(self.quota())?;
+                save(self.period())?;
                 undos.push(Undo::Write { file: self.quota(), content: UNLIMITED.to_owned() });
             }
         }
@@ -76,8 +76,8 @@ impl Controller {
         let Bandwidth { quota, period, burst } = limit;
         // The burst must not exceed the quota. Every write starts a new quota period, so the burst is written once, before or after the
         // quota.
-        let falls = self.has_burst && number(&self.burst()).is_none_or(|before| before > burst);
-        if falls {
+        let burst_shrinks = self.has_burst && number(&self.burst()).is_none_or(|before| before > burst);
+        if burst_shrinks {
             put(&self.burst(), &burst.to_string())?;
         }
         match self.version {
@@ -90,7 +90,7 @@ impl Controller {
                 put(&self.quota(), &quota.to_string())?;
             }
         }
-        if self.has_burst && !falls && !holds(&self.burst(), burst) {
+        if self.has_burst && !burst_shrinks && !holds(&self.burst(), burst) {
             put(&self.burst(), &burst.to_string())?;
         }
         Ok(())
@@ -163,17 +163,18 @@ pub(super) fn may_write(file: &Path) -> io::Result<()> {
 /// Whether a version 2 cgroup has the CPU controller or can get it. Apart from the root, a cgroup with processes cannot have children
 /// with controllers.
 pub(super) fn can_have_cpu(tree: &Path, cgroup: &Path) -> bool {
-    let mut around = cgroup.ancestors().skip(1).take_while(|path| path.starts_with(tree));
+    let mut ancestors = cgroup.ancestors().skip(1).take_while(|path| path.starts_with(tree));
     let can_pass_on = |path: &Path| path == tree || processes_in(path).is_ok_and(|pids| pids.is_empty());
     cgroup.join("cpu.max").is_file()
-        || (has_cpu(tree) && around.all(|path| lists_cpu(&path.join(SUBTREE)) || can_pass_on(path)))
+        || (has_cpu(tree) && ancestors.all(|path| lists_cpu(&path.join(SUBTREE)) || can_pass_on(path)))
 }
 
 /// Enables the CPU controller for the children of a version 2 cgroup, from the root of the tree downwards.
-pub(super) fn enable_below(tree: &Path, parent: &Path, trail: &mut UndoList) -> Result<(), EnforceError> {
-    let mut line: Vec<&Path> = parent.ancestors().take_while(|path| path.starts_with(tree)).collect();
-    line.reverse();
-    for cgroup in line {
+pub(super) fn enable_below(tree: &Path, parent: &Path, undo_list: &mut UndoList) -> Result<(), EnforceError> {
+    let mut path_from_root: Vec<&Path> =
+        parent.ancestors().take_while(|path| path.starts_with(tree)).collect();
+    path_from_root.reverse();
+    for cgroup in path_from_root {
         let file = cgroup.join(SUBTREE);
         if lists_cpu(&file) {
             continue;
@@ -182,7 +183,7 @@ pub(super) fn enable_below(tree: &Path, parent: &Path, trail: &mut UndoList) -> 
             return Err(CgroupError::NoController { path: cgroup.to_owned() }.into());
         }
         may_write(&file).map_err(|error| CgroupError::of(&file, error))?;
-        trail.note(vec![Undo::Write { file: file.clone(), content: "-cpu".to_owned() }])?;
+        undo_list.register(vec![Undo::Write { file: file.clone(), content: "-cpu".to_owned() }])?;
         put(&file, "+cpu")?;
     }
     Ok(())

@@ -26,18 +26,18 @@ use tidegate_core::budget::Rate;
 use super::WHOLE;
 
 /// Bounds of a period.
-const SHORTEST_PERIOD: Duration = Duration::from_millis(100);
-const LONGEST_PERIOD: Duration = Duration::from_secs(1);
+const MIN_PERIOD: Duration = Duration::from_millis(100);
+const MAX_PERIOD: Duration = Duration::from_secs(1);
 /// Ratio of a period to its cost: overhead is a sixteenth of a percent of a core.
-const DEARNESS: u32 = 1600;
+const PERIOD_PER_COST: u32 = 1600;
 /// Cost of a period before the first measurement.
-const USUAL_COST: Duration = Duration::from_micros(125);
+const INITIAL_COST: Duration = Duration::from_micros(125);
 /// Spans per window. With a limit of 90 %, one span is 0.15 points of the average.
-const SPANS: u32 = 600;
+const SPANS_PER_WINDOW: u32 = 600;
 /// A shorter run is not worth its signals. The time is saved for later.
-const SHORTEST_RUN: Duration = Duration::from_millis(5);
+const MIN_RUN: Duration = Duration::from_millis(5);
 /// Minimum pace, in thousandths of a core: an idle tree may become busy at once.
-const SLOWEST: u64 = 100;
+const MIN_PACE: u64 = 100;
 /// Thousandths.
 const THOUSAND: u64 = 1000;
 
@@ -58,9 +58,9 @@ pub(super) struct DutyCycle {
 
 impl DutyCycle {
     pub(super) fn new(cores: u32, limit: Rate) -> DutyCycle {
-        let span = SHORTEST_PERIOD;
+        let span = MIN_PERIOD;
         // Assume full usage before the first measurement.
-        DutyCycle { cores, limit, balance: 0, pace: u64::from(cores) * THOUSAND, cost: USUAL_COST, span }
+        DutyCycle { cores, limit, balance: 0, pace: u64::from(cores) * THOUSAND, cost: INITIAL_COST, span }
     }
 
     pub(super) fn set_limit(&mut self, limit: Rate) {
@@ -69,7 +69,7 @@ impl DutyCycle {
 
     /// Sets the length of the averaging window.
     pub(super) fn set_window(&mut self, window: Duration) {
-        self.span = (window / SPANS).clamp(SHORTEST_PERIOD, LONGEST_PERIOD);
+        self.span = (window / SPANS_PER_WINDOW).clamp(MIN_PERIOD, MAX_PERIOD);
     }
 
     /// Whether the tree may run all the time.
@@ -79,27 +79,27 @@ impl DutyCycle {
 
     /// Length of a period.
     pub(super) fn period(&self) -> Duration {
-        self.cost.saturating_mul(DEARNESS).clamp(SHORTEST_PERIOD, self.span)
+        self.cost.saturating_mul(PERIOD_PER_COST).clamp(MIN_PERIOD, self.span)
     }
 
     /// Records the CPU time that one period cost.
-    pub(super) fn spend(&mut self, spent: Duration) {
-        self.cost = (self.cost * 7 + spent.min(LONGEST_PERIOD)) / 8;
+    pub(super) fn record_cost(&mut self, spent: Duration) {
+        self.cost = (self.cost * 7 + spent.min(MAX_PERIOD)) / 8;
     }
 
     /// Records elapsed time, the running part of it, and the usage.
     pub(super) fn account(&mut self, passed: Duration, ran: Duration, used: Duration) {
         let nanos = |time: Duration| i128::try_from(time.as_nanos()).unwrap_or(i128::MAX);
         let credit = self.credit(passed);
-        let was_stopped = ran.saturating_add(SHORTEST_RUN) < passed;
+        let was_stopped = ran.saturating_add(MIN_RUN) < passed;
         let most = self.most(if was_stopped { self.span } else { self.period() });
         self.balance = self.balance.saturating_add(credit).saturating_sub(nanos(used)).min(most);
-        if ran >= SHORTEST_RUN {
-            let seen = used.as_nanos().saturating_mul(u128::from(THOUSAND)) / ran.as_nanos().max(1);
+        if ran >= MIN_RUN {
+            let measured = used.as_nanos().saturating_mul(u128::from(THOUSAND)) / ran.as_nanos().max(1);
             let most = u64::from(self.cores) * THOUSAND;
-            let seen = u64::try_from(seen).unwrap_or(most).clamp(SLOWEST.min(most), most);
+            let measured = u64::try_from(measured).unwrap_or(most).clamp(MIN_PACE.min(most), most);
             // Adopt a higher pace at once and a lower one slowly: the measurement is coarse.
-            self.pace = seen.max((self.pace * 3 + seen) / 4);
+            self.pace = measured.max((self.pace * 3 + measured) / 4);
         }
     }
 
@@ -110,12 +110,12 @@ impl DutyCycle {
         }
         let affordable = self.balance.max(0) * i128::from(THOUSAND) / i128::from(self.pace.max(1));
         let affordable = Duration::from_nanos(u64::try_from(affordable).unwrap_or(u64::MAX));
-        if affordable < SHORTEST_RUN { Duration::ZERO } else { affordable.min(self.period()) }
+        if affordable < MIN_RUN { Duration::ZERO } else { affordable.min(self.period()) }
     }
 
     /// Maximum savings: the limit over this time, but at least one shortest run.
     fn most(&self, time: Duration) -> i128 {
-        let shortest = SHORTEST_RUN.as_nanos() * u128::from(self.pace) / u128::from(THOUSAND);
+        let shortest = MIN_RUN.as_nanos() * u128::from(self.pace) / u128::from(THOUSAND);
         self.credit(time).max(i128::try_from(shortest).unwrap_or(i128::MAX))
     }
 
@@ -143,15 +143,15 @@ mod tests {
     /// Simulates a tree with a load in thousandths of a core, measured in ticks of 10 ms. Returns its running time and its usage.
     fn simulate(limit: u32, cores: u32, load: impl Fn(u32) -> u64, periods: u32) -> (Duration, Duration) {
         let mut duty = duty(cores, limit);
-        let (mut ran, mut used, mut seen) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
+        let (mut ran, mut used, mut counted) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
         for period in 0..periods {
             let run = duty.run();
             ran += run;
             used += run * u32::try_from(load(period)).expect("a small number") / 1000;
             let measured =
                 Duration::from_millis(u64::try_from(used.as_millis()).expect("a short time") / 10 * 10);
-            duty.account(PERIOD, run, measured.saturating_sub(seen));
-            seen = measured;
+            duty.account(PERIOD, run, measured.saturating_sub(counted));
+            counted = measured;
         }
         (ran, used)
     }
@@ -162,27 +162,27 @@ mod tests {
     }
 
     #[test]
-    fn one_of_two_cores_at_thirty_percent_is_stopped_for_forty() {
+    fn one_busy_core_of_two_at_thirty_percent_runs_for_sixty_percent() {
         let (ran, used) = simulate(30, 2, |_| 1000, 600);
         assert!((58..=60).contains(&percent(ran, PERIOD * 600)), "{ran:?}");
         assert!(percent(used, PERIOD * 600 * 2) <= 30, "{used:?}");
     }
 
     #[test]
-    fn two_of_two_cores_at_thirty_percent_are_stopped_for_seventy() {
+    fn two_busy_cores_of_two_at_thirty_percent_run_for_thirty_percent() {
         let (ran, used) = simulate(30, 2, |_| 2000, 600);
         assert!((29..=30).contains(&percent(ran, PERIOD * 600)), "{ran:?}");
         assert!(percent(used, PERIOD * 600 * 2) <= 30, "{used:?}");
     }
 
     #[test]
-    fn who_uses_less_is_not_stopped() {
+    fn tree_below_its_limit_is_not_stopped() {
         let (ran, _) = simulate(30, 2, |_| 500, 600);
         assert!(percent(ran, PERIOD * 600) >= 98, "{ran:?}");
     }
 
     #[test]
-    fn who_changes_pace_stays_under_the_limit() {
+    fn tree_with_changing_load_stays_below_the_limit() {
         // Alternate between idle and full load, with several durations.
         for length in [1, 2, 7, 40] {
             let (_, used) = simulate(20, 2, |period| if period / length % 2 == 0 { 0 } else { 2000 }, 1200);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn small_limits_are_kept_by_rare_runs() {
+    fn small_limit_is_kept_by_rare_runs() {
         let (_, used) = simulate(1, 2, |_| 2000, 6000);
         let whole = PERIOD * 6000 * 2;
         assert!(used <= whole / 100, "{used:?}");
@@ -200,13 +200,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_nothing_and_all_is_all() {
+    fn zero_limit_never_runs_and_full_limit_always_runs() {
         assert_eq!(simulate(0, 2, |_| 2000, 100).0, Duration::ZERO);
         assert_eq!(simulate(100, 2, |_| 2000, 100).0, PERIOD * 100);
     }
 
     #[test]
-    fn who_is_slower_than_it_seemed_gets_the_rest_later() {
+    fn overestimated_pace_is_compensated_later() {
         // Other load on the machine leaves mostly one and a half cores, and sometimes both.
         let load =
             |period: u32| if period.is_multiple_of(5) { 2000 } else { 1300 + u64::from(period % 7) * 60 };
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_continued_late_gets_the_rest_later() {
+    fn late_continue_is_compensated_later() {
         let mut duty = duty(2, 30);
         let (mut passed, mut used) = (Duration::ZERO, Duration::ZERO);
         for period in 0..1200_u32 {
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn who_rests_saves_up_no_more_than_a_period() {
+    fn idle_tree_saves_at_most_one_period() {
         let mut duty = duty(2, 30);
         for _ in 0..100 {
             let run = duty.run();
@@ -242,23 +242,23 @@ mod tests {
     }
 
     #[test]
-    fn periods_are_so_long_that_they_cost_less_than_a_thousandth_of_a_core() {
+    fn period_overhead_is_below_a_thousandth_of_a_core() {
         let mut duty = duty(2, 30);
         assert_eq!(duty.period(), PERIOD);
         for (cost, period) in [(1, 100), (60, 100), (125, 200), (300, 480), (5000, 1000)] {
-            (0..200).for_each(|_| duty.spend(Duration::from_micros(cost)));
+            (0..200).for_each(|_| duty.record_cost(Duration::from_micros(cost)));
             assert_eq!(duty.period().as_millis().div_ceil(10) * 10, period, "{cost}");
         }
     }
 
     #[test]
-    fn what_is_saved_up_is_less_than_the_reserve_of_the_window() {
+    fn savings_are_smaller_than_the_reserve_of_the_window() {
         for window in [60, 120, 600, 86_400] {
             let window = Duration::from_secs(window);
             let mut duty = DutyCycle::new(2, Rate::from_units(90));
             duty.set_window(window);
             for _ in 0..100 {
-                duty.spend(Duration::from_millis(10));
+                duty.record_cost(Duration::from_millis(10));
                 duty.account(window, Duration::ZERO, Duration::ZERO);
             }
             // One percent of a limit of thirty.
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn being_late_is_paid_back() {
+    fn late_stop_is_paid_back() {
         let mut duty = duty(2, 30);
         duty.account(PERIOD, PERIOD, PERIOD * 2);
         let mut stopped = 0;

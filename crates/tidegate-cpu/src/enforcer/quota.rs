@@ -18,23 +18,23 @@ pub struct QuotaEnforcer {
     roots: FilesystemRoots,
     controller: Controller,
     burst: QuotaBurst,
-    trail: UndoList,
+    undo_list: UndoList,
     is_limited: bool,
 }
 
 impl QuotaEnforcer {
     /// Prepares the quota for the cgroup at this path. No limit is active yet. In version 2, this enables the CPU controller if
     /// necessary.
-    pub fn over(
+    pub fn new(
         roots: &FilesystemRoots,
         path: &Path,
         burst: QuotaBurst,
-        guardian: &CpuWatchdog,
+        watchdog: &CpuWatchdog,
     ) -> Result<QuotaEnforcer, EnforceError> {
         let hierarchy = Hierarchy::find(roots)?;
         let cgroup = hierarchy.at(path)?;
         refuse_in_cgroup(roots, &hierarchy, &cgroup)?;
-        QuotaEnforcer::of(roots, &hierarchy, &cgroup, burst, guardian)
+        QuotaEnforcer::of(roots, &hierarchy, &cgroup, burst, watchdog)
     }
 
     /// Prepares the quota for a cgroup that is known to contain no protected process.
@@ -43,25 +43,31 @@ impl QuotaEnforcer {
         hierarchy: &Hierarchy,
         cgroup: &Cgroup,
         burst: QuotaBurst,
-        guardian: &CpuWatchdog,
+        watchdog: &CpuWatchdog,
     ) -> Result<QuotaEnforcer, EnforceError> {
-        let mut trail = UndoList::new(guardian, &roots.processes());
+        let mut undo_list = UndoList::new(watchdog, &roots.processes());
         let controller = match (Controller::of(hierarchy.version, &cgroup.limits), cgroup.limits.parent()) {
             (Err(CgroupError::NoController { .. }), Some(parent))
                 if hierarchy.version == CgroupVersion::Two =>
             {
-                enable_below(&hierarchy.limits, parent, &mut trail)?;
+                enable_below(&hierarchy.limits, parent, &mut undo_list)?;
                 Controller::of(hierarchy.version, &cgroup.limits)
             }
             (controller, _) => controller,
         };
-        Ok(QuotaEnforcer { roots: roots.clone(), controller: controller?, burst, trail, is_limited: false })
+        Ok(QuotaEnforcer {
+            roots: roots.clone(),
+            controller: controller?,
+            burst,
+            undo_list,
+            is_limited: false,
+        })
     }
 
     /// Writes a limit in kernel parameters.
     pub(super) fn put(&mut self, limit: Bandwidth) -> Result<(), EnforceError> {
         if !self.is_limited {
-            self.trail.note(self.controller.undos()?)?;
+            self.undo_list.register(self.controller.undos()?)?;
             self.is_limited = true;
         }
         self.controller.write(limit)
@@ -79,7 +85,7 @@ impl Enforcer for QuotaEnforcer {
 
     fn restore(&mut self) -> Result<(), EnforceError> {
         self.is_limited = false;
-        Ok(self.trail.back()?)
+        Ok(self.undo_list.undo_all()?)
     }
 }
 

@@ -22,22 +22,22 @@ use crate::meter::{CgroupMeter, Meter, MeterError, MeterReading, cores_in};
 use crate::watchdog::CpuWatchdog;
 
 /// Divisor of an even share for the minimum of an idle cgroup. It must be able to start work.
-const FLOOR: u64 = 10;
+const IDLE_SHARE_DIVISOR: u64 = 10;
 /// A cgroup that used this many eighths of its quota would have used more.
-const HUNGRY_EIGHTHS: u64 = 7;
+const BUSY_EIGHTHS: u64 = 7;
 
 /// One limit shared by several cgroups.
 #[derive(Debug)]
 pub struct SharedQuota {
     roots: FilesystemRoots,
     burst: QuotaBurst,
-    guardian: CpuWatchdog,
-    parts: Vec<Part>,
+    watchdog: CpuWatchdog,
+    parts: Vec<SharedCgroup>,
     divided_at: Option<Instant>,
 }
 
 #[derive(Debug)]
-struct Part {
+struct SharedCgroup {
     path: PathBuf,
     quota: QuotaEnforcer,
     meter: CgroupMeter,
@@ -48,26 +48,26 @@ struct Part {
 
 impl SharedQuota {
     /// Prepares quotas for the cgroups at these paths. Missing cgroups are skipped.
-    pub fn over(
+    pub fn new(
         roots: &FilesystemRoots,
         paths: &[PathBuf],
         burst: QuotaBurst,
-        guardian: &CpuWatchdog,
+        watchdog: &CpuWatchdog,
     ) -> Result<SharedQuota, EnforceError> {
         let mut shares = SharedQuota {
             roots: roots.clone(),
             burst,
-            guardian: guardian.clone(),
+            watchdog: watchdog.clone(),
             parts: Vec::new(),
             divided_at: None,
         };
-        shares.follow(paths)?;
+        shares.set_cgroups(paths)?;
         Ok(shares)
     }
 
     /// Replaces the set of cgroups. Removed ones get their earlier quotas back.
-    pub fn follow(&mut self, paths: &[PathBuf]) -> Result<(), EnforceError> {
-        let (stay, mut leave): (Vec<Part>, Vec<Part>) =
+    pub fn set_cgroups(&mut self, paths: &[PathBuf]) -> Result<(), EnforceError> {
+        let (stay, mut leave): (Vec<SharedCgroup>, Vec<SharedCgroup>) =
             self.parts.drain(..).partition(|part| paths.contains(&part.path));
         self.parts = stay;
         let restored = leave.iter_mut().try_for_each(|part| part.quota.restore());
@@ -88,16 +88,16 @@ impl SharedQuota {
         self.parts.iter().map(|part| part.path.as_path())
     }
 
-    fn part(&self, path: &Path) -> Result<Part, EnforceError> {
-        let quota = QuotaEnforcer::over(&self.roots, path, self.burst, &self.guardian)?;
+    fn part(&self, path: &Path) -> Result<SharedCgroup, EnforceError> {
+        let quota = QuotaEnforcer::new(&self.roots, path, self.burst, &self.watchdog)?;
         let mut meter = CgroupMeter::new(&self.roots, path)?;
         let last = meter.read()?;
-        Ok(Part { path: path.to_owned(), quota, meter, last, share: None })
+        Ok(SharedCgroup { path: path.to_owned(), quota, meter, last, share: None })
     }
 
     /// Estimates the demand of each cgroup since the last call. Drops cgroups that are gone.
-    fn look(&mut self, passed: Duration) -> Result<Vec<Wish>, EnforceError> {
-        let mut wishes = Vec::new();
+    fn measure_demands(&mut self, passed: Duration) -> Result<Vec<CpuDemand>, EnforceError> {
+        let mut demands = Vec::new();
         let mut left = Vec::new();
         for mut part in self.parts.drain(..) {
             let reading = match part.meter.read() {
@@ -107,11 +107,11 @@ impl SharedQuota {
             };
             let used = reading.since(&part.last).unwrap_or(reading.used);
             part.last = reading;
-            wishes.push(Wish::of(used, passed, part.share));
+            demands.push(CpuDemand::of(used, passed, part.share));
             left.push(part);
         }
         self.parts = left;
-        Ok(wishes)
+        Ok(demands)
     }
 }
 
@@ -119,10 +119,10 @@ impl Enforcer for SharedQuota {
     fn apply(&mut self, limit: Rate) -> Result<(), EnforceError> {
         let now = now();
         let passed = self.divided_at.map_or(Duration::ZERO, |last| now.saturating_duration_since(last));
-        let wishes = self.look(passed)?;
+        let demands = self.measure_demands(passed)?;
         self.divided_at = Some(now);
         let cores = cores_in(&self.roots)?;
-        let shares = divide(share(limit, cores), &wishes);
+        let shares = divide(share(limit, cores), &demands);
         let mut first_error = Ok(());
         for (part, share) in self.parts.iter_mut().zip(shares) {
             part.share = Some(share);
@@ -157,50 +157,50 @@ fn is_gone(error: &EnforceError) -> bool {
 
 /// Estimated demand, in microseconds of CPU time per second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wish {
+enum CpuDemand {
     /// As much as possible.
     All,
     /// This rate.
     Some(u64),
 }
 
-impl Wish {
-    fn of(used: Duration, passed: Duration, share: Option<u64>) -> Wish {
+impl CpuDemand {
+    fn of(used: Duration, passed: Duration, share: Option<u64>) -> CpuDemand {
         if passed.is_zero() {
             // No measurement yet.
-            return Wish::All;
+            return CpuDemand::All;
         }
         let rate = used.as_micros().saturating_mul(1_000_000) / passed.as_micros().max(1);
         let rate = u64::try_from(rate).unwrap_or(u64::MAX);
         match share {
-            Some(share) if rate.saturating_mul(8) < share.saturating_mul(HUNGRY_EIGHTHS) => {
-                Wish::Some(rate.saturating_add(rate / 4))
+            Some(share) if rate.saturating_mul(8) < share.saturating_mul(BUSY_EIGHTHS) => {
+                CpuDemand::Some(rate.saturating_add(rate / 4))
             }
-            _ => Wish::All,
+            _ => CpuDemand::All,
         }
     }
 }
 
 /// Divides a total by demand. The sum of the shares never exceeds the total.
-fn divide(whole: u64, wishes: &[Wish]) -> Vec<u64> {
-    let count = wishes.len() as u64;
+fn divide(whole: u64, demands: &[CpuDemand]) -> Vec<u64> {
+    let count = demands.len() as u64;
     if count == 0 {
         return Vec::new();
     }
-    let floor = whole / count / FLOOR;
-    let mut shares = vec![0; wishes.len()];
+    let floor = whole / count / IDLE_SHARE_DIVISOR;
+    let mut shares = vec![0; demands.len()];
     // Smallest demand first: the remainder goes to the others.
-    let mut order: Vec<usize> = (0..wishes.len()).collect();
-    order.sort_by_key(|index| match wishes[*index] {
-        Wish::Some(wish) => (0, wish),
-        Wish::All => (1, 0),
+    let mut order: Vec<usize> = (0..demands.len()).collect();
+    order.sort_by_key(|index| match demands[*index] {
+        CpuDemand::Some(demand) => (0, demand),
+        CpuDemand::All => (1, 0),
     });
     let mut left = whole;
     for (done, index) in order.iter().enumerate() {
         let even = left / (count - done as u64);
-        let share = match wishes[*index] {
-            Wish::Some(wish) => wish.max(floor).min(even),
-            Wish::All => even,
+        let share = match demands[*index] {
+            CpuDemand::Some(demand) => demand.max(floor).min(even),
+            CpuDemand::All => even,
         };
         shares[*index] = share;
         left -= share;
@@ -218,39 +218,50 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_hungry_share_what_the_others_leave() {
-        let shares = divide(1000, &[Wish::Some(0), Wish::All, Wish::Some(100), Wish::All]);
+    fn busy_cgroups_share_the_remainder_evenly() {
+        let shares =
+            divide(1000, &[CpuDemand::Some(0), CpuDemand::All, CpuDemand::Some(100), CpuDemand::All]);
         assert_eq!(shares, [25, 437, 100, 438]);
     }
 
     #[test]
-    fn who_was_small_and_is_hungry_is_not_kept_small() {
+    fn busy_cgroup_with_small_share_gets_an_even_share() {
         // The second cgroup used up its minimum share, the first almost all of its share.
-        let wish = |used, share| Wish::of(Duration::from_micros(used), Duration::from_secs(1), Some(share));
-        assert_eq!(divide(1000, &[wish(940, 950), wish(50, 50)]), [500, 500]);
+        let demand =
+            |used, share| CpuDemand::of(Duration::from_micros(used), Duration::from_secs(1), Some(share));
+        assert_eq!(divide(1000, &[demand(940, 950), demand(50, 50)]), [500, 500]);
     }
 
     #[test]
-    fn without_anybody_hungry_there_is_room_for_all() {
-        assert_eq!(divide(1000, &[Wish::Some(100), Wish::Some(300)]), [400, 600]);
-        assert_eq!(divide(1000, &[Wish::Some(0), Wish::Some(0)]), [500, 500]);
+    fn unused_capacity_is_divided_evenly() {
+        assert_eq!(divide(1000, &[CpuDemand::Some(100), CpuDemand::Some(300)]), [400, 600]);
+        assert_eq!(divide(1000, &[CpuDemand::Some(0), CpuDemand::Some(0)]), [500, 500]);
     }
 
     #[test]
-    fn the_sum_is_never_more_than_the_whole() {
-        let wishes = [Wish::All, Wish::Some(0), Wish::Some(7), Wish::Some(u64::MAX), Wish::Some(500)];
+    fn sum_of_shares_never_exceeds_the_total() {
+        let demands = [
+            CpuDemand::All,
+            CpuDemand::Some(0),
+            CpuDemand::Some(7),
+            CpuDemand::Some(u64::MAX),
+            CpuDemand::Some(500),
+        ];
         for whole in [0, 1, 2, 7, 99, 1000, 1_000_003, u64::MAX] {
-            for count in 0..=wishes.len() {
-                let sum: u128 = divide(whole, &wishes[..count]).into_iter().map(u128::from).sum();
+            for count in 0..=demands.len() {
+                let sum: u128 = divide(whole, &demands[..count]).into_iter().map(u128::from).sum();
                 assert!(sum <= u128::from(whole), "{whole} for {count}");
             }
         }
     }
 
     #[test]
-    fn what_is_not_known_is_everything() {
-        assert_eq!(Wish::of(Duration::ZERO, Duration::ZERO, None), Wish::All);
-        assert_eq!(Wish::of(Duration::ZERO, Duration::from_secs(1), None), Wish::All);
-        assert_eq!(Wish::of(Duration::from_micros(8), Duration::from_secs(1), Some(100)), Wish::Some(10));
+    fn unknown_demand_is_all() {
+        assert_eq!(CpuDemand::of(Duration::ZERO, Duration::ZERO, None), CpuDemand::All);
+        assert_eq!(CpuDemand::of(Duration::ZERO, Duration::from_secs(1), None), CpuDemand::All);
+        assert_eq!(
+            CpuDemand::of(Duration::from_micros(8), Duration::from_secs(1), Some(100)),
+            CpuDemand::Some(10)
+        );
     }
 }

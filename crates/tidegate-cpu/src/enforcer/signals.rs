@@ -28,82 +28,82 @@ use crate::processes::{PidHandle, ProcFs, Process, ProcessState, ProcessTree, Sc
 use crate::watchdog::{CpuWatchdog, Undo, UndoList};
 
 /// Maximum number of scans for processes that were started while others were stopped.
-const MOST_PASSES: u32 = 16;
+const MAX_PASSES: u32 = 16;
 /// Every this many scans, all processes of the machine are scanned.
-const WHOLE_EVERY: u32 = 50;
+const FULL_SCAN_EVERY: u32 = 50;
 /// Longest time between two scans of a tree with low usage, unless the period is longer.
-const LONGEST_REST: Duration = Duration::from_millis(800);
+const MAX_IDLE_SCAN_INTERVAL: Duration = Duration::from_millis(800);
 /// Number of processes that are held by pidfds all the time. Others are looked up for every signal.
-const MOST_HOLDS: usize = 256;
+const MAX_OPEN_PIDFDS: usize = 256;
 
 /// Stops and continues a process tree, so that it uses no more than the limit. It needs only the permission to send signals to the
 /// tree.
 #[derive(Debug)]
 pub struct SignalEnforcer {
     pid: u32,
-    desk: Arc<WatchdogState>,
-    state: State,
+    orders: Arc<OrderQueue>,
+    state: WorkerState,
 }
 
 #[derive(Debug)]
-enum State {
+enum WorkerState {
     /// No limit is active.
-    Resting(Box<Worker>),
+    Idle(Box<SignalWorker>),
     /// A thread enforces the limit.
-    Working(JoinHandle<Worker>),
+    Running(JoinHandle<SignalWorker>),
     /// The thread has failed.
-    Lost,
+    Failed,
 }
 
 /// The tree below the process with this number, if it may be limited. For a watched command, the watchdog adopts orphans.
 pub(super) fn tree_of(
     roots: &FilesystemRoots,
     pid: u32,
-    guardian: &CpuWatchdog,
+    watchdog: &CpuWatchdog,
 ) -> Result<ProcessTree, EnforceError> {
-    let tree = ProcessTree::of(&roots.processes(), pid, guardian.keeper_of(pid));
-    let tree = tree.map_err(|error| EnforceError::Failed { doing: "look at the process tree", error })?;
+    let tree = ProcessTree::of(&roots.processes(), pid, watchdog.subreaper_of(pid));
+    let tree = tree.map_err(|error| EnforceError::Failed { operation: "scan the process tree", error })?;
     let tree = tree.ok_or(EnforceError::Gone { pid })?;
-    refuse_in_tree(&roots.processes(), &tree, guardian.keeper_of(pid).is_some())?;
+    refuse_in_tree(&roots.processes(), &tree, watchdog.subreaper_of(pid).is_some())?;
     Ok(tree)
 }
 
 impl SignalEnforcer {
     /// Prepares limits for the tree below the process with this number. No limit is active yet.
-    pub fn over(
+    pub fn new(
         roots: &FilesystemRoots,
         pid: u32,
-        guardian: &CpuWatchdog,
+        watchdog: &CpuWatchdog,
     ) -> Result<SignalEnforcer, EnforceError> {
-        let tree = tree_of(roots, pid, guardian)?;
-        let raw = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(EnforceError::Gone { pid })?;
-        match test_kill_process(raw).map_err(io::Error::from) {
+        let tree = tree_of(roots, pid, watchdog)?;
+        let target = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(EnforceError::Gone { pid })?;
+        match test_kill_process(target).map_err(io::Error::from) {
             Err(error) if is_forbidden(&error) => return Err(EnforceError::NotOurs { pid }),
             _ => {}
         }
         let proc = roots.processes();
-        let worker = Worker {
-            trail: UndoList::new(guardian, &proc),
+        let worker = SignalWorker {
+            undo_list: UndoList::new(watchdog, &proc),
             proc,
             tree,
             duty: DutyCycle::new(cores_in(roots)?, Rate::ZERO),
-            looks: 1,
-            holds: BTreeMap::new(),
-            noted: BTreeSet::new(),
+            scans: 1,
+            pidfds: BTreeMap::new(),
+            registered: BTreeSet::new(),
             stopped: BTreeSet::new(),
-            foreign: BTreeSet::new(),
+            not_permitted: BTreeSet::new(),
         };
         Ok(SignalEnforcer {
             pid,
-            desk: Arc::new(WatchdogState::default()),
-            state: State::Resting(Box::new(worker)),
+            orders: Arc::new(OrderQueue::default()),
+            state: WorkerState::Idle(Box::new(worker)),
         })
     }
 
     /// Sets the length of the averaging window. A longer window allows fewer stops. Call it before the first limit.
     #[must_use]
-    pub fn over_a_window_of(mut self, window: Duration) -> SignalEnforcer {
-        if let State::Resting(worker) = &mut self.state {
+    pub fn with_window(mut self, window: Duration) -> SignalEnforcer {
+        if let WorkerState::Idle(worker) = &mut self.state {
             worker.duty.set_window(window);
         }
         self
@@ -112,37 +112,39 @@ impl SignalEnforcer {
 
 impl Enforcer for SignalEnforcer {
     fn apply(&mut self, limit: Rate) -> Result<(), EnforceError> {
-        self.desk.order(Order::Keep(limit));
-        if let State::Working(thread) = &self.state {
+        self.orders.order(SignalOrder::Enforce(limit));
+        if let WorkerState::Running(thread) = &self.state {
             return if thread.is_finished() {
                 self.restore().and(Err(EnforceError::Gone { pid: self.pid }))
             } else {
                 Ok(())
             };
         }
-        let State::Resting(worker) = std::mem::replace(&mut self.state, State::Lost) else {
+        let WorkerState::Idle(worker) = std::mem::replace(&mut self.state, WorkerState::Failed) else {
             return Err(EnforceError::Gone { pid: self.pid });
         };
-        let desk = Arc::clone(&self.desk);
-        let thread = thread::Builder::new().name("cpu-signals".to_owned()).spawn(move || worker.work(&desk));
-        self.state =
-            State::Working(thread.map_err(|error| EnforceError::Failed { doing: "start a thread", error })?);
+        let orders = Arc::clone(&self.orders);
+        let thread =
+            thread::Builder::new().name("cpu-signals".to_owned()).spawn(move || worker.run_thread(&orders));
+        self.state = WorkerState::Running(
+            thread.map_err(|error| EnforceError::Failed { operation: "start a thread", error })?,
+        );
         Ok(())
     }
 
     fn restore(&mut self) -> Result<(), EnforceError> {
-        self.desk.order(Order::End);
-        if let State::Working(thread) = std::mem::replace(&mut self.state, State::Lost) {
-            let lost = |_| EnforceError::Failed {
-                doing: "stop limiting",
+        self.orders.order(SignalOrder::Stop);
+        if let WorkerState::Running(thread) = std::mem::replace(&mut self.state, WorkerState::Failed) {
+            let panicked = |_| EnforceError::Failed {
+                operation: "stop the signal thread",
                 error: io::Error::other("the thread panicked"),
             };
-            self.state = State::Resting(Box::new(thread.join().map_err(lost)?));
+            self.state = WorkerState::Idle(Box::new(thread.join().map_err(panicked)?));
         }
-        if let State::Resting(worker) = &mut self.state {
-            worker.let_go()?;
+        if let WorkerState::Idle(worker) = &mut self.state {
+            worker.continue_and_clear()?;
         }
-        self.desk.failure().map_or(Ok(()), Err)
+        self.orders.failure().map_or(Ok(()), Err)
     }
 }
 
@@ -155,12 +157,12 @@ impl Drop for SignalEnforcer {
 
 /// What the thread has to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Order {
+enum SignalOrder {
     /// Enforce this limit.
-    Keep(Rate),
+    Enforce(Rate),
     /// Continue all processes and end the thread.
     #[default]
-    End,
+    Stop,
 }
 
 /// CPU time of the current thread so far.
@@ -170,20 +172,20 @@ fn own_time() -> Duration {
 
 /// Passes orders to the thread, and its failure back.
 #[derive(Debug, Default)]
-struct WatchdogState {
-    paper: Mutex<Paper>,
+struct OrderQueue {
+    slot: Mutex<OrderSlot>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Paper {
-    order: Order,
+struct OrderSlot {
+    order: SignalOrder,
     failure: Option<EnforceError>,
 }
 
-impl WatchdogState {
-    fn order(&self, order: Order) {
-        let before = std::mem::replace(&mut self.paper().order, order);
+impl OrderQueue {
+    fn order(&self, order: SignalOrder) {
+        let before = std::mem::replace(&mut self.slot().order, order);
         // Do not wake the thread for an unchanged order.
         if before != order {
             self.changed.notify_all();
@@ -191,154 +193,161 @@ impl WatchdogState {
     }
 
     fn failure(&self) -> Option<EnforceError> {
-        self.paper().failure.take()
+        self.slot().failure.take()
     }
 
     /// Waits for this time, or until the order changes.
-    fn wait(&self, order: Order, time: Option<Duration>) {
-        let same = |paper: &mut Paper| paper.order == order;
-        let paper = self.paper();
+    fn wait(&self, order: SignalOrder, time: Option<Duration>) {
+        let same = |slot: &mut OrderSlot| slot.order == order;
+        let slot = self.slot();
         match time {
-            Some(time) => drop(self.changed.wait_timeout_while(paper, time, same)),
-            None => drop(self.changed.wait_while(paper, same)),
+            Some(time) => drop(self.changed.wait_timeout_while(slot, time, same)),
+            None => drop(self.changed.wait_while(slot, same)),
         }
     }
 
-    fn paper(&self) -> MutexGuard<'_, Paper> {
+    fn slot(&self) -> MutexGuard<'_, OrderSlot> {
         // The slot holds plain values, so a panic cannot leave it half-written.
-        self.paper.lock().unwrap_or_else(PoisonError::into_inner)
+        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The thread that stops and continues the tree.
 #[derive(Debug)]
-struct Worker {
+struct SignalWorker {
     proc: ProcFs,
     tree: ProcessTree,
     duty: DutyCycle,
-    trail: UndoList,
-    looks: u32,
-    holds: BTreeMap<Process, PidHandle>,
+    undo_list: UndoList,
+    scans: u32,
+    pidfds: BTreeMap<Process, PidHandle>,
     /// Processes whose undo step is in the journal.
-    noted: BTreeSet<Process>,
+    registered: BTreeSet<Process>,
     /// Processes that we stopped.
     stopped: BTreeSet<Process>,
     /// Processes that we may not signal.
-    foreign: BTreeSet<Process>,
+    not_permitted: BTreeSet<Process>,
 }
 
-impl Worker {
-    fn work(mut self: Box<Self>, desk: &WatchdogState) -> Worker {
-        if let Err(error) = self.keep(desk) {
-            desk.paper().failure = Some(error);
+impl SignalWorker {
+    fn run_thread(mut self: Box<Self>, orders: &OrderQueue) -> SignalWorker {
+        if let Err(error) = self.enforce(orders) {
+            orders.slot().failure = Some(error);
         }
         // Continue all processes even after an error. An undo that fails stays in the journal.
-        let _let_go = self.let_go();
+        let _let_go = self.continue_and_clear();
         *self
     }
 
     /// Enforces the limit until the order or the tree ends.
-    fn keep(&mut self, desk: &WatchdogState) -> Result<(), EnforceError> {
+    fn enforce(&mut self, orders: &OrderQueue) -> Result<(), EnforceError> {
         let (mut last, mut counted, mut spent) = (now(), self.tree.used(), own_time());
-        let mut rest = Duration::ZERO;
+        let mut idle_time = Duration::ZERO;
         loop {
-            let order = desk.paper().order;
-            let Order::Keep(limit) = order else { return Ok(()) };
+            let order = orders.slot().order;
+            let SignalOrder::Enforce(limit) = order else { return Ok(()) };
             self.duty.set_limit(limit);
             if self.duty.is_free() {
-                self.go_on()?;
-                desk.wait(order, None);
-                self.look()?;
+                self.continue_stopped()?;
+                orders.wait(order, None);
+                self.scan()?;
                 (last, counted) = (now(), self.tree.used());
                 continue;
             }
             let (run, period) = (self.duty.run(), self.duty.period());
             let began = now();
             if !run.is_zero() {
-                self.go_on()?;
-                desk.wait(order, Some(if run < period { run } else { period.max(rest) }));
+                self.continue_stopped()?;
+                orders.wait(order, Some(if run < period { run } else { period.max(idle_time) }));
             }
             if run < period {
-                self.stop()?;
+                self.stop_members()?;
             } else {
-                self.look()?;
-                self.wake()?;
+                self.scan()?;
+                self.continue_self_stopped()?;
             }
             let stopped = now();
-            if self.tree.members().all(|stat| stat.doing == ProcessState::Ended) {
+            if self.tree.members().all(|stat| stat.state == ProcessState::Ended) {
                 return Ok(());
             }
             if run < period {
-                desk.wait(order, Some(period.saturating_sub(stopped.saturating_duration_since(began))));
+                orders.wait(order, Some(period.saturating_sub(stopped.saturating_duration_since(began))));
             }
             let ran = if run.is_zero() { Duration::ZERO } else { stopped.saturating_duration_since(began) };
             let (end, used) = (now(), self.tree.used());
             let is_busy = run < period || used > counted;
-            rest = if is_busy { Duration::ZERO } else { (period.max(rest) * 2).min(LONGEST_REST) };
+            idle_time = if is_busy {
+                Duration::ZERO
+            } else {
+                (period.max(idle_time) * 2).min(MAX_IDLE_SCAN_INTERVAL)
+            };
             self.duty.account(end.saturating_duration_since(last), ran, ticks(used - counted));
             (last, counted) = (end, used);
             let before = std::mem::replace(&mut spent, own_time());
-            self.duty.spend(spent.saturating_sub(before));
+            self.duty.record_cost(spent.saturating_sub(before));
         }
     }
 
     /// Scans the tree and drops state of processes that are gone.
-    fn look(&mut self) -> Result<(), EnforceError> {
-        let depth = if self.looks.is_multiple_of(WHOLE_EVERY) { ScanDepth::Whole } else { ScanDepth::Near };
-        self.looks = self.looks.wrapping_add(1);
+    fn scan(&mut self) -> Result<(), EnforceError> {
+        let depth =
+            if self.scans.is_multiple_of(FULL_SCAN_EVERY) { ScanDepth::Whole } else { ScanDepth::Near };
+        self.scans = self.scans.wrapping_add(1);
         self.tree
             .refresh(depth)
-            .map_err(|error| EnforceError::Failed { doing: "look at the process tree", error })?;
-        let Worker { tree, holds, noted, stopped, foreign, trail, .. } = self;
-        holds.retain(|process, _| tree.has(*process));
+            .map_err(|error| EnforceError::Failed { operation: "scan the process tree", error })?;
+        let SignalWorker { tree, pidfds, registered, stopped, not_permitted, undo_list, .. } = self;
+        pidfds.retain(|process, _| tree.has(*process));
         stopped.retain(|process| tree.has(*process));
-        foreign.retain(|process| tree.has(*process));
-        if noted.iter().any(|process| !tree.has(*process)) {
-            noted.retain(|process| tree.has(*process));
-            trail.forget(|undo| matches!(undo, Undo::Continue { process } if !tree.has(*process)))?;
+        not_permitted.retain(|process| tree.has(*process));
+        if registered.iter().any(|process| !tree.has(*process)) {
+            registered.retain(|process| tree.has(*process));
+            undo_list.forget(|undo| matches!(undo, Undo::Continue { process } if !tree.has(*process)))?;
         }
         Ok(())
     }
 
     /// Stops all members, including those that start meanwhile.
-    fn stop(&mut self) -> Result<(), EnforceError> {
+    fn stop_members(&mut self) -> Result<(), EnforceError> {
         // Stop known processes before the scan: one scan then shows their usage and the new members.
-        let ran: Vec<Process> = self.noted.iter().copied().filter(|process| self.has_run(*process)).collect();
-        let mut asked: BTreeSet<Process> = ran.iter().copied().collect();
+        let ran: Vec<Process> =
+            self.registered.iter().copied().filter(|process| self.is_running_member(*process)).collect();
+        let mut visited: BTreeSet<Process> = ran.iter().copied().collect();
         for process in ran {
             self.stop_one(process)?;
         }
-        for _ in 0..MOST_PASSES {
-            self.look()?;
+        for _ in 0..MAX_PASSES {
+            self.scan()?;
             let living = self
                 .tree
                 .members()
-                .filter(|stat| stat.doing == ProcessState::Living)
+                .filter(|stat| stat.state == ProcessState::Living)
                 .map(|stat| stat.process);
             let next: Vec<Process> = living
-                .filter(|process| !asked.contains(process) && !self.foreign.contains(process))
+                .filter(|process| !visited.contains(process) && !self.not_permitted.contains(process))
                 .collect();
             if next.is_empty() {
                 break;
             }
-            let fresh: Vec<Process> =
-                next.iter().copied().filter(|process| !self.noted.contains(process)).collect();
-            if !fresh.is_empty() {
-                self.trail
-                    .note(fresh.iter().map(|process| Undo::Continue { process: *process }).collect())?;
-                self.noted.extend(fresh);
+            let unregistered: Vec<Process> =
+                next.iter().copied().filter(|process| !self.registered.contains(process)).collect();
+            if !unregistered.is_empty() {
+                self.undo_list.register(
+                    unregistered.iter().map(|process| Undo::Continue { process: *process }).collect(),
+                )?;
+                self.registered.extend(unregistered);
             }
             for process in next {
-                asked.insert(process);
+                visited.insert(process);
                 self.stop_one(process)?;
             }
         }
-        self.stopped.extend(self.followers());
+        self.stopped.extend(self.self_stopped());
         Ok(())
     }
 
-    fn has_run(&self, process: Process) -> bool {
-        !self.stopped.contains(&process) && !self.foreign.contains(&process)
+    fn is_running_member(&self, process: Process) -> bool {
+        !self.stopped.contains(&process) && !self.not_permitted.contains(&process)
     }
 
     fn stop_one(&mut self, process: Process) -> Result<(), EnforceError> {
@@ -347,22 +356,22 @@ impl Worker {
     }
 
     /// Known processes that are stopped: by us, or by themselves after they saw a stopped child.
-    fn followers(&self) -> Vec<Process> {
+    fn self_stopped(&self) -> Vec<Process> {
         let stopped =
-            self.tree.members().filter(|stat| stat.doing == ProcessState::Stopped).map(|stat| stat.process);
-        stopped.filter(|process| self.noted.contains(process)).collect()
+            self.tree.members().filter(|stat| stat.state == ProcessState::Stopped).map(|stat| stat.process);
+        stopped.filter(|process| self.registered.contains(process)).collect()
     }
 
     /// Continues processes that are stopped during the running part of a period.
-    fn wake(&mut self) -> Result<(), EnforceError> {
-        for process in self.followers() {
+    fn continue_self_stopped(&mut self) -> Result<(), EnforceError> {
+        for process in self.self_stopped() {
             self.send(process, Signal::CONT)?;
         }
         Ok(())
     }
 
     /// Continues all processes that we stopped.
-    fn go_on(&mut self) -> Result<(), EnforceError> {
+    fn continue_stopped(&mut self) -> Result<(), EnforceError> {
         for process in std::mem::take(&mut self.stopped) {
             self.send(process, Signal::CONT)?;
         }
@@ -370,35 +379,35 @@ impl Worker {
     }
 
     /// Continues all processes and removes all undo steps.
-    fn let_go(&mut self) -> Result<(), EnforceError> {
+    fn continue_and_clear(&mut self) -> Result<(), EnforceError> {
         self.stopped.clear();
-        self.noted.clear();
-        self.holds.clear();
-        Ok(self.trail.back()?)
+        self.registered.clear();
+        self.pidfds.clear();
+        Ok(self.undo_list.undo_all()?)
     }
 
     fn send(&mut self, process: Process, signal: Signal) -> Result<(), EnforceError> {
-        let sent = self.hold(process).and_then(|()| match self.holds.get(&process) {
-            Some(hold) => hold.signal(&self.proc, signal),
+        let sent = self.open_pidfd(process).and_then(|()| match self.pidfds.get(&process) {
+            Some(open_pidfd) => open_pidfd.signal(&self.proc, signal),
             None => self.proc.signal(process, signal),
         });
         match sent {
             Ok(_) => Ok(()),
             // The process may now belong to another user. The others stay limited.
             Err(error) if is_forbidden(&error) => {
-                self.foreign.insert(process);
+                self.not_permitted.insert(process);
                 self.stopped.remove(&process);
                 Ok(())
             }
-            Err(error) => Err(EnforceError::Failed { doing: "send a signal", error }),
+            Err(error) => Err(EnforceError::Failed { operation: "send a signal", error }),
         }
     }
 
     /// Opens a pidfd for the process, unless too many are open.
-    fn hold(&mut self, process: Process) -> io::Result<()> {
-        if self.holds.len() < MOST_HOLDS && !self.holds.contains_key(&process) {
-            let held = self.proc.hold(process)?;
-            self.holds.extend(held.map(|hold| (process, hold)));
+    fn open_pidfd(&mut self, process: Process) -> io::Result<()> {
+        if self.pidfds.len() < MAX_OPEN_PIDFDS && !self.pidfds.contains_key(&process) {
+            let held = self.proc.open_pidfd(process)?;
+            self.pidfds.extend(held.map(|open_pidfd| (process, open_pidfd)));
         }
         Ok(())
     }

@@ -30,15 +30,15 @@ use crate::processes::ProcFs;
 pub fn limitable_cgroups(roots: &FilesystemRoots) -> Result<Vec<PathBuf>, EnforceError> {
     let hierarchy = Hierarchy::find(roots)?;
     let proc = roots.processes();
-    let kept = kept(&hierarchy, &proc)
-        .map_err(|error| EnforceError::Failed { doing: "look at all processes", error })?;
+    let protected_cgroups = protected_cgroups(&hierarchy, &proc)
+        .map_err(|error| EnforceError::Failed { operation: "list all processes", error })?;
     let mut found = Vec::new();
-    let mut look = vec![hierarchy.limits.clone()];
-    while let Some(cgroup) = look.pop() {
+    let mut queue = vec![hierarchy.limits.clone()];
+    while let Some(cgroup) = queue.pop() {
         let name = cgroup.strip_prefix(&hierarchy.limits).unwrap_or(&cgroup);
-        if kept.contains(name) {
+        if protected_cgroups.contains(name) {
             match Hierarchy::below(&cgroup) {
-                Ok(below) => look.extend(below),
+                Ok(below) => queue.extend(below),
                 // The cgroup was removed during the search.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(CgroupError::of(&cgroup, error).into()),
@@ -48,29 +48,29 @@ pub fn limitable_cgroups(roots: &FilesystemRoots) -> Result<Vec<PathBuf>, Enforc
         }
     }
     // Check again: processes may have moved, and some appear only in the cgroup's own list.
-    let holds_nobody = |cgroup: &PathBuf| {
-        let looked = hierarchy.at(cgroup).map_err(EnforceError::from);
-        let looked = looked.and_then(|cgroup| refuse_in_cgroup(roots, &hierarchy, &cgroup));
-        !matches!(looked, Err(EnforceError::Protected { .. }))
+    let is_unprotected = |cgroup: &PathBuf| {
+        let checked = hierarchy.at(cgroup).map_err(EnforceError::from);
+        let checked = checked.and_then(|cgroup| refuse_in_cgroup(roots, &hierarchy, &cgroup));
+        !matches!(checked, Err(EnforceError::Protected { .. }))
     };
-    found.retain(holds_nobody);
+    found.retain(is_unprotected);
     found.sort();
     Ok(found)
 }
 
 /// The cgroups of all protected processes and their ancestors.
-fn kept(hierarchy: &Hierarchy, proc: &ProcFs) -> io::Result<BTreeSet<PathBuf>> {
+fn protected_cgroups(hierarchy: &Hierarchy, proc: &ProcFs) -> io::Result<BTreeSet<PathBuf>> {
     // The root cgroup cannot be limited.
-    let mut kept = BTreeSet::from([PathBuf::new()]);
-    let needed = ProtectedProcesses::of(proc)?;
+    let mut protected_cgroups = BTreeSet::from([PathBuf::new()]);
+    let protected = ProtectedProcesses::of(proc)?;
     for pid in proc.all()? {
         let Some(stat) = proc.stat(pid)? else { continue };
-        if needed.who(&stat).is_none() {
+        if protected.describe(&stat).is_none() {
             continue;
         }
         if let Some(name) = hierarchy.of_process(proc, pid, ControllerUse::Limits)? {
-            kept.extend(name.ancestors().map(PathBuf::from));
+            protected_cgroups.extend(name.ancestors().map(PathBuf::from));
         }
     }
-    Ok(kept)
+    Ok(protected_cgroups)
 }

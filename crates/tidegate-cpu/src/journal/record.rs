@@ -32,7 +32,7 @@ pub(super) fn encode(sample: &UsageSample) -> [u8; LENGTH] {
     bytes[16..32].copy_from_slice(&sample.total.raw().to_le_bytes());
     bytes[32..40].copy_from_slice(&sample.applied.billionths().to_le_bytes());
     bytes[40..48].copy_from_slice(&nanos(sample.counter).to_le_bytes());
-    bytes[48..64].copy_from_slice(&sample.life.to_le_bytes());
+    bytes[48..64].copy_from_slice(&sample.counter_id.to_le_bytes());
     bytes[64..72].copy_from_slice(&sample.boot.to_le_bytes());
     bytes[72..80].copy_from_slice(&nanos(sample.uptime).to_le_bytes());
     bytes[80] = u8::from(sample.observed);
@@ -58,7 +58,7 @@ pub(super) fn decode(bytes: &[u8]) -> Option<UsageSample> {
         observed: bytes[80] == 1,
         applied: Rate::from_billionths(number(32)?),
         counter: Duration::from_nanos(number(40)?),
-        life: u128::from_le_bytes(array(bytes, 48)?),
+        counter_id: u128::from_le_bytes(array(bytes, 48)?),
         target: TargetId::from_bytes(array(bytes, 81)?),
         boot: number(64)?,
         uptime: Duration::from_nanos(number(72)?),

@@ -19,13 +19,13 @@ pub struct CgroupMeter {
     boot: String,
     version: CgroupVersion,
     folder: PathBuf,
-    open: Option<Open>,
+    open: Option<OpenCounter>,
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenCounter {
     counter: KernelFile,
-    life: CounterId,
+    counter_id: CounterId,
 }
 
 impl CgroupMeter {
@@ -40,7 +40,7 @@ impl CgroupMeter {
         Ok(meter)
     }
 
-    fn open(&mut self) -> Result<&mut Open, MeterError> {
+    fn open(&mut self) -> Result<&mut OpenCounter, MeterError> {
         match &mut self.open {
             Some(open) => Ok(open),
             none => {
@@ -53,8 +53,8 @@ impl CgroupMeter {
                 let counter = KernelFile::open(path).map_err(|error| without_counter(&self.folder, error))?;
                 // A recreated cgroup has another inode number.
                 let place = [found.dev().to_le_bytes(), found.ino().to_le_bytes()].concat();
-                let life = CounterId::of(&[b"cgroup", self.boot.as_bytes(), &place]);
-                Ok(none.insert(Open { counter, life }))
+                let counter_id = CounterId::of(&[b"cgroup", self.boot.as_bytes(), &place]);
+                Ok(none.insert(OpenCounter { counter, counter_id }))
             }
         }
     }
@@ -62,7 +62,7 @@ impl CgroupMeter {
     fn try_read(&mut self) -> Result<MeterReading, MeterError> {
         let version = self.version;
         let open = self.open()?;
-        let (path, life) = (open.counter.path().to_owned(), open.life);
+        let (path, counter_id) = (open.counter.path().to_owned(), open.counter_id);
         let text = open.counter.text().map_err(|error| MeterError::of(&path, error))?;
         let used = match version {
             CgroupVersion::One => text.trim().parse().ok().map(Duration::from_nanos),
@@ -70,7 +70,7 @@ impl CgroupMeter {
         };
         let used = used.ok_or(MeterError::Unreadable { path })?;
         let target = TargetId::of(&[b"cgroup", self.folder.as_os_str().as_bytes()]);
-        Ok(MeterReading { used, life, target, age: None })
+        Ok(MeterReading { used, counter_id, target, age: None })
     }
 }
 

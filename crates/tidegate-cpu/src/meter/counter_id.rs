@@ -14,13 +14,13 @@ impl CounterId {
     /// The identity with these distinguishing words.
     pub fn of(words: &[&[u8]]) -> CounterId {
         // FNV-1a over all words, each with its length, so that different lists never have equal input.
-        let mut print = OFFSET;
+        let mut hash = OFFSET;
         for word in words {
             for byte in word.len().to_le_bytes().iter().chain(*word) {
-                print = (print ^ u128::from(*byte)).wrapping_mul(PRIME);
+                hash = (hash ^ u128::from(*byte)).wrapping_mul(PRIME);
             }
         }
-        CounterId(print)
+        CounterId(hash)
     }
 
     /// The identity as bytes.
@@ -90,7 +90,7 @@ pub struct BadCounterId;
 
 impl fmt::Display for BadCounterId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the life of a counter is {DIGITS} hexadecimal digits")
+        write!(f, "a counter id has {DIGITS} hexadecimal digits")
     }
 }
 
@@ -101,11 +101,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_read_as_it_was_written() {
+    fn formatted_counter_id_parses_to_the_same_id() {
         for words in [&[][..], &[b"a".as_slice()], &[b"a", b"b"]] {
-            let life = CounterId::of(words);
-            assert_eq!(life.to_string().parse(), Ok(life));
-            assert_eq!(CounterId::from_bytes(life.to_bytes()), life);
+            let counter_id = CounterId::of(words);
+            assert_eq!(counter_id.to_string().parse(), Ok(counter_id));
+            assert_eq!(CounterId::from_bytes(counter_id.to_bytes()), counter_id);
         }
         for wrong in ["", "1", "+0000000000000000000000000000001", "0000000000000000000000000000000g"] {
             assert_eq!(wrong.parse::<CounterId>(), Err(BadCounterId), "{wrong}");
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_is_three_bytes_and_never_unsaid() {
+    fn target_id_round_trips_and_is_never_unknown() {
         let (host, other) = (TargetId::of(&[b"host"]), TargetId::of(&[b"cgroup", b"a"]));
         assert_ne!(host, other);
         for target in [host, other, TargetId::UNKNOWN] {
@@ -123,16 +123,16 @@ mod tests {
     }
 
     #[test]
-    fn other_words_are_another_life() {
-        let lives = [
+    fn different_words_give_different_counter_ids() {
+        let ids = [
             CounterId::of(&[]),
             CounterId::of(&[b""]),
             CounterId::of(&[b"ab"]),
             CounterId::of(&[b"a", b"b"]),
             CounterId::of(&[b"b", b"a"]),
         ];
-        for (index, one) in lives.iter().enumerate() {
-            assert!(!lives[..index].contains(one));
+        for (index, one) in ids.iter().enumerate() {
+            assert!(!ids[..index].contains(one));
         }
     }
 }

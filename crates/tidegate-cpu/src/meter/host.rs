@@ -17,7 +17,7 @@ use crate::processes::{ProcFs, ticks};
 pub struct HostMeter {
     proc: ProcFs,
     stat: KernelFile,
-    life: CounterId,
+    counter_id: CounterId,
     highest: Duration,
 }
 
@@ -28,8 +28,8 @@ impl HostMeter {
         let boot = proc.boot().map_err(|error| MeterError::of(proc.root(), error))?;
         let path = roots.proc.join("stat");
         let stat = KernelFile::open(path.clone()).map_err(|error| MeterError::of(&path, error))?;
-        let life = CounterId::of(&[b"host", boot.as_bytes()]);
-        Ok(HostMeter { proc, stat, life, highest: Duration::ZERO })
+        let counter_id = CounterId::of(&[b"host", boot.as_bytes()]);
+        Ok(HostMeter { proc, stat, counter_id, highest: Duration::ZERO })
     }
 }
 
@@ -44,7 +44,7 @@ impl Meter for HostMeter {
             self.proc.uptime().map_err(|error| MeterError::of(&self.proc.root().join("uptime"), error))?;
         Ok(MeterReading {
             used: self.highest,
-            life: self.life,
+            counter_id: self.counter_id,
             target: TargetId::of(&[b"host"]),
             age: Some(age),
         })
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_work_counts() {
+    fn busy_ticks_exclude_idle_iowait_steal_and_guest() {
         assert_eq!(busy("cpu  1 10 100 7 7 1000 10000 7 7 7\ncpu0 1"), Some(11111));
         // Kernels without steal and guest fields.
         assert_eq!(busy("cpu 1 2 3 4 5 6 7"), Some(19));
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_a_core() {
+    fn core_count_is_at_least_one() {
         assert!(cores() >= 1);
     }
 }

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// Enough for the first lines, which are all that is needed.
-const ENOUGH: usize = 4096;
+const BUFFER_SIZE: usize = 4096;
 
 /// An open kernel file. Every read returns its current content.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub(super) struct KernelFile {
 impl KernelFile {
     pub(super) fn open(path: PathBuf) -> io::Result<KernelFile> {
         let file = File::open(&path)?;
-        Ok(KernelFile { path, file, buffer: vec![0; ENOUGH] })
+        Ok(KernelFile { path, file, buffer: vec![0; BUFFER_SIZE] })
     }
 
     pub(super) fn path(&self) -> &Path {

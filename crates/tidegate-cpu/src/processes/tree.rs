@@ -28,14 +28,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 
-use super::{Newest, ProcFs, ProcStat, Process, children_in, unless_gone};
+use super::{LastPid, ProcFs, ProcStat, Process, children_in, unless_gone};
 
 /// Number of members whose files stay open.
-const MOST_OPEN: usize = 256;
+const MAX_OPEN_MEMBERS: usize = 256;
 /// Search for new members after at most this many scans, whatever the kernel reports about process numbers.
-const FIND_EVERY: u32 = 16;
+const SEARCH_EVERY: u32 = 16;
 /// Number of searches after the last process number changed. The new process may not be visible at the first one.
-const FINDS: u32 = 2;
+const SEARCHES_PER_START: u32 = 2;
 
 /// How thoroughly a scan searches for new members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,26 +53,26 @@ pub(crate) struct ProcessTree {
     root: Process,
     members: BTreeMap<u32, ProcStat>,
     /// The process that adopts orphans of the tree, if it is our watchdog.
-    keeper: Option<ProcStat>,
+    subreaper: Option<ProcStat>,
     /// Files of the members that stay open.
-    files: BTreeMap<Process, Open>,
+    files: BTreeMap<Process, OpenProcFiles>,
     most_open: usize,
     /// The last process number that the kernel assigned.
-    newest: Newest,
+    last_pid: LastPid,
     /// How many searches for new members are still due, and after how many scans the next one is due anyway.
-    finds: u32,
-    find_in: u32,
+    searches_due: u32,
+    scans_until_search: u32,
     /// Sessions that members started.
     sessions: BTreeSet<u32>,
     /// CPU time of all members, in ticks.
     used: u64,
     /// Time of processes that ended during the last scan.
-    owed: Vec<Debt>,
+    pending_reaps: Vec<PendingReap>,
 }
 
 /// Open files of one process.
 #[derive(Debug)]
-struct Open {
+struct OpenProcFiles {
     stat: File,
     /// The file of its first thread.
     children: Option<File>,
@@ -80,85 +80,85 @@ struct Open {
 
 /// CPU time of an ended process that was counted already. Its reaper reports the same time again.
 #[derive(Debug, Clone, Copy)]
-struct Debt {
+struct PendingReap {
     /// The nearest living ancestor.
-    heir: Process,
+    reaper: Process,
     /// Whether the subreaper may have waited for the process instead: the direct parent was gone as well.
-    or_keeper: bool,
+    or_subreaper: bool,
     ticks: u64,
 }
 
 impl ProcessTree {
     /// The tree below the process with this number, or `None` if there is no such process. The subreaper, if any, has not reaped a
     /// member yet.
-    pub(crate) fn of(proc: &ProcFs, pid: u32, keeper: Option<u32>) -> io::Result<Option<ProcessTree>> {
-        let keeper = keeper.map(|keeper| proc.stat(keeper)).transpose()?.flatten();
+    pub(crate) fn of(proc: &ProcFs, pid: u32, subreaper: Option<u32>) -> io::Result<Option<ProcessTree>> {
+        let subreaper = subreaper.map(|subreaper| proc.stat(subreaper)).transpose()?.flatten();
         let Some(root) = proc.stat(pid)? else { return Ok(None) };
         let mut tree = ProcessTree {
             proc: proc.clone(),
             root: root.process,
             members: BTreeMap::new(),
-            keeper: None,
+            subreaper: None,
             files: BTreeMap::new(),
             // Only files of a real procfs fail once their process is gone.
-            most_open: if proc.is_real() { MOST_OPEN } else { 0 },
-            newest: Newest::of(proc),
-            finds: FINDS,
-            find_in: 0,
+            most_open: if proc.is_real() { MAX_OPEN_MEMBERS } else { 0 },
+            last_pid: LastPid::of(proc),
+            searches_due: SEARCHES_PER_START,
+            scans_until_search: 0,
             sessions: BTreeSet::new(),
             used: 0,
-            owed: Vec::new(),
+            pending_reaps: Vec::new(),
         };
         let mut present = BTreeMap::from([(pid, root)]);
-        tree.find(ScanDepth::Whole, &mut present, keeper.as_ref())?;
-        tree.take(present, keeper);
+        tree.find_members(ScanDepth::Whole, &mut present, subreaper.as_ref())?;
+        tree.record(present, subreaper);
         Ok(Some(tree))
     }
 
     /// Scans the tree and updates its members and its usage.
     pub(crate) fn refresh(&mut self, depth: ScanDepth) -> io::Result<()> {
         // Read parents before their children.
-        let keeper = self.keeper.as_ref().map(|keeper| keeper.process);
-        let keeper = keeper.map(|keeper| self.look(keeper)).transpose()?.flatten();
+        let subreaper = self.subreaper.as_ref().map(|subreaper| subreaper.process);
+        let subreaper = subreaper.map(|subreaper| self.read_stat(subreaper)).transpose()?.flatten();
         let mut present = BTreeMap::new();
         let mut known: Vec<Process> = self.members.values().map(|stat| stat.process).collect();
         known.sort_by_key(|process| process.started);
         for process in known {
-            if let Some(stat) = self.look(process)? {
+            if let Some(stat) = self.read_stat(process)? {
                 present.insert(stat.process.pid, stat);
             }
         }
-        if self.may_have_grown() || depth == ScanDepth::Whole || present.is_empty() {
-            self.find(depth, &mut present, keeper.as_ref())?;
+        if self.may_have_new_members() || depth == ScanDepth::Whole || present.is_empty() {
+            self.find_members(depth, &mut present, subreaper.as_ref())?;
         }
-        self.take(present, keeper);
+        self.record(present, subreaper);
         Ok(())
     }
 
     /// The state of a process, or `None` if it is gone.
-    fn look(&mut self, process: Process) -> io::Result<Option<ProcStat>> {
+    fn read_stat(&mut self, process: Process) -> io::Result<Option<ProcStat>> {
         if let Some(open) = self.files.get(&process) {
             return unless_gone(self.proc.stat_in(&open.stat, process.pid));
         }
         if self.files.len() >= self.most_open {
-            return self.proc.look(process);
+            return self.proc.stat_of(process);
         }
         // Open before the check: what is read now belongs to the open file.
         let Some(file) = self.proc.open(process.pid)? else { return Ok(None) };
         let children = self.proc.open_children(process.pid, process.pid)?;
         let stat = unless_gone(self.proc.stat_in(&file, process.pid))?.filter(|stat| stat.process == process);
         if stat.is_some() {
-            self.files.insert(process, Open { stat: file, children });
+            self.files.insert(process, OpenProcFiles { stat: file, children });
         }
         Ok(stat)
     }
 
     /// Process numbers of the children, or `None` if this kernel does not list them.
-    fn children(&self, stat: &ProcStat, is_keeper: bool) -> io::Result<Option<Vec<u32>>> {
+    fn children(&self, stat: &ProcStat, is_subreaper: bool) -> io::Result<Option<Vec<u32>>> {
         let open = self.files.get(&stat.process).and_then(|open| open.children.as_ref());
         match open {
             // All children of the subreaper belong to its first thread: it adopts orphans there and started the root there.
-            Some(file) if is_keeper || stat.threads == 1 => {
+            Some(file) if is_subreaper || stat.threads == 1 => {
                 Ok(Some(unless_gone(children_in(file))?.unwrap_or_default()))
             }
             _ => self.proc.children(stat),
@@ -166,34 +166,34 @@ impl ProcessTree {
     }
 
     /// Whether the tree may have new members.
-    fn may_have_grown(&mut self) -> bool {
-        if self.newest.has_changed() {
-            self.finds = FINDS;
+    fn may_have_new_members(&mut self) -> bool {
+        if self.last_pid.has_changed() {
+            self.searches_due = SEARCHES_PER_START;
         }
-        if self.finds > 0 || self.find_in == 0 {
-            self.finds = self.finds.saturating_sub(1);
-            self.find_in = FIND_EVERY;
+        if self.searches_due > 0 || self.scans_until_search == 0 {
+            self.searches_due = self.searches_due.saturating_sub(1);
+            self.scans_until_search = SEARCH_EVERY;
             return true;
         }
-        self.find_in -= 1;
+        self.scans_until_search -= 1;
         false
     }
 
     /// Adds new members to `present`.
-    fn find(
+    fn find_members(
         &self,
         depth: ScanDepth,
         present: &mut BTreeMap<u32, ProcStat>,
-        keeper: Option<&ProcStat>,
+        subreaper: Option<&ProcStat>,
     ) -> io::Result<()> {
-        let is_told = match (keeper, depth) {
+        let is_listed = match (subreaper, depth) {
             // Every member descends from the subreaper.
-            (Some(_), _) => self.find_near(present, keeper)?,
+            (Some(_), _) => self.find_children(present, subreaper)?,
             // When no member is left, orphans may remain whose parents ended before they were seen.
-            (None, ScanDepth::Near) => !present.is_empty() && self.find_near(present, keeper)?,
+            (None, ScanDepth::Near) => !present.is_empty() && self.find_children(present, subreaper)?,
             (None, ScanDepth::Whole) => false,
         };
-        if is_told { Ok(()) } else { self.find_whole(present, keeper) }
+        if is_listed { Ok(()) } else { self.find_descendants(present, subreaper) }
     }
 
     /// The root process.
@@ -212,8 +212,8 @@ impl ProcessTree {
     }
 
     /// Whether our watchdog adopts the orphans of the tree.
-    pub(crate) fn is_kept(&self) -> bool {
-        self.keeper.is_some()
+    pub(crate) fn has_subreaper(&self) -> bool {
+        self.subreaper.is_some()
     }
 
     /// CPU time of all members, in ticks. It never decreases.
@@ -222,23 +222,23 @@ impl ProcessTree {
     }
 
     /// Adds the children of present members, and their children. Returns `false` if the kernel does not list children.
-    fn find_near(
+    fn find_children(
         &self,
         present: &mut BTreeMap<u32, ProcStat>,
-        keeper: Option<&ProcStat>,
+        subreaper: Option<&ProcStat>,
     ) -> io::Result<bool> {
-        let mut ask: Vec<u32> = present.keys().copied().collect();
-        ask.extend(keeper.map(|keeper| keeper.process.pid));
-        while let Some(parent) = ask.pop() {
+        let mut queue: Vec<u32> = present.keys().copied().collect();
+        queue.extend(subreaper.map(|subreaper| subreaper.process.pid));
+        while let Some(parent) = queue.pop() {
             let member = present.get(&parent);
-            let Some(stat) = member.or(keeper) else { continue };
+            let Some(stat) = member.or(subreaper) else { continue };
             let Some(children) = self.children(stat, member.is_none())? else { return Ok(false) };
             for child in children.into_iter().filter(|child| !present.contains_key(child)).collect::<Vec<_>>()
             {
                 // It may have ended meanwhile, and its number may belong to another process.
                 if let Some(stat) = self.proc.stat(child)?.filter(|stat| stat.parent == parent) {
                     present.insert(child, stat);
-                    ask.push(child);
+                    queue.push(child);
                 }
             }
         }
@@ -246,11 +246,15 @@ impl ProcessTree {
     }
 
     /// Adds all descendants of present members, and all processes in sessions that a member started.
-    fn find_whole(&self, present: &mut BTreeMap<u32, ProcStat>, keeper: Option<&ProcStat>) -> io::Result<()> {
-        let keeper = keeper.map(|keeper| keeper.process.pid);
+    fn find_descendants(
+        &self,
+        present: &mut BTreeMap<u32, ProcStat>,
+        subreaper: Option<&ProcStat>,
+    ) -> io::Result<()> {
+        let subreaper = subreaper.map(|subreaper| subreaper.process.pid);
         let mut others = Vec::new();
         for pid in self.proc.all()? {
-            if !present.contains_key(&pid) && Some(pid) != keeper {
+            if !present.contains_key(&pid) && Some(pid) != subreaper {
                 others.extend(self.proc.stat(pid)?.filter(|stat| !stat.is_kernel));
             }
         }
@@ -262,7 +266,7 @@ impl ProcessTree {
             let is_ours = |stat: &ProcStat| {
                 present.contains_key(&stat.parent)
                     || sessions.contains(&stat.session)
-                    || Some(stat.parent) == keeper
+                    || Some(stat.parent) == subreaper
             };
             let (found, rest): (Vec<_>, Vec<_>) = others.into_iter().partition(is_ours);
             if found.is_empty() {
@@ -274,10 +278,10 @@ impl ProcessTree {
     }
 
     /// Adds what was used since the last scan.
-    fn take(&mut self, present: BTreeMap<u32, ProcStat>, keeper: Option<ProcStat>) {
-        let mut reaped = self.reaped(&present, keeper.as_ref());
-        for debt in std::mem::take(&mut self.owed) {
-            pay(&mut reaped, debt, keeper.as_ref());
+    fn record(&mut self, present: BTreeMap<u32, ProcStat>, subreaper: Option<ProcStat>) {
+        let mut reaped = self.reaped(&present, subreaper.as_ref());
+        for pending in std::mem::take(&mut self.pending_reaps) {
+            settle_pending(&mut reaped, pending, subreaper.as_ref());
         }
         for stat in present.values() {
             let before = self.known(stat.process).map_or(0, |known| known.own);
@@ -285,50 +289,54 @@ impl ProcessTree {
         }
         for gone in self.members.values().filter(|known| !is_there(&present, known.process)) {
             // Its own counter was counted already. The reaper's counter must not count it again.
-            let Some(heir) = self.heir(gone, &present, keeper.as_ref()) else { continue };
-            let debt = Debt {
-                heir,
-                or_keeper: heir.pid != gone.parent,
+            let Some(reaper) = self.reaper(gone, &present, subreaper.as_ref()) else { continue };
+            let pending = PendingReap {
+                reaper,
+                or_subreaper: reaper.pid != gone.parent,
                 ticks: gone.own.saturating_add(gone.reaped),
             };
-            self.owed.extend(pay(&mut reaped, debt, keeper.as_ref()));
+            self.pending_reaps.extend(settle_pending(&mut reaped, pending, subreaper.as_ref()));
         }
         self.used = reaped.values().fold(self.used, |used, more| used.saturating_add(*more));
         self.sessions.extend(present.values().map(|stat| stat.process.pid));
         // A session number can be reused after its last process has ended.
         self.sessions.retain(|session| present.values().any(|stat| stat.session == *session));
         self.members = present;
-        self.keeper = keeper;
-        let ProcessTree { files, members, keeper, .. } = self;
-        let keeper = keeper.as_ref().map(|keeper| keeper.process);
-        files.retain(|process, _| is_there(members, *process) || Some(*process) == keeper);
+        self.subreaper = subreaper;
+        let ProcessTree { files, members, subreaper, .. } = self;
+        let subreaper = subreaper.as_ref().map(|subreaper| subreaper.process);
+        files.retain(|process, _| is_there(members, *process) || Some(*process) == subreaper);
     }
 
     /// How much the reaped time of each process grew since the last scan.
-    fn reaped(&self, present: &BTreeMap<u32, ProcStat>, keeper: Option<&ProcStat>) -> BTreeMap<Process, u64> {
+    fn reaped(
+        &self,
+        present: &BTreeMap<u32, ProcStat>,
+        subreaper: Option<&ProcStat>,
+    ) -> BTreeMap<Process, u64> {
         let before = |process: Process| self.known(process).map_or(0, |known| known.reaped);
-        let all = present.values().chain(keeper);
+        let all = present.values().chain(subreaper);
         all.map(|stat| (stat.process, stat.reaped.saturating_sub(before(stat.process)))).collect()
     }
 
     /// The state of a process at the last scan.
     fn known(&self, process: Process) -> Option<&ProcStat> {
         let member = self.members.get(&process.pid);
-        member.into_iter().chain(&self.keeper).find(|known| known.process == process)
+        member.into_iter().chain(&self.subreaper).find(|known| known.process == process)
     }
 
     /// The nearest living ancestor. It has waited for the processes in between, and they had waited for this one.
-    fn heir(
+    fn reaper(
         &self,
         gone: &ProcStat,
         present: &BTreeMap<u32, ProcStat>,
-        keeper: Option<&ProcStat>,
+        subreaper: Option<&ProcStat>,
     ) -> Option<Process> {
         let mut parent = gone.parent;
         // A chain of ancestors is at most as long as the tree. Reused parent numbers could form a cycle.
         for _ in 0..=self.members.len() {
-            if let Some(keeper) = keeper.filter(|keeper| keeper.process.pid == parent) {
-                return Some(keeper.process);
+            if let Some(subreaper) = subreaper.filter(|subreaper| subreaper.process.pid == parent) {
+                return Some(subreaper.process);
             }
             let known = self.members.get(&parent)?;
             if is_there(present, known.process) {
@@ -341,16 +349,20 @@ impl ProcessTree {
 }
 
 /// Subtracts counted time from the reaped time of its reaper. Returns what is left to subtract.
-fn pay(reaped: &mut BTreeMap<Process, u64>, mut debt: Debt, keeper: Option<&ProcStat>) -> Option<Debt> {
-    let keeper = keeper.filter(|_| debt.or_keeper).map(|keeper| keeper.process);
-    for payer in [Some(debt.heir), keeper].into_iter().flatten() {
-        if let Some(heard) = reaped.get_mut(&payer) {
-            let paid = debt.ticks.min(*heard);
-            *heard -= paid;
-            debt.ticks -= paid;
+fn settle_pending(
+    reaped: &mut BTreeMap<Process, u64>,
+    mut pending: PendingReap,
+    subreaper: Option<&ProcStat>,
+) -> Option<PendingReap> {
+    let subreaper = subreaper.filter(|_| pending.or_subreaper).map(|subreaper| subreaper.process);
+    for payer in [Some(pending.reaper), subreaper].into_iter().flatten() {
+        if let Some(unclaimed) = reaped.get_mut(&payer) {
+            let paid = pending.ticks.min(*unclaimed);
+            *unclaimed -= paid;
+            pending.ticks -= paid;
         }
     }
-    (debt.ticks > 0).then_some(debt)
+    (pending.ticks > 0).then_some(pending)
 }
 
 fn is_there(present: &BTreeMap<u32, ProcStat>, process: Process) -> bool {

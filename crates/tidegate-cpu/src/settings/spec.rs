@@ -173,37 +173,37 @@ impl CpuSpec {
         let (floor, average, ceiling) =
             (percent(terms.floor), percent(terms.average), percent(terms.ceiling));
         let mut flaws = Vec::new();
-        let mut blame = |with: &'static [&'static str], message: String| {
+        let mut report = |with: &'static [&'static str], message: String| {
             flaws.push(CpuFlaw { field: with[0], slot: None, message, with });
         };
         if terms.floor > terms.ceiling {
             let message = format!("must be at most max_load_percent, which is {ceiling}; found {floor}");
-            blame(&["min_load_percent", "max_load_percent"], message);
+            report(&["min_load_percent", "max_load_percent"], message);
         }
         if terms.ceiling > terms.capacity {
-            blame(&["max_load_percent"], format!("must be at most 100, found {ceiling}"));
+            report(&["max_load_percent"], format!("must be at most 100, found {ceiling}"));
         }
         if terms.average == Rate::ZERO {
-            blame(&["avg_load_limit_percent"], "must be above 0".to_owned());
+            report(&["avg_load_limit_percent"], "must be above 0".to_owned());
         }
         if terms.average > terms.capacity {
-            blame(&["avg_load_limit_percent"], format!("must be at most 100, found {average}"));
+            report(&["avg_load_limit_percent"], format!("must be at most 100, found {average}"));
         }
         if terms.floor > terms.average {
             let message = format!(
                 "must be at most avg_load_limit_percent, which is {average}; found {floor}. What may always be used \
                  would alone exceed the average"
             );
-            blame(&["min_load_percent", "avg_load_limit_percent"], message);
+            report(&["min_load_percent", "avg_load_limit_percent"], message);
         } else if terms.floor > terms.effective_average() {
             let message = format!(
                 "must be at most what reserve_percent leaves of avg_load_limit_percent, which is {}; found {floor}",
                 percent(terms.effective_average())
             );
-            blame(&["min_load_percent", "avg_load_limit_percent", "reserve_percent"], message);
+            report(&["min_load_percent", "avg_load_limit_percent", "reserve_percent"], message);
         }
         if terms.safety == Share::NONE {
-            blame(&["safety_factor"], "must be above 0".to_owned());
+            report(&["safety_factor"], "must be above 0".to_owned());
         }
         for (index, slot) in self.slots.iter().enumerate().filter(|(_, slot)| slot.ceiling < terms.floor) {
             let message = format!(
@@ -223,7 +223,7 @@ impl CpuSpec {
         let hundredth = |billionths: u64| Share::from_billionths(billionths / 100);
         let written = record.take_list("time_slots").unwrap_or_default().into_iter().enumerate();
         let slots = written.filter_map(|(index, slot)| Some(((index, slot.span), read_slot(slot)?)));
-        let (places, slots) = slots.unzip();
+        let (positions, slots) = slots.unzip();
         let spec = CpuSpec {
             average: record.take_decimal("avg_load_limit_percent").map(rate),
             window: record
@@ -246,7 +246,7 @@ impl CpuSpec {
                 .map(|days| Duration::from_secs(days * 86_400)),
             slots,
         };
-        (spec, places)
+        (spec, positions)
     }
 }
 
@@ -275,28 +275,31 @@ pub fn read_cpu_below(name: &str, bytes: &[u8], over: &CpuSpec) -> Result<CpuSpe
             return Some(CpuSpec::default());
         }
         let record = read_mapping(sink, tree, &CPU, &FieldPath::Top);
-        let places: Vec<_> = CPU.names().map(|name| (name, record.value_span(name))).collect();
+        let positions: Vec<_> = CPU.names().map(|name| (name, record.value_span(name))).collect();
         // An unreadable field is reported already. Do not report its contradictions too.
         let is_unread = |name: &&str| !record.is_readable(name) || record.is_misspelled(name);
         let unread: Vec<&str> = CPU.names().filter(is_unread).collect();
-        if let (Some(place), Some(_)) =
+        if let (Some(position), Some(_)) =
             (record.key_span("rolling_window"), record.key_span("rolling_window_hours"))
         {
-            let message = "is said twice, by rolling_window_hours too; keep one of them";
-            sink.error(place, FieldPath::Field(&FieldPath::Top, "rolling_window"), message.to_owned());
+            let message = "is set twice, also by rolling_window_hours; keep one of them";
+            sink.error(position, FieldPath::Field(&FieldPath::Top, "rolling_window"), message.to_owned());
         }
         let (spec, slots) = CpuSpec::read(record);
-        let together = over.clone().over(spec.clone()).flaws();
-        for flaw in spec.flaws().into_iter().filter(|flaw| together.contains(flaw)) {
+        let merged = over.clone().over(spec.clone()).flaws();
+        for flaw in spec.flaws().into_iter().filter(|flaw| merged.contains(flaw)) {
             if flaw.with.iter().any(|field| unread.contains(field)) {
                 continue;
             }
             let path = FieldPath::Field(&FieldPath::Top, flaw.field);
-            if let Some((index, place)) = flaw.slot.and_then(|slot| slots.get(slot)) {
-                sink.error(*place, FieldPath::Element(&path, *index), flaw.message);
+            if let Some((index, position)) = flaw.slot.and_then(|slot| slots.get(slot)) {
+                sink.error(*position, FieldPath::Element(&path, *index), flaw.message);
             } else {
-                let place = places.iter().find(|(name, _)| *name == flaw.field).and_then(|(_, place)| *place);
-                sink.error(place.unwrap_or(tree.span), path, flaw.message);
+                let position = positions
+                    .iter()
+                    .find(|(name, _)| *name == flaw.field)
+                    .and_then(|(_, position)| *position);
+                sink.error(position.unwrap_or(tree.span), path, flaw.message);
             }
         }
         Some(spec)

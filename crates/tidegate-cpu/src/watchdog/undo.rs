@@ -30,11 +30,11 @@ use crate::cgroups::{Hierarchy, PROCS, SUBTREE, processes_in};
 use crate::processes::{ProcFs, Process};
 
 /// Attempts to empty a cgroup. Processes may be started in it meanwhile.
-const MOST_SWEEPS: u32 = 200;
+const MAX_SWEEPS: u32 = 200;
 /// Time between two attempts: ending processes need a moment.
-const BETWEEN_SWEEPS: Duration = Duration::from_millis(2);
+const SWEEP_INTERVAL: Duration = Duration::from_millis(2);
 /// Maximum depth of nested cgroups that are removed.
-const DEEPEST: u32 = 32;
+const MAX_DEPTH: u32 = 32;
 
 /// How to restore one change.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,7 +63,7 @@ pub enum Undo {
         /// Directory of the cgroup.
         cgroup: PathBuf,
         /// Directory of the cgroup that receives the processes.
-        home: PathBuf,
+        target: PathBuf,
     },
 }
 
@@ -76,14 +76,14 @@ impl Undo {
                 Err(error) if error.kind() == io::ErrorKind::ResourceBusy && file.ends_with(SUBTREE) => {
                     Ok(())
                 }
-                written => unless_gone(written),
+                written => ignore_gone(written),
             },
             Undo::Continue { process } => proc.signal(*process, Signal::CONT).map(|_| ()),
-            Undo::Move { process, to } => match proc.look(*process)? {
-                Some(_) => unless_gone(write_if_there(&to.join(PROCS), &process.pid.to_string())),
+            Undo::Move { process, to } => match proc.stat_of(*process)? {
+                Some(_) => ignore_gone(write_if_there(&to.join(PROCS), &process.pid.to_string())),
                 None => Ok(()),
             },
-            Undo::Remove { cgroup, home } => empty_and_remove(cgroup, home),
+            Undo::Remove { cgroup, target } => empty_and_remove(cgroup, target),
         }
     }
 
@@ -99,11 +99,11 @@ impl Undo {
             }
             Undo::Continue { process } => format!("continue {} {}", process.pid, process.started),
             Undo::Move { process, to } => format!("move {} {} {}", process.pid, process.started, of_path(to)),
-            Undo::Remove { cgroup, home } => format!("remove {} {}", of_path(cgroup), of_path(home)),
+            Undo::Remove { cgroup, target } => format!("remove {} {}", of_path(cgroup), of_path(target)),
         }
     }
 
-    fn of_words(words: &[&str]) -> Option<Undo> {
+    fn parse_words(words: &[&str]) -> Option<Undo> {
         let process = |pid: &str, started: &str| {
             Some(Process { pid: pid.parse().ok()?, started: started.parse().ok()? })
         };
@@ -113,7 +113,7 @@ impl Undo {
             }
             ["continue", pid, started] => Undo::Continue { process: process(pid, started)? },
             ["move", pid, started, to] => Undo::Move { process: process(pid, started)?, to: to_path(to)? },
-            ["remove", cgroup, home] => Undo::Remove { cgroup: to_path(cgroup)?, home: to_path(home)? },
+            ["remove", cgroup, target] => Undo::Remove { cgroup: to_path(cgroup)?, target: to_path(target)? },
             _ => return None,
         })
     }
@@ -128,35 +128,35 @@ pub(crate) fn write_if_there(file: &Path, content: &str) -> io::Result<()> {
 }
 
 /// Moves all processes out of a cgroup and its descendants, and removes it.
-fn empty_and_remove(cgroup: &Path, home: &Path) -> io::Result<()> {
+fn empty_and_remove(cgroup: &Path, target: &Path) -> io::Result<()> {
     let mut sweeps = 0;
     loop {
-        match sweep(cgroup, home, DEEPEST) {
+        match sweep(cgroup, target, MAX_DEPTH) {
             Ok(()) => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(error) if sweeps == MOST_SWEEPS => return Err(error),
+            Err(error) if sweeps == MAX_SWEEPS => return Err(error),
             Err(_) => {}
         }
         sweeps += 1;
-        thread::park_timeout(BETWEEN_SWEEPS);
+        thread::park_timeout(SWEEP_INTERVAL);
     }
 }
 
-fn sweep(cgroup: &Path, home: &Path, depth: u32) -> io::Result<()> {
+fn sweep(cgroup: &Path, target: &Path, depth: u32) -> io::Result<()> {
     for inner in Hierarchy::below(cgroup)? {
         if depth > 0 {
-            sweep(&inner, home, depth - 1)?;
+            sweep(&inner, target, depth - 1)?;
         }
     }
     // If the target is gone, use its nearest existing ancestor.
-    let home = home.ancestors().find(|path| path.join(PROCS).is_file()).unwrap_or(home);
+    let target = target.ancestors().find(|path| path.join(PROCS).is_file()).unwrap_or(target);
     for pid in processes_in(cgroup)? {
-        unless_gone(write_if_there(&home.join(PROCS), &pid.to_string()))?;
+        ignore_gone(write_if_there(&target.join(PROCS), &pid.to_string()))?;
     }
     fs::remove_dir(cgroup)
 }
 
-fn unless_gone(result: io::Result<()>) -> io::Result<()> {
+fn ignore_gone(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::SRCH | Errno::NODEV)) => Ok(()),
@@ -193,9 +193,9 @@ impl UndoRecord {
     }
 
     /// Parses a line without its newline. Returns `None` if it is torn or unknown.
-    pub(super) fn of_line(line: &[u8]) -> Option<UndoRecord> {
-        let (print, words) = std::str::from_utf8(line).ok()?.split_once(' ')?;
-        if print.len() != 8 || u32::from_str_radix(print, 16).ok()? != fingerprint(words) {
+    pub(super) fn parse_line(line: &[u8]) -> Option<UndoRecord> {
+        let (hash, words) = std::str::from_utf8(line).ok()?.split_once(' ')?;
+        if hash.len() != 8 || u32::from_str_radix(hash, 16).ok()? != fingerprint(words) {
             return None;
         }
         let words: Vec<&str> = words.split(' ').collect();
@@ -205,7 +205,7 @@ impl UndoRecord {
             ["done"] => UndoRecord::Done,
             [number, "forget"] => UndoRecord::Forget { number: number.parse().ok()? },
             [number, ref undo @ ..] => {
-                UndoRecord::Add { number: number.parse().ok()?, undo: Undo::of_words(undo)? }
+                UndoRecord::Add { number: number.parse().ok()?, undo: Undo::parse_words(undo)? }
             }
             [] => return None,
         })
@@ -222,8 +222,8 @@ pub(super) struct UndoRecords {
 }
 
 impl UndoRecords {
-    pub(super) fn take(&mut self, note: UndoRecord) {
-        match note {
+    pub(super) fn apply(&mut self, record: UndoRecord) {
+        match record {
             UndoRecord::Boot { name } => self.boot = Some(name),
             UndoRecord::File { path } => self.file = Some(path),
             UndoRecord::Add { number, undo } => drop(self.open.insert(number, undo)),
@@ -234,16 +234,16 @@ impl UndoRecords {
 }
 
 /// Parses records and skips torn lines.
-pub(super) fn notes(bytes: &[u8]) -> UndoRecords {
-    let mut notes = UndoRecords::default();
+pub(super) fn parse_records(bytes: &[u8]) -> UndoRecords {
+    let mut parse_records = UndoRecords::default();
     let whole = bytes.split_inclusive(|byte| *byte == b'\n').filter_map(|line| line.strip_suffix(b"\n"));
-    whole.filter_map(UndoRecord::of_line).for_each(|note| notes.take(note));
-    notes
+    whole.filter_map(UndoRecord::parse_line).for_each(|record| parse_records.apply(record));
+    parse_records
 }
 
 /// FNV-1a.
 fn fingerprint(words: &str) -> u32 {
-    words.bytes().fold(0x811c_9dc5, |print, byte| (print ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+    words.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
 fn of_path(path: &Path) -> String {
@@ -293,12 +293,12 @@ mod tests {
             Undo::Write { file: OsStr::from_bytes(b"/\xff\n").into(), content: String::new() },
             Undo::Continue { process },
             Undo::Move { process, to: "/sys/fs/cgroup/a.slice".into() },
-            Undo::Remove { cgroup: "/c".into(), home: "/".into() },
+            Undo::Remove { cgroup: "/c".into(), target: "/".into() },
         ]
     }
 
     #[test]
-    fn every_line_is_read_as_it_was_written() {
+    fn encoded_record_parses_to_the_same_record() {
         let undos = (1..).zip(examples()).map(|(number, undo)| UndoRecord::Add { number, undo });
         let others = [
             UndoRecord::Boot { name: "6b53".to_owned() },
@@ -306,15 +306,15 @@ mod tests {
             UndoRecord::Forget { number: 2 },
             UndoRecord::Done,
         ];
-        for note in undos.chain(others) {
-            let line = note.line();
+        for record in undos.chain(others) {
+            let line = record.line();
             assert_eq!(line.matches('\n').count(), 1, "{line}");
-            assert_eq!(UndoRecord::of_line(line.trim_end_matches('\n').as_bytes()), Some(note));
+            assert_eq!(UndoRecord::parse_line(line.trim_end_matches('\n').as_bytes()), Some(record));
         }
     }
 
     #[test]
-    fn a_line_that_was_cut_says_nothing_and_the_others_do() {
+    fn torn_line_is_skipped_and_others_are_parsed() {
         let lines: Vec<String> =
             (1..).zip(examples()).map(|(number, undo)| UndoRecord::Add { number, undo }.line()).collect();
         let whole = lines.concat();
@@ -324,25 +324,25 @@ mod tests {
                 ends += line.len();
                 ends <= length
             });
-            assert_eq!(notes(&whole.as_bytes()[..length]).open.len(), complete.count(), "{length}");
+            assert_eq!(parse_records(&whole.as_bytes()[..length]).open.len(), complete.count(), "{length}");
         }
         // Another writer continued after a torn line.
         let torn = format!("{}{}", &lines[0][..20], whole);
-        assert_eq!(notes(torn.as_bytes()).open.len(), lines.len() - 1);
+        assert_eq!(parse_records(torn.as_bytes()).open.len(), lines.len() - 1);
     }
 
     #[test]
-    fn a_changed_letter_is_noticed() {
+    fn changed_byte_fails_the_checksum() {
         let line = UndoRecord::Forget { number: 12 }.line();
         let changed = line.replace("12", "13");
-        assert_eq!(UndoRecord::of_line(changed.trim_end().as_bytes()), None);
+        assert_eq!(UndoRecord::parse_line(changed.trim_end().as_bytes()), None);
     }
 
     #[test]
-    fn what_was_forgotten_is_not_undone() {
+    fn forgotten_step_is_not_pending() {
         let mut lines: String =
             (1..).zip(examples()).map(|(number, undo)| UndoRecord::Add { number, undo }.line()).collect();
         lines += &UndoRecord::Forget { number: 1 }.line();
-        assert_eq!(notes(lines.as_bytes()).open.into_values().collect::<Vec<_>>(), examples()[1..]);
+        assert_eq!(parse_records(lines.as_bytes()).open.into_values().collect::<Vec<_>>(), examples()[1..]);
     }
 }

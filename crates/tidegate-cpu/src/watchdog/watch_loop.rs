@@ -6,7 +6,7 @@ use super::undo::{UndoRecord, UndoRecords};
 use super::{RestoreReport, undo_all, undo_journal};
 
 /// Longer than any record: two paths of maximum length with every byte escaped.
-const LONGEST_LINE: u64 = 32 << 10;
+const MAX_RECORD_LINE: u64 = 32 << 10;
 
 /// Reads undo records until the pipe is closed, and then undoes them, unless the last record says that nothing is left.
 ///
@@ -20,21 +20,21 @@ pub fn watch(input: impl Read) -> RestoreReport {
 
 /// Like [`watch`], without a new session.
 pub(super) fn read_and_undo(input: impl Read) -> RestoreReport {
-    let mut notes = UndoRecords::default();
+    let mut records = UndoRecords::default();
     let mut input = BufReader::new(input);
     let mut line = Vec::new();
     // A read error ends the loop like the end of the stream.
-    while let Ok(1..) = (&mut input).take(LONGEST_LINE).read_until(b'\n', &mut line) {
-        if let Some(note) = line.strip_suffix(b"\n").and_then(UndoRecord::of_line) {
-            notes.take(note);
+    while let Ok(1..) = (&mut input).take(MAX_RECORD_LINE).read_until(b'\n', &mut line) {
+        if let Some(record) = line.strip_suffix(b"\n").and_then(UndoRecord::parse_line) {
+            records.apply(record);
         }
         line.clear();
     }
-    if notes.is_done {
+    if records.is_done {
         return RestoreReport::default();
     }
-    let restored = undo_all(notes.open.into_values().collect());
-    if let (Some(file), true) = (notes.file, restored.failed.is_empty()) {
+    let restored = undo_all(records.open.into_values().collect());
+    if let (Some(file), true) = (records.file, restored.failed.is_empty()) {
         // The next start would find nothing to undo in the file.
         let _removed = undo_journal::remove(&file);
     }

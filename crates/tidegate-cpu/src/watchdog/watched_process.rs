@@ -39,34 +39,34 @@ use crate::cgroups::FilesystemRoots;
 use crate::processes::{ProcFs, own_pid};
 
 /// Waits for SIGCONT and then becomes the command, so that it starts no process before it is limited.
-const WAITING: &str = "kill -STOP $$; exec \"$@\"";
+const STOP_AND_EXEC: &str = "kill -STOP $$; exec \"$@\"";
 /// Input, output and errors.
 const STREAMS: usize = 3;
 /// How often to check whether the governor has adopted the command of a killed watchdog, and the time between checks.
-const MOST_ASKS: u32 = 200;
-const BETWEEN_ASKS: Duration = Duration::from_millis(5);
+const MAX_CHECKS: u32 = 200;
+const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 /// Longer than any chain of ancestors.
-const MOST_ANCESTORS: u32 = 1 << 16;
+const MAX_ANCESTORS: u32 = 1 << 16;
 
 /// A command that the watchdog started. It waits for SIGCONT.
 #[derive(Debug)]
 pub struct WatchedProcess {
     pid: u32,
-    keeper: u32,
-    told: BufReader<UnixStream>,
+    subreaper: u32,
+    reports: BufReader<UnixStream>,
 }
 
 impl WatchedProcess {
     /// Lets the watchdog at the other end start its command with our standard streams.
-    pub(super) fn begin(stream: &UnixStream, keeper: u32) -> io::Result<WatchedProcess> {
+    pub(super) fn begin(stream: &UnixStream, subreaper: u32) -> io::Result<WatchedProcess> {
         // Without it, only the exit status is unknown if the watchdog is killed.
         let _old_kernel = set_child_subreaper(Some(getpid()));
-        hand_over(stream)?;
-        let mut told = BufReader::new(stream.try_clone()?);
-        match CommandEvent::read(&mut told) {
-            Some(CommandEvent::Started(pid)) => Ok(WatchedProcess { pid, keeper, told }),
+        send_streams(stream)?;
+        let mut reports = BufReader::new(stream.try_clone()?);
+        match CommandEvent::read(&mut reports) {
+            Some(CommandEvent::Started(pid)) => Ok(WatchedProcess { pid, subreaper, reports }),
             Some(CommandEvent::Failed(why)) => Err(io::Error::other(why)),
-            Some(CommandEvent::Ended(_)) | None => Err(io::Error::other("it ended before it began")),
+            Some(CommandEvent::Ended(_)) | None => Err(io::Error::other("it ended during its start")),
         }
     }
 
@@ -76,52 +76,52 @@ impl WatchedProcess {
     }
 
     /// Process number of its parent, the watchdog.
-    pub fn keeper(&self) -> u32 {
-        self.keeper
+    pub fn subreaper(&self) -> u32 {
+        self.subreaper
     }
 
     /// Waits for the command and returns its exit status.
     pub fn wait(mut self) -> io::Result<ExitStatus> {
-        match CommandEvent::read(&mut self.told) {
+        match CommandEvent::read(&mut self.reports) {
             Some(CommandEvent::Ended(status)) => Ok(ExitStatus::from_raw(status)),
-            _ => self.wait_as_heir(),
+            _ => self.wait_after_adoption(),
         }
     }
 
     /// The watchdog is gone. We are the parent, or become it in a moment.
-    fn wait_as_heir(&self) -> io::Result<ExitStatus> {
+    fn wait_after_adoption(&self) -> io::Result<ExitStatus> {
         let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
-        for _ in 0..MOST_ASKS {
+        for _ in 0..MAX_CHECKS {
             match retry_on_intr(|| waitpid(pid, WaitOptions::empty())) {
                 Ok(Some((_, status))) => return Ok(ExitStatus::from_raw(status.as_raw())),
-                Ok(None) | Err(Errno::CHILD) => thread::park_timeout(BETWEEN_ASKS),
+                Ok(None) | Err(Errno::CHILD) => thread::park_timeout(CHECK_INTERVAL),
                 Err(error) => return Err(error.into()),
             }
         }
-        Err(io::Error::other("nobody knows how it ended: its watchdog was killed at the same time"))
+        Err(io::Error::other("its exit status is unknown: its watchdog was killed at the same time"))
     }
 }
 
 /// Main function of a watchdog process with a command. It receives the standard streams, starts the command, reports how the command ends, and watches the governor like [`watch`](super::watch).
 ///
 /// The caller must catch the terminal's signals and not ignore them: a command inherits ignored signals.
-pub fn tend(socket: OwnedFd, program: &Path, args: &[OsString]) -> RestoreReport {
+pub fn run_command_watchdog(socket: OwnedFd, program: &Path, args: &[OsString]) -> RestoreReport {
     let stream = UnixStream::from(socket);
     match start(&stream, program, args) {
         Ok(pid) => {
-            step_aside(&FilesystemRoots::default().processes());
-            let told = stream.try_clone().and_then(|mut told| {
-                CommandEvent::Started(pid.as_raw_nonzero().get().unsigned_abs()).tell(&mut told)?;
-                thread::Builder::new().name("ends".to_owned()).spawn(move || tell_ends(pid, &mut told))
+            leave_process_group(&FilesystemRoots::default().processes());
+            let reports = stream.try_clone().and_then(|mut reports| {
+                CommandEvent::Started(pid.as_raw_nonzero().get().unsigned_abs()).send(&mut reports)?;
+                thread::Builder::new().name("ends".to_owned()).spawn(move || reap_children(pid, &mut reports))
             });
             // Without the reporting thread, exit: then the governor adopts the command.
-            if told.is_err() {
+            if reports.is_err() {
                 return RestoreReport::default();
             }
         }
         Err(error) => {
             let mut stream = stream;
-            let _unheard = CommandEvent::Failed(error.to_string()).tell(&mut stream);
+            let _unheard = CommandEvent::Failed(error.to_string()).send(&mut stream);
             return RestoreReport::default();
         }
     }
@@ -130,10 +130,10 @@ pub fn tend(socket: OwnedFd, program: &Path, args: &[OsString]) -> RestoreReport
 
 /// Starts the command and waits until it has stopped itself.
 fn start(stream: &UnixStream, program: &Path, args: &[OsString]) -> io::Result<Pid> {
-    let [input, output, errors] = take_over(stream)?;
+    let [input, output, errors] = receive_streams(stream)?;
     let _old_kernel = set_child_subreaper(Some(getpid()));
     let child = Command::new("/bin/sh")
-        .args(["-c", WAITING, "sh"])
+        .args(["-c", STOP_AND_EXEC, "sh"])
         .arg(program)
         .args(args)
         .stdin(Stdio::from(input))
@@ -143,7 +143,7 @@ fn start(stream: &UnixStream, program: &Path, args: &[OsString]) -> io::Result<P
     let pid = Pid::from_child(&child);
     match retry_on_intr(|| waitpid(Some(pid), WaitOptions::UNTRACED))? {
         Some((_, status)) if status.stopped() => Ok(pid),
-        _ => Err(io::Error::other("it ended before it began")),
+        _ => Err(io::Error::other("it ended during its start")),
     }
 }
 
@@ -152,16 +152,17 @@ fn start(stream: &UnixStream, program: &Path, args: &[OsString]) -> io::Result<P
 /// The watchdog stays in the session if the group already has a parent there, as below a shell with job control: only a parent in the same
 /// session keeps the group from SIGHUP. Otherwise it starts its own session. Then the group is orphaned as before, and the terminal
 /// cannot stop a group that nothing could continue.
-fn step_aside(proc: &ProcFs) {
+fn leave_process_group(proc: &ProcFs) {
     // A group leader need not leave.
-    let _left = if is_held(proc).unwrap_or(false) { setpgid(None, None) } else { setsid().map(|_| ()) };
+    let _left =
+        if has_parent_in_session(proc).unwrap_or(false) { setpgid(None, None) } else { setsid().map(|_| ()) };
 }
 
 /// Whether an ancestor is in another group of the same session. `None` if it cannot be determined.
-fn is_held(proc: &ProcFs) -> Option<bool> {
+fn has_parent_in_session(proc: &ProcFs) -> Option<bool> {
     let own = proc.stat(own_pid()).ok()??;
     let mut parent = own.parent;
-    for _ in 0..MOST_ANCESTORS {
+    for _ in 0..MAX_ANCESTORS {
         let stat = proc.stat(parent).ok()??;
         if stat.group != own.group {
             return Some(stat.session == own.session);
@@ -172,11 +173,11 @@ fn is_held(proc: &ProcFs) -> Option<bool> {
 }
 
 /// Waits for all children and reports the end of the command.
-fn tell_ends(command: Pid, governor: &mut UnixStream) {
+fn reap_children(command: Pid, governor: &mut UnixStream) {
     loop {
         match retry_on_intr(|| wait(WaitOptions::empty())) {
             Ok(Some((pid, status))) if pid == command => {
-                let _unheard = CommandEvent::Ended(status.as_raw()).tell(governor);
+                let _unheard = CommandEvent::Ended(status.as_raw()).send(governor);
             }
             Ok(_) => {}
             // No children are left, and so no descendants.
@@ -186,13 +187,13 @@ fn tell_ends(command: Pid, governor: &mut UnixStream) {
 }
 
 /// Sends our standard streams to the watchdog.
-fn hand_over(stream: &UnixStream) -> io::Result<()> {
+fn send_streams(stream: &UnixStream) -> io::Result<()> {
     let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
     let streams = [input.as_fd(), output.as_fd(), errors.as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(STREAMS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !control.push(SendAncillaryMessage::ScmRights(&streams)) {
-        return Err(io::Error::other("there is no room for three descriptors"));
+        return Err(io::Error::other("the control buffer is too small for three descriptors"));
     }
     // Descriptors need at least one byte of data.
     sendmsg(stream, &[IoSlice::new(b"\n")], &mut control, SendFlags::NOSIGNAL)?;
@@ -200,7 +201,7 @@ fn hand_over(stream: &UnixStream) -> io::Result<()> {
 }
 
 /// Receives the streams that [`send_streams`] sends.
-fn take_over(stream: &UnixStream) -> io::Result<[OwnedFd; STREAMS]> {
+fn receive_streams(stream: &UnixStream) -> io::Result<[OwnedFd; STREAMS]> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(STREAMS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];
@@ -213,7 +214,7 @@ fn take_over(stream: &UnixStream) -> io::Result<[OwnedFd; STREAMS]> {
             streams.extend(descriptors);
         }
     }
-    streams.try_into().map_err(|_| io::Error::other("the governor has given no input and outputs"))
+    streams.try_into().map_err(|_| io::Error::other("the governor sent no standard streams"))
 }
 
 /// A report of the watchdog about its command, one line each.
@@ -228,7 +229,7 @@ enum CommandEvent {
 }
 
 impl CommandEvent {
-    fn tell(&self, to: &mut impl Write) -> io::Result<()> {
+    fn send(&self, to: &mut impl Write) -> io::Result<()> {
         let line = match self {
             CommandEvent::Started(pid) => format!("started {pid}\n"),
             CommandEvent::Failed(why) => format!("failed {}\n", why.replace('\n', " ")),
@@ -255,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reports_are_read_as_they_were_told() {
+    fn encoded_command_events_parse_to_the_same_events() {
         let all = [
             CommandEvent::Started(4711),
             CommandEvent::Failed("no such file".to_owned()),
@@ -263,7 +264,7 @@ mod tests {
         ];
         let mut lines = Vec::new();
         for report in &all {
-            report.tell(&mut lines).expect("there is room");
+            report.send(&mut lines).expect("there is room");
         }
         let mut from = lines.as_slice();
         for report in all {

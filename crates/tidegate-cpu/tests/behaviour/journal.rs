@@ -22,7 +22,7 @@ fn sample(number: u32, total: Quota) -> UsageSample {
         observed: true,
         applied: Rate::from_units(20 + number % 7),
         counter: at,
-        life: 7,
+        counter_id: 7,
         target: tidegate_cpu::meter::TargetId::UNKNOWN,
         boot: 1,
         uptime: at,
@@ -133,7 +133,7 @@ fn counts_survive_a_restart() {
         let is_seen = number != 720;
         total = if is_seen { total.plus(used) } else { total };
         let seen = if is_seen { Observation::Used(used) } else { Observation::Nothing };
-        let look = governor.look(after(SAMPLE * number), seen);
+        let look = governor.observe(after(SAMPLE * number), seen);
         samples.push(UsageSample { applied: look.applied, observed: is_seen, ..sample(number, total) });
         let again = Governor::resume(settings(text), &samples).expect("samples");
         assert_eq!(again.samples(), governor.samples(), "at {number}");
@@ -162,7 +162,7 @@ fn other_files_are_refused() {
     fs::write(folder.path().join("00000000000000000001.samples"), b"tidegate cpu samples 9\n\nand so on")
         .expect("room");
     let error = read_since(folder.path(), Timestamp::EPOCH).expect_err("not ours");
-    assert!(error.to_string().contains("not a file of samples of this version"), "{error}");
+    assert!(error.to_string().contains("not a sample file of this version"), "{error}");
 }
 
 /// A governor that goes on from its journal decides as one that never stopped.
@@ -180,7 +180,7 @@ fn a_restart_continues_the_same_window() {
     for number in 1..4000u32 {
         let used = load(number).min(governor.applied()).over(SAMPLE);
         total = total.plus(used);
-        let look = governor.look(after(SAMPLE * number), Observation::Used(used));
+        let look = governor.observe(after(SAMPLE * number), Observation::Used(used));
         let written = UsageSample { applied: look.applied, ..sample(number, total) };
         journal.append(&written).expect("room on the disk");
         if number % 499 == 0 {

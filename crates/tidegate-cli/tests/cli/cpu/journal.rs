@@ -39,7 +39,7 @@ pub(super) fn govern(folder: &Path, config: &str, count: u32, demand: Demand) ->
         let wanted = demand(number).filter(|_| number > 0).map(Rate::from_units);
         let used = wanted.map(|wanted| wanted.min(governor.applied()).over(every));
         if number > 0 {
-            governor.look(at(time), used.map_or(Observation::Nothing, Observation::Used));
+            governor.observe(at(time), used.map_or(Observation::Nothing, Observation::Used));
         }
         total = total.plus(used.unwrap_or_default());
         let sample = UsageSample {
@@ -48,7 +48,7 @@ pub(super) fn govern(folder: &Path, config: &str, count: u32, demand: Demand) ->
             observed: used.is_some(),
             applied: governor.applied(),
             counter: time,
-            life: 7,
+            counter_id: 7,
             target: tidegate_cpu::meter::TargetId::UNKNOWN,
             boot: 1,
             uptime: time,
