@@ -146,7 +146,7 @@ fn is_forbidden(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
 }
 
-#[expect(clippy::disallowed_methods, reason = "how much time passed while somebody ran")]
+#[expect(clippy::disallowed_methods, reason = "measures elapsed real time")]
 fn now() -> Instant {
     Instant::now()
 }

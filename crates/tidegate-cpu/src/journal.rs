@@ -76,7 +76,7 @@ struct JournalLock {
 
 impl JournalLock {
     /// Locks a folder.
-    fn take(folder: &Path) -> Result<JournalLock, JournalError> {
+    fn acquire(folder: &Path) -> Result<JournalLock, JournalError> {
         let path = folder.join("lock");
         let failed = |error| JournalError::Io(path.clone(), error);
         loop {
@@ -144,7 +144,7 @@ impl Journal {
             move |error| JournalError::Io(path, error)
         };
         fs::create_dir_all(folder).map_err(failed(folder))?;
-        let lock = JournalLock::take(folder)?;
+        let lock = JournalLock::acquire(folder)?;
         Ok(Journal { folder: folder.to_owned(), retention, file: None, unsynced: 0, lock })
     }
 

@@ -129,14 +129,14 @@ impl ProcFs {
     /// State of the process with this number, or `None` if there is none.
     pub fn stat(&self, pid: u32) -> io::Result<Option<ProcStat>> {
         match self.open(pid)? {
-            Some(file) => unless_gone(self.stat_in(&file, pid)),
+            Some(file) => none_if_gone(self.stat_in(&file, pid)),
             None => Ok(None),
         }
     }
 
     /// The open `stat` file of a process, or `None` if there is none.
     fn open(&self, pid: u32) -> io::Result<Option<File>> {
-        unless_gone(File::open(self.path_of(pid)))
+        none_if_gone(File::open(self.path_of(pid)))
     }
 
     /// Reads an open `stat` file. Fails if the process is gone.
@@ -173,14 +173,14 @@ impl ProcFs {
         let mut threads = vec![stat.process.pid];
         if stat.threads > 1 {
             let tasks = self.root.join(format!("{}/task", stat.process.pid));
-            let Some(entries) = unless_gone(fs::read_dir(tasks))? else { return Ok(Some(Vec::new())) };
+            let Some(entries) = none_if_gone(fs::read_dir(tasks))? else { return Ok(Some(Vec::new())) };
             let names = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
             threads = names.collect();
         }
         let mut children = Vec::new();
         for thread in threads {
             match self.open_children(stat.process.pid, thread)? {
-                Some(file) => children.extend(unless_gone(children_in(&file))?.unwrap_or_default()),
+                Some(file) => children.extend(none_if_gone(children_in(&file))?.unwrap_or_default()),
                 // The process exists but the file does not: the kernel was built without it.
                 None if stat.threads == 1 && self.stat_of(stat.process)?.is_some() => return Ok(None),
                 None => {}
@@ -191,7 +191,7 @@ impl ProcFs {
 
     /// The open `children` file of a thread, or `None` if there is none.
     fn open_children(&self, pid: u32, thread: u32) -> io::Result<Option<File>> {
-        unless_gone(File::open(self.root.join(format!("{pid}/task/{thread}/children"))))
+        none_if_gone(File::open(self.root.join(format!("{pid}/task/{thread}/children"))))
     }
 
     /// Name of the executable file of a process. `None` if it is not readable or there is none.
@@ -204,7 +204,7 @@ impl ProcFs {
 
     /// Text of `/proc/N/cgroup`, or `None` if there is no such process.
     pub(crate) fn cgroups(&self, pid: u32) -> io::Result<Option<String>> {
-        unless_gone(fs::read_to_string(self.root.join(format!("{pid}/cgroup"))))
+        none_if_gone(fs::read_to_string(self.root.join(format!("{pid}/cgroup"))))
     }
 
     /// Time since boot, including suspended time.
@@ -309,7 +309,7 @@ pub(crate) fn own_pid() -> u32 {
 }
 
 /// Turns the error of a process that ended meanwhile into `None`.
-fn unless_gone<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+fn none_if_gone<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
         Err(error) if is_gone(&error) => Ok(None),
@@ -389,7 +389,7 @@ mod tests {
         let own = proc.stat(own_pid()).expect("it can be read").expect("it is there").process;
         assert!(proc.open_pidfd(own).expect("it can be held").is_some());
         let another = Process { started: own.started + 1, ..own };
-        assert!(proc.open_pidfd(another).expect("it can be looked at").is_none());
+        assert!(proc.open_pidfd(another).expect("it can be read").is_none());
         assert!(!proc.signal(another, Signal::KILL).expect("it is not sent"));
     }
 }

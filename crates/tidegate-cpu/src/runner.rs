@@ -133,7 +133,7 @@ impl Runner {
         let resumed = Governor::resume(settings.clone(), samples).zip(samples.last().copied());
         let (governor, last) = resumed.unwrap_or_else(|| {
             let governor = Governor::new(settings, first);
-            let start = UsageSample {
+            let first_sample = UsageSample {
                 at: first,
                 total: Quota::ZERO,
                 observed: false,
@@ -144,7 +144,7 @@ impl Runner {
                 boot: now.boot,
                 uptime: now.uptime,
             };
-            (governor, start)
+            (governor, first_sample)
         });
         let is_resumed = !samples.is_empty();
         let mut runner = Runner {
@@ -276,11 +276,11 @@ impl Runner {
     /// Caps usage at the machine's capacity in this interval. A small excess was counted late and is carried over to the next interval.
     fn cap_to_capacity(&mut self, at: BudgetTime, used: Quota) -> Quota {
         let counted = used.plus(self.carried_over);
-        let cap_to_capacity = counted.min(capacity_in(at.monotonic.saturating_sub(self.last.at.monotonic)));
-        let others = counted.minus(cap_to_capacity);
-        self.carried_over = others.min(capacity_in(MAX_CARRY_OVER));
-        self.discarded_usage = others.minus(self.carried_over);
-        cap_to_capacity
+        let capped = counted.min(capacity_in(at.monotonic.saturating_sub(self.last.at.monotonic)));
+        let excess = counted.minus(capped);
+        self.carried_over = excess.min(capacity_in(MAX_CARRY_OVER));
+        self.discarded_usage = excess.minus(self.carried_over);
+        capped
     }
 
     fn record(

@@ -63,7 +63,7 @@ struct WatchdogState {
     command_line: Option<WatchdogCommand>,
     watchdog: Option<WatchdogChild>,
     next_number: u64,
-    open: BTreeMap<u64, Undo>,
+    pending: BTreeMap<u64, Undo>,
 }
 
 /// Program and arguments of the watchdog process.
@@ -95,7 +95,7 @@ impl CpuWatchdog {
             command_line: None,
             watchdog: None,
             next_number: 1,
-            open: BTreeMap::new(),
+            pending: BTreeMap::new(),
         };
         Ok(CpuWatchdog { state: Arc::new(Mutex::new(state)) })
     }
@@ -105,8 +105,8 @@ impl CpuWatchdog {
         let handle = CpuWatchdog::journal_only(folder)?;
         let command_line = WatchdogCommand::of(program, args);
         handle.state().command_line = Some(command_line);
-        let released = handle.state().start_watchdog();
-        handle.unless_failed(released).map(|(handle, ())| handle)
+        let started = handle.state().start_watchdog();
+        handle.remove_file_on_error(started).map(|(handle, ())| handle)
     }
 
     /// Like [`CpuWatchdog::spawn`], and the watchdog process also starts a command as its child. It gets `--` and the command as
@@ -124,13 +124,16 @@ impl CpuWatchdog {
         let mut watchdog = Command::new(program);
         watchdog.args(args).arg("--").args(command);
         let started = handle.state().start_with_command(watchdog, command.first().map_or(program, Path::new));
-        handle.unless_failed(started)
+        handle.remove_file_on_error(started)
     }
 
     /// Removes the file if the start failed.
-    fn unless_failed<T>(self, done: Result<T, WatchdogError>) -> Result<(CpuWatchdog, T), WatchdogError> {
-        match done {
-            Ok(done) => Ok((self, done)),
+    fn remove_file_on_error<T>(
+        self,
+        result: Result<T, WatchdogError>,
+    ) -> Result<(CpuWatchdog, T), WatchdogError> {
+        match result {
+            Ok(result) => Ok((self, result)),
             Err(error) => {
                 let _removed = self.finish();
                 Err(error)
@@ -171,7 +174,7 @@ impl CpuWatchdog {
 
     /// All pending undo steps, the oldest first.
     pub fn pending_undos(&self) -> Vec<Undo> {
-        self.state().open.values().cloned().collect()
+        self.state().pending.values().cloned().collect()
     }
 
     /// Registers undo steps before their changes are made. The changes may be made when this returns.
@@ -186,7 +189,7 @@ impl CpuWatchdog {
         state.write(&lines)?;
         state.next_number += numbered.len() as u64;
         let numbers = numbered.iter().map(|(number, _)| *number).collect();
-        state.open.extend(numbered);
+        state.pending.extend(numbered);
         Ok(numbers)
     }
 
@@ -194,7 +197,7 @@ impl CpuWatchdog {
     pub fn release(&self, numbers: &[u64]) -> Result<(), WatchdogError> {
         let mut state = self.state();
         let known: Vec<u64> =
-            numbers.iter().copied().filter(|number| state.open.remove(number).is_some()).collect();
+            numbers.iter().copied().filter(|number| state.pending.remove(number).is_some()).collect();
         let lines: String =
             known.iter().map(|number| UndoRecord::Forget { number: *number }.line()).collect();
         if lines.is_empty() { Ok(()) } else { state.write(&lines) }
@@ -203,7 +206,7 @@ impl CpuWatchdog {
     /// Ends the watchdog after everything is undone. The watchdog or the next start undoes what is left.
     pub fn finish(self) -> Result<(), WatchdogError> {
         let mut state = self.state();
-        if !state.open.is_empty() {
+        if !state.pending.is_empty() {
             state.close_and_wait();
             return Ok(());
         }
@@ -222,7 +225,7 @@ impl WatchdogState {
     fn write(&mut self, lines: &str) -> Result<(), WatchdogError> {
         self.send(lines);
         self.journal.append(lines)?;
-        self.journal.compact(&self.open)
+        self.journal.compact(&self.pending)
     }
 
     /// Sends records to the watchdog process. A failure is not an error: the file has them, and the governor checks `is_watched`.
@@ -255,17 +258,17 @@ impl WatchdogState {
     ) -> Result<WatchedProcess, WatchdogError> {
         let failed = |error| WatchdogError::of("start", command, error);
         let mut watchdog = WatchdogChild::start(watchdog).map_err(failed)?;
-        let command_pid = watchdog.start_command().map_err(failed)?;
+        let process = watchdog.start_command().map_err(failed)?;
         self.watchdog = Some(watchdog);
         self.send_all();
-        Ok(command_pid)
+        Ok(process)
     }
 
     /// Sends the state to a new watchdog process.
     fn send_all(&mut self) {
         let path = std::path::absolute(&self.file).unwrap_or_else(|_| self.file.clone());
         let mut lines = UndoRecord::File { path }.line();
-        for (number, undo) in &self.open {
+        for (number, undo) in &self.pending {
             lines += &UndoRecord::Add { number: *number, undo: undo.clone() }.line();
         }
         self.send(&lines);
@@ -297,7 +300,7 @@ impl WatchdogChild {
         let Some(pipe) = &self.pipe else { return Err(io::ErrorKind::BrokenPipe.into()) };
         let started = WatchedProcess::begin(pipe, self.child.id());
         match &started {
-            Ok(command_pid) => self.command_pid = Some(command_pid.pid()),
+            Ok(process) => self.command_pid = Some(process.pid()),
             Err(_) => self.close_and_wait(),
         }
         started
@@ -331,14 +334,14 @@ pub struct RestoreReport {
 /// Undoes what a governor with this directory left behind. It may be called repeatedly and when nothing is left.
 pub fn restore_left_behind(folder: &Path) -> Result<RestoreReport, WatchdogError> {
     let file = folder.join(FILE);
-    let parse_records = match std::fs::read(&file) {
+    let records = match std::fs::read(&file) {
         Ok(bytes) => undo::parse_records(&bytes),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(RestoreReport::default()),
         Err(error) => return Err(WatchdogError::of("read", &file, error)),
     };
     let boot = boot()?;
-    let open = if parse_records.boot.as_ref() == Some(&boot) { parse_records.open } else { BTreeMap::new() };
-    let restored = undo_all(open.into_values().collect());
+    let pending = if records.boot.as_ref() == Some(&boot) { records.open } else { BTreeMap::new() };
+    let restored = undo_all(pending.into_values().collect());
     if restored.failed.is_empty() {
         undo_journal::remove(&file)?;
     } else {

@@ -94,12 +94,12 @@ impl CgroupScope {
     /// The cgroup directories of a process, or `None` if it is gone.
     fn cgroups_of(&self, pid: u32) -> Result<Option<Vec<PathBuf>>, EnforceError> {
         let proc = self.roots.processes();
-        let cgroup_of = |tree: ControllerUse| {
+        let find_cgroup = |tree: ControllerUse| {
             let name = self.hierarchy.of_process(&proc, pid, tree);
             name.map_err(|error| EnforceError::Failed { operation: "find the cgroup of a process", error })
         };
         let (Some(limits), Some(counts)) =
-            (cgroup_of(ControllerUse::Limits)?, cgroup_of(ControllerUse::Counts)?)
+            (find_cgroup(ControllerUse::Limits)?, find_cgroup(ControllerUse::Counts)?)
         else {
             return Ok(None);
         };
@@ -126,14 +126,14 @@ impl CgroupScope {
     }
 
     fn move_process(&mut self, process: Process, originals: &[PathBuf]) -> Result<(), EnforceError> {
-        let Some(cgroups_of) = self.cgroups_of(process.pid)? else { return Ok(()) };
+        let Some(current) = self.cgroups_of(process.pid)? else { return Ok(()) };
         let folders = self.folders();
-        let from_elsewhere = cgroups_of
+        let to_return = current
             .into_iter()
             .zip(originals)
             .zip(&folders)
-            .filter(|((cgroup_of, original), _)| cgroup_of != *original);
-        let undos: Vec<Undo> = from_elsewhere.map(|((to, _), _)| Undo::Move { process, to }).collect();
+            .filter(|((cgroup, original), _)| cgroup != *original);
+        let undos: Vec<Undo> = to_return.map(|((to, _), _)| Undo::Move { process, to }).collect();
         if !undos.is_empty() {
             self.undo_list.register(undos)?;
         }

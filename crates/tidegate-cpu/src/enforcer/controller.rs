@@ -32,7 +32,7 @@ impl Controller {
         let mut controller = Controller { version, folder: folder.to_owned(), has_burst: false };
         controller.has_burst = controller.burst().is_file();
         for file in controller.files() {
-            may_write(&file).map_err(|error| match error.kind() {
+            check_writable(&file).map_err(|error| match error.kind() {
                 // If the whole cgroup was removed meanwhile, the controller is not what is missing.
                 io::ErrorKind::NotFound if folder.is_dir() => {
                     CgroupError::NoController { path: folder.to_owned() }
@@ -70,7 +70,7 @@ impl Controller {
 
     /// Writes a limit. An unchanged limit is not written again, because every write starts a new quota period.
     pub(super) fn write(&self, limit: Bandwidth) -> Result<(), EnforceError> {
-        if self.is(limit) {
+        if self.is_set(limit) {
             return Ok(());
         }
         let Bandwidth { quota, period, burst } = limit;
@@ -78,25 +78,25 @@ impl Controller {
         // quota.
         let burst_shrinks = self.has_burst && number(&self.burst()).is_none_or(|before| before > burst);
         if burst_shrinks {
-            put(&self.burst(), &burst.to_string())?;
+            write_file(&self.burst(), &burst.to_string())?;
         }
         match self.version {
-            CgroupVersion::Two => put(&self.max(), &format!("{quota} {period}"))?,
+            CgroupVersion::Two => write_file(&self.max(), &format!("{quota} {period}"))?,
             CgroupVersion::One => {
                 if !holds(&self.period(), period) {
-                    put(&self.quota(), UNLIMITED)?;
-                    put(&self.period(), &period.to_string())?;
+                    write_file(&self.quota(), UNLIMITED)?;
+                    write_file(&self.period(), &period.to_string())?;
                 }
-                put(&self.quota(), &quota.to_string())?;
+                write_file(&self.quota(), &quota.to_string())?;
             }
         }
         if self.has_burst && !burst_shrinks && !holds(&self.burst(), burst) {
-            put(&self.burst(), &burst.to_string())?;
+            write_file(&self.burst(), &burst.to_string())?;
         }
         Ok(())
     }
 
-    fn is(&self, Bandwidth { quota, period, burst }: Bandwidth) -> bool {
+    fn is_set(&self, Bandwidth { quota, period, burst }: Bandwidth) -> bool {
         let has_quota = match self.version {
             CgroupVersion::Two => {
                 fs::read_to_string(self.max()).is_ok_and(|max| max.trim() == format!("{quota} {period}"))
@@ -135,7 +135,7 @@ impl Controller {
     }
 }
 
-fn put(file: &Path, content: &str) -> Result<(), EnforceError> {
+fn write_file(file: &Path, content: &str) -> Result<(), EnforceError> {
     write_if_there(file, content).map_err(|error| {
         let is_gone =
             error.kind() == io::ErrorKind::NotFound || Errno::from_io_error(&error) == Some(Errno::NODEV);
@@ -156,7 +156,7 @@ fn number(file: &Path) -> Option<u64> {
 }
 
 /// Checks the write permission of a file without writing.
-pub(super) fn may_write(file: &Path) -> io::Result<()> {
+pub(super) fn check_writable(file: &Path) -> io::Result<()> {
     fs::OpenOptions::new().write(true).open(file).map(drop)
 }
 
@@ -164,9 +164,9 @@ pub(super) fn may_write(file: &Path) -> io::Result<()> {
 /// with controllers.
 pub(super) fn can_have_cpu(tree: &Path, cgroup: &Path) -> bool {
     let mut ancestors = cgroup.ancestors().skip(1).take_while(|path| path.starts_with(tree));
-    let can_pass_on = |path: &Path| path == tree || processes_in(path).is_ok_and(|pids| pids.is_empty());
+    let can_delegate = |path: &Path| path == tree || processes_in(path).is_ok_and(|pids| pids.is_empty());
     cgroup.join("cpu.max").is_file()
-        || (has_cpu(tree) && ancestors.all(|path| lists_cpu(&path.join(SUBTREE)) || can_pass_on(path)))
+        || (has_cpu(tree) && ancestors.all(|path| lists_cpu(&path.join(SUBTREE)) || can_delegate(path)))
 }
 
 /// Enables the CPU controller for the children of a version 2 cgroup, from the root of the tree downwards.
@@ -182,9 +182,9 @@ pub(super) fn enable_below(tree: &Path, parent: &Path, undo_list: &mut UndoList)
         if !has_cpu(cgroup) {
             return Err(CgroupError::NoController { path: cgroup.to_owned() }.into());
         }
-        may_write(&file).map_err(|error| CgroupError::of(&file, error))?;
+        check_writable(&file).map_err(|error| CgroupError::of(&file, error))?;
         undo_list.register(vec![Undo::Write { file: file.clone(), content: "-cpu".to_owned() }])?;
-        put(&file, "+cpu")?;
+        write_file(&file, "+cpu")?;
     }
     Ok(())
 }

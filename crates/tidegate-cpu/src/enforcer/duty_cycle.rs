@@ -92,12 +92,13 @@ impl DutyCycle {
         let nanos = |time: Duration| i128::try_from(time.as_nanos()).unwrap_or(i128::MAX);
         let credit = self.credit(passed);
         let was_stopped = ran.saturating_add(MIN_RUN) < passed;
-        let most = self.most(if was_stopped { self.span } else { self.period() });
-        self.balance = self.balance.saturating_add(credit).saturating_sub(nanos(used)).min(most);
+        let max_balance = self.max_balance(if was_stopped { self.span } else { self.period() });
+        self.balance = self.balance.saturating_add(credit).saturating_sub(nanos(used)).min(max_balance);
         if ran >= MIN_RUN {
             let measured = used.as_nanos().saturating_mul(u128::from(THOUSAND)) / ran.as_nanos().max(1);
-            let most = u64::from(self.cores) * THOUSAND;
-            let measured = u64::try_from(measured).unwrap_or(most).clamp(MIN_PACE.min(most), most);
+            let max_pace = u64::from(self.cores) * THOUSAND;
+            let measured =
+                u64::try_from(measured).unwrap_or(max_pace).clamp(MIN_PACE.min(max_pace), max_pace);
             // Adopt a higher pace at once and a lower one slowly: the measurement is coarse.
             self.pace = measured.max((self.pace * 3 + measured) / 4);
         }
@@ -114,7 +115,7 @@ impl DutyCycle {
     }
 
     /// Maximum savings: the limit over this time, but at least one shortest run.
-    fn most(&self, time: Duration) -> i128 {
+    fn max_balance(&self, time: Duration) -> i128 {
         let shortest = MIN_RUN.as_nanos() * u128::from(self.pace) / u128::from(THOUSAND);
         self.credit(time).max(i128::try_from(shortest).unwrap_or(i128::MAX))
     }

@@ -118,11 +118,7 @@ fn ancestors(proc: &ProcFs, pid: u32) -> io::Result<BTreeSet<u32>> {
 }
 
 /// Fails if the tree contains a protected process. In a command, names are not checked.
-pub(super) fn refuse_in_tree(
-    proc: &ProcFs,
-    tree: &ProcessTree,
-    is_command: bool,
-) -> Result<(), EnforceError> {
+pub(super) fn check_tree(proc: &ProcFs, tree: &ProcessTree, is_command: bool) -> Result<(), EnforceError> {
     let failed = |error| EnforceError::Failed { operation: "find the ancestors of the governor", error };
     let protected = ProtectedProcesses::of(proc).map_err(failed)?;
     let living = tree.members().filter(|stat| stat.state != ProcessState::Ended);
@@ -137,7 +133,7 @@ pub(super) fn refuse_in_tree(
 }
 
 /// Fails if the cgroup or a descendant contains a process that is protected or unreadable.
-pub(super) fn refuse_in_cgroup(
+pub(super) fn check_cgroup(
     roots: &FilesystemRoots,
     hierarchy: &Hierarchy,
     cgroup: &Cgroup,

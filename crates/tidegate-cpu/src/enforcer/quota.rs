@@ -6,7 +6,7 @@ use tidegate_core::budget::Rate;
 
 use super::bandwidth::{Bandwidth, QuotaBurst};
 use super::controller::{Controller, enable_below};
-use super::protected_processes::refuse_in_cgroup;
+use super::protected_processes::check_cgroup;
 use super::{EnforceError, Enforcer};
 use crate::cgroups::{Cgroup, CgroupError, CgroupVersion, FilesystemRoots, Hierarchy};
 use crate::meter::cores_in;
@@ -33,7 +33,7 @@ impl QuotaEnforcer {
     ) -> Result<QuotaEnforcer, EnforceError> {
         let hierarchy = Hierarchy::find(roots)?;
         let cgroup = hierarchy.at(path)?;
-        refuse_in_cgroup(roots, &hierarchy, &cgroup)?;
+        check_cgroup(roots, &hierarchy, &cgroup)?;
         QuotaEnforcer::of(roots, &hierarchy, &cgroup, burst, watchdog)
     }
 

@@ -32,7 +32,7 @@ pub struct SharedQuota {
     roots: FilesystemRoots,
     burst: QuotaBurst,
     watchdog: CpuWatchdog,
-    parts: Vec<SharedCgroup>,
+    cgroups: Vec<SharedCgroup>,
     divided_at: Option<Instant>,
 }
 
@@ -58,7 +58,7 @@ impl SharedQuota {
             roots: roots.clone(),
             burst,
             watchdog: watchdog.clone(),
-            parts: Vec::new(),
+            cgroups: Vec::new(),
             divided_at: None,
         };
         shares.set_cgroups(paths)?;
@@ -67,14 +67,14 @@ impl SharedQuota {
 
     /// Replaces the set of cgroups. Removed ones get their earlier quotas back.
     pub fn set_cgroups(&mut self, paths: &[PathBuf]) -> Result<(), EnforceError> {
-        let (stay, mut leave): (Vec<SharedCgroup>, Vec<SharedCgroup>) =
-            self.parts.drain(..).partition(|part| paths.contains(&part.path));
-        self.parts = stay;
-        let restored = leave.iter_mut().try_for_each(|part| part.quota.restore());
+        let (kept, mut removed): (Vec<SharedCgroup>, Vec<SharedCgroup>) =
+            self.cgroups.drain(..).partition(|cgroup| paths.contains(&cgroup.path));
+        self.cgroups = kept;
+        let restored = removed.iter_mut().try_for_each(|cgroup| cgroup.quota.restore());
         for path in paths {
-            if self.parts.iter().all(|part| part.path != *path) {
-                match self.part(path) {
-                    Ok(part) => self.parts.push(part),
+            if self.cgroups.iter().all(|cgroup| cgroup.path != *path) {
+                match self.cgroup(path) {
+                    Ok(cgroup) => self.cgroups.push(cgroup),
                     Err(error) if is_gone(&error) => {}
                     Err(error) => return Err(error),
                 }
@@ -85,10 +85,10 @@ impl SharedQuota {
 
     /// Paths of the limited cgroups.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
-        self.parts.iter().map(|part| part.path.as_path())
+        self.cgroups.iter().map(|cgroup| cgroup.path.as_path())
     }
 
-    fn part(&self, path: &Path) -> Result<SharedCgroup, EnforceError> {
+    fn cgroup(&self, path: &Path) -> Result<SharedCgroup, EnforceError> {
         let quota = QuotaEnforcer::new(&self.roots, path, self.burst, &self.watchdog)?;
         let mut meter = CgroupMeter::new(&self.roots, path)?;
         let last = meter.read()?;
@@ -99,18 +99,18 @@ impl SharedQuota {
     fn measure_demands(&mut self, passed: Duration) -> Result<Vec<CpuDemand>, EnforceError> {
         let mut demands = Vec::new();
         let mut left = Vec::new();
-        for mut part in self.parts.drain(..) {
-            let reading = match part.meter.read() {
+        for mut cgroup in self.cgroups.drain(..) {
+            let reading = match cgroup.meter.read() {
                 Ok(reading) => reading,
                 Err(MeterError::Cgroup(CgroupError::Missing { .. })) => continue,
                 Err(error) => return Err(error.into()),
             };
-            let used = reading.since(&part.last).unwrap_or(reading.used);
-            part.last = reading;
-            demands.push(CpuDemand::of(used, passed, part.share));
-            left.push(part);
+            let used = reading.since(&cgroup.last).unwrap_or(reading.used);
+            cgroup.last = reading;
+            demands.push(CpuDemand::of(used, passed, cgroup.share));
+            left.push(cgroup);
         }
-        self.parts = left;
+        self.cgroups = left;
         Ok(demands)
     }
 }
@@ -122,11 +122,11 @@ impl Enforcer for SharedQuota {
         let demands = self.measure_demands(passed)?;
         self.divided_at = Some(now);
         let cores = cores_in(&self.roots)?;
-        let shares = divide(share(limit, cores), &demands);
+        let shares = divide_by_demand(share(limit, cores), &demands);
         let mut first_error = Ok(());
-        for (part, share) in self.parts.iter_mut().zip(shares) {
-            part.share = Some(share);
-            let put = part.quota.put(Bandwidth::of_share(share, part.quota.burst()));
+        for (cgroup, share) in self.cgroups.iter_mut().zip(shares) {
+            cgroup.share = Some(share);
+            let put = cgroup.quota.put(Bandwidth::of_share(share, cgroup.quota.burst()));
             match put {
                 Err(error) if is_gone(&error) => {}
                 // If one cgroup fails, the others are still limited.
@@ -139,9 +139,9 @@ impl Enforcer for SharedQuota {
 
     fn restore(&mut self) -> Result<(), EnforceError> {
         let mut first_error = Ok(());
-        for part in &mut self.parts {
-            part.share = None;
-            first_error = first_error.and(part.quota.restore());
+        for cgroup in &mut self.cgroups {
+            cgroup.share = None;
+            first_error = first_error.and(cgroup.quota.restore());
         }
         first_error
     }
@@ -182,7 +182,7 @@ impl CpuDemand {
 }
 
 /// Divides a total by demand. The sum of the shares never exceeds the total.
-fn divide(whole: u64, demands: &[CpuDemand]) -> Vec<u64> {
+fn divide_by_demand(whole: u64, demands: &[CpuDemand]) -> Vec<u64> {
     let count = demands.len() as u64;
     if count == 0 {
         return Vec::new();
@@ -219,8 +219,10 @@ mod tests {
 
     #[test]
     fn busy_cgroups_share_the_remainder_evenly() {
-        let shares =
-            divide(1000, &[CpuDemand::Some(0), CpuDemand::All, CpuDemand::Some(100), CpuDemand::All]);
+        let shares = divide_by_demand(
+            1000,
+            &[CpuDemand::Some(0), CpuDemand::All, CpuDemand::Some(100), CpuDemand::All],
+        );
         assert_eq!(shares, [25, 437, 100, 438]);
     }
 
@@ -229,13 +231,13 @@ mod tests {
         // The second cgroup used up its minimum share, the first almost all of its share.
         let demand =
             |used, share| CpuDemand::of(Duration::from_micros(used), Duration::from_secs(1), Some(share));
-        assert_eq!(divide(1000, &[demand(940, 950), demand(50, 50)]), [500, 500]);
+        assert_eq!(divide_by_demand(1000, &[demand(940, 950), demand(50, 50)]), [500, 500]);
     }
 
     #[test]
     fn unused_capacity_is_divided_evenly() {
-        assert_eq!(divide(1000, &[CpuDemand::Some(100), CpuDemand::Some(300)]), [400, 600]);
-        assert_eq!(divide(1000, &[CpuDemand::Some(0), CpuDemand::Some(0)]), [500, 500]);
+        assert_eq!(divide_by_demand(1000, &[CpuDemand::Some(100), CpuDemand::Some(300)]), [400, 600]);
+        assert_eq!(divide_by_demand(1000, &[CpuDemand::Some(0), CpuDemand::Some(0)]), [500, 500]);
     }
 
     #[test]
@@ -249,7 +251,7 @@ mod tests {
         ];
         for whole in [0, 1, 2, 7, 99, 1000, 1_000_003, u64::MAX] {
             for count in 0..=demands.len() {
-                let sum: u128 = divide(whole, &demands[..count]).into_iter().map(u128::from).sum();
+                let sum: u128 = divide_by_demand(whole, &demands[..count]).into_iter().map(u128::from).sum();
                 assert!(sum <= u128::from(whole), "{whole} for {count}");
             }
         }

@@ -20,7 +20,7 @@ use rustix::time::{ClockId, clock_gettime};
 use tidegate_core::budget::Rate;
 
 use super::duty_cycle::DutyCycle;
-use super::protected_processes::refuse_in_tree;
+use super::protected_processes::check_tree;
 use super::{EnforceError, Enforcer, is_forbidden, now};
 use crate::cgroups::FilesystemRoots;
 use crate::meter::cores_in;
@@ -41,7 +41,7 @@ const MAX_OPEN_PIDFDS: usize = 256;
 #[derive(Debug)]
 pub struct SignalEnforcer {
     pid: u32,
-    orders: Arc<OrderQueue>,
+    shared_order: Arc<SharedOrder>,
     state: WorkerState,
 }
 
@@ -64,7 +64,7 @@ pub(super) fn tree_of(
     let tree = ProcessTree::of(&roots.processes(), pid, watchdog.subreaper_of(pid));
     let tree = tree.map_err(|error| EnforceError::Failed { operation: "scan the process tree", error })?;
     let tree = tree.ok_or(EnforceError::Gone { pid })?;
-    refuse_in_tree(&roots.processes(), &tree, watchdog.subreaper_of(pid).is_some())?;
+    check_tree(&roots.processes(), &tree, watchdog.subreaper_of(pid).is_some())?;
     Ok(tree)
 }
 
@@ -86,7 +86,7 @@ impl SignalEnforcer {
             undo_list: UndoList::new(watchdog, &proc),
             proc,
             tree,
-            duty: DutyCycle::new(cores_in(roots)?, Rate::ZERO),
+            duty_cycle: DutyCycle::new(cores_in(roots)?, Rate::ZERO),
             scans: 1,
             pidfds: BTreeMap::new(),
             registered: BTreeSet::new(),
@@ -95,7 +95,7 @@ impl SignalEnforcer {
         };
         Ok(SignalEnforcer {
             pid,
-            orders: Arc::new(OrderQueue::default()),
+            shared_order: Arc::new(SharedOrder::default()),
             state: WorkerState::Idle(Box::new(worker)),
         })
     }
@@ -104,7 +104,7 @@ impl SignalEnforcer {
     #[must_use]
     pub fn with_window(mut self, window: Duration) -> SignalEnforcer {
         if let WorkerState::Idle(worker) = &mut self.state {
-            worker.duty.set_window(window);
+            worker.duty_cycle.set_window(window);
         }
         self
     }
@@ -112,7 +112,7 @@ impl SignalEnforcer {
 
 impl Enforcer for SignalEnforcer {
     fn apply(&mut self, limit: Rate) -> Result<(), EnforceError> {
-        self.orders.order(SignalOrder::Enforce(limit));
+        self.shared_order.set(SignalOrder::Enforce(limit));
         if let WorkerState::Running(thread) = &self.state {
             return if thread.is_finished() {
                 self.restore().and(Err(EnforceError::Gone { pid: self.pid }))
@@ -123,9 +123,10 @@ impl Enforcer for SignalEnforcer {
         let WorkerState::Idle(worker) = std::mem::replace(&mut self.state, WorkerState::Failed) else {
             return Err(EnforceError::Gone { pid: self.pid });
         };
-        let orders = Arc::clone(&self.orders);
-        let thread =
-            thread::Builder::new().name("cpu-signals".to_owned()).spawn(move || worker.run_thread(&orders));
+        let shared_order = Arc::clone(&self.shared_order);
+        let thread = thread::Builder::new()
+            .name("cpu-signals".to_owned())
+            .spawn(move || worker.run_thread(&shared_order));
         self.state = WorkerState::Running(
             thread.map_err(|error| EnforceError::Failed { operation: "start a thread", error })?,
         );
@@ -133,7 +134,7 @@ impl Enforcer for SignalEnforcer {
     }
 
     fn restore(&mut self) -> Result<(), EnforceError> {
-        self.orders.order(SignalOrder::Stop);
+        self.shared_order.set(SignalOrder::Stop);
         if let WorkerState::Running(thread) = std::mem::replace(&mut self.state, WorkerState::Failed) {
             let panicked = |_| EnforceError::Failed {
                 operation: "stop the signal thread",
@@ -144,7 +145,7 @@ impl Enforcer for SignalEnforcer {
         if let WorkerState::Idle(worker) = &mut self.state {
             worker.continue_and_clear()?;
         }
-        self.orders.failure().map_or(Ok(()), Err)
+        self.shared_order.take_failure().map_or(Ok(()), Err)
     }
 }
 
@@ -172,43 +173,43 @@ fn own_time() -> Duration {
 
 /// Passes orders to the thread, and its failure back.
 #[derive(Debug, Default)]
-struct OrderQueue {
-    slot: Mutex<OrderSlot>,
+struct SharedOrder {
+    order_with_failure: Mutex<OrderWithFailure>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct OrderSlot {
+struct OrderWithFailure {
     order: SignalOrder,
     failure: Option<EnforceError>,
 }
 
-impl OrderQueue {
-    fn order(&self, order: SignalOrder) {
-        let before = std::mem::replace(&mut self.slot().order, order);
+impl SharedOrder {
+    fn set(&self, order: SignalOrder) {
+        let before = std::mem::replace(&mut self.lock().order, order);
         // Do not wake the thread for an unchanged order.
         if before != order {
             self.changed.notify_all();
         }
     }
 
-    fn failure(&self) -> Option<EnforceError> {
-        self.slot().failure.take()
+    fn take_failure(&self) -> Option<EnforceError> {
+        self.lock().failure.take()
     }
 
     /// Waits for this time, or until the order changes.
     fn wait(&self, order: SignalOrder, time: Option<Duration>) {
-        let same = |slot: &mut OrderSlot| slot.order == order;
-        let slot = self.slot();
+        let same = |order_with_failure: &mut OrderWithFailure| order_with_failure.order == order;
+        let order_with_failure = self.lock();
         match time {
-            Some(time) => drop(self.changed.wait_timeout_while(slot, time, same)),
-            None => drop(self.changed.wait_while(slot, same)),
+            Some(time) => drop(self.changed.wait_timeout_while(order_with_failure, time, same)),
+            None => drop(self.changed.wait_while(order_with_failure, same)),
         }
     }
 
-    fn slot(&self) -> MutexGuard<'_, OrderSlot> {
+    fn lock(&self) -> MutexGuard<'_, OrderWithFailure> {
         // The slot holds plain values, so a panic cannot leave it half-written.
-        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+        self.order_with_failure.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -217,7 +218,7 @@ impl OrderQueue {
 struct SignalWorker {
     proc: ProcFs,
     tree: ProcessTree,
-    duty: DutyCycle,
+    duty_cycle: DutyCycle,
     undo_list: UndoList,
     scans: u32,
     pidfds: BTreeMap<Process, PidHandle>,
@@ -230,35 +231,35 @@ struct SignalWorker {
 }
 
 impl SignalWorker {
-    fn run_thread(mut self: Box<Self>, orders: &OrderQueue) -> SignalWorker {
-        if let Err(error) = self.enforce(orders) {
-            orders.slot().failure = Some(error);
+    fn run_thread(mut self: Box<Self>, shared_order: &SharedOrder) -> SignalWorker {
+        if let Err(error) = self.enforce(shared_order) {
+            shared_order.lock().failure = Some(error);
         }
         // Continue all processes even after an error. An undo that fails stays in the journal.
-        let _let_go = self.continue_and_clear();
+        let _continued = self.continue_and_clear();
         *self
     }
 
     /// Enforces the limit until the order or the tree ends.
-    fn enforce(&mut self, orders: &OrderQueue) -> Result<(), EnforceError> {
+    fn enforce(&mut self, shared_order: &SharedOrder) -> Result<(), EnforceError> {
         let (mut last, mut counted, mut spent) = (now(), self.tree.used(), own_time());
         let mut idle_time = Duration::ZERO;
         loop {
-            let order = orders.slot().order;
+            let order = shared_order.lock().order;
             let SignalOrder::Enforce(limit) = order else { return Ok(()) };
-            self.duty.set_limit(limit);
-            if self.duty.is_free() {
+            self.duty_cycle.set_limit(limit);
+            if self.duty_cycle.is_free() {
                 self.continue_stopped()?;
-                orders.wait(order, None);
+                shared_order.wait(order, None);
                 self.scan()?;
                 (last, counted) = (now(), self.tree.used());
                 continue;
             }
-            let (run, period) = (self.duty.run(), self.duty.period());
+            let (run, period) = (self.duty_cycle.run(), self.duty_cycle.period());
             let began = now();
             if !run.is_zero() {
                 self.continue_stopped()?;
-                orders.wait(order, Some(if run < period { run } else { period.max(idle_time) }));
+                shared_order.wait(order, Some(if run < period { run } else { period.max(idle_time) }));
             }
             if run < period {
                 self.stop_members()?;
@@ -271,7 +272,8 @@ impl SignalWorker {
                 return Ok(());
             }
             if run < period {
-                orders.wait(order, Some(period.saturating_sub(stopped.saturating_duration_since(began))));
+                shared_order
+                    .wait(order, Some(period.saturating_sub(stopped.saturating_duration_since(began))));
             }
             let ran = if run.is_zero() { Duration::ZERO } else { stopped.saturating_duration_since(began) };
             let (end, used) = (now(), self.tree.used());
@@ -281,10 +283,10 @@ impl SignalWorker {
             } else {
                 (period.max(idle_time) * 2).min(MAX_IDLE_SCAN_INTERVAL)
             };
-            self.duty.account(end.saturating_duration_since(last), ran, ticks(used - counted));
+            self.duty_cycle.account(end.saturating_duration_since(last), ran, ticks(used - counted));
             (last, counted) = (end, used);
             let before = std::mem::replace(&mut spent, own_time());
-            self.duty.record_cost(spent.saturating_sub(before));
+            self.duty_cycle.record_cost(spent.saturating_sub(before));
         }
     }
 
@@ -297,12 +299,13 @@ impl SignalWorker {
             .refresh(depth)
             .map_err(|error| EnforceError::Failed { operation: "scan the process tree", error })?;
         let SignalWorker { tree, pidfds, registered, stopped, not_permitted, undo_list, .. } = self;
-        pidfds.retain(|process, _| tree.has(*process));
-        stopped.retain(|process| tree.has(*process));
-        not_permitted.retain(|process| tree.has(*process));
-        if registered.iter().any(|process| !tree.has(*process)) {
-            registered.retain(|process| tree.has(*process));
-            undo_list.forget(|undo| matches!(undo, Undo::Continue { process } if !tree.has(*process)))?;
+        pidfds.retain(|process, _| tree.has_member(*process));
+        stopped.retain(|process| tree.has_member(*process));
+        not_permitted.retain(|process| tree.has_member(*process));
+        if registered.iter().any(|process| !tree.has_member(*process)) {
+            registered.retain(|process| tree.has_member(*process));
+            undo_list
+                .forget(|undo| matches!(undo, Undo::Continue { process } if !tree.has_member(*process)))?;
         }
         Ok(())
     }

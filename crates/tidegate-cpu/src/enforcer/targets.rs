@@ -19,7 +19,7 @@ use std::path::PathBuf;
 
 use super::EnforceError;
 use super::controller::can_have_cpu;
-use super::protected_processes::{ProtectedProcesses, refuse_in_cgroup};
+use super::protected_processes::{ProtectedProcesses, check_cgroup};
 use crate::cgroups::{CgroupError, CgroupVersion, ControllerUse, FilesystemRoots, Hierarchy};
 use crate::processes::ProcFs;
 
@@ -50,7 +50,7 @@ pub fn limitable_cgroups(roots: &FilesystemRoots) -> Result<Vec<PathBuf>, Enforc
     // Check again: processes may have moved, and some appear only in the cgroup's own list.
     let is_unprotected = |cgroup: &PathBuf| {
         let checked = hierarchy.at(cgroup).map_err(EnforceError::from);
-        let checked = checked.and_then(|cgroup| refuse_in_cgroup(roots, &hierarchy, &cgroup));
+        let checked = checked.and_then(|cgroup| check_cgroup(roots, &hierarchy, &cgroup));
         !matches!(checked, Err(EnforceError::Protected { .. }))
     };
     found.retain(is_unprotected);

@@ -28,7 +28,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 
-use super::{LastPid, ProcFs, ProcStat, Process, children_in, unless_gone};
+use super::{LastPid, ProcFs, ProcStat, Process, children_in, none_if_gone};
 
 /// Number of members whose files stay open.
 const MAX_OPEN_MEMBERS: usize = 256;
@@ -56,7 +56,7 @@ pub(crate) struct ProcessTree {
     subreaper: Option<ProcStat>,
     /// Files of the members that stay open.
     files: BTreeMap<Process, OpenProcFiles>,
-    most_open: usize,
+    max_open_members: usize,
     /// The last process number that the kernel assigned.
     last_pid: LastPid,
     /// How many searches for new members are still due, and after how many scans the next one is due anyway.
@@ -101,7 +101,7 @@ impl ProcessTree {
             subreaper: None,
             files: BTreeMap::new(),
             // Only files of a real procfs fail once their process is gone.
-            most_open: if proc.is_real() { MAX_OPEN_MEMBERS } else { 0 },
+            max_open_members: if proc.is_real() { MAX_OPEN_MEMBERS } else { 0 },
             last_pid: LastPid::of(proc),
             searches_due: SEARCHES_PER_START,
             scans_until_search: 0,
@@ -138,15 +138,16 @@ impl ProcessTree {
     /// The state of a process, or `None` if it is gone.
     fn read_stat(&mut self, process: Process) -> io::Result<Option<ProcStat>> {
         if let Some(open) = self.files.get(&process) {
-            return unless_gone(self.proc.stat_in(&open.stat, process.pid));
+            return none_if_gone(self.proc.stat_in(&open.stat, process.pid));
         }
-        if self.files.len() >= self.most_open {
+        if self.files.len() >= self.max_open_members {
             return self.proc.stat_of(process);
         }
         // Open before the check: what is read now belongs to the open file.
         let Some(file) = self.proc.open(process.pid)? else { return Ok(None) };
         let children = self.proc.open_children(process.pid, process.pid)?;
-        let stat = unless_gone(self.proc.stat_in(&file, process.pid))?.filter(|stat| stat.process == process);
+        let stat =
+            none_if_gone(self.proc.stat_in(&file, process.pid))?.filter(|stat| stat.process == process);
         if stat.is_some() {
             self.files.insert(process, OpenProcFiles { stat: file, children });
         }
@@ -159,7 +160,7 @@ impl ProcessTree {
         match open {
             // All children of the subreaper belong to its first thread: it adopts orphans there and started the root there.
             Some(file) if is_subreaper || stat.threads == 1 => {
-                Ok(Some(unless_gone(children_in(file))?.unwrap_or_default()))
+                Ok(Some(none_if_gone(children_in(file))?.unwrap_or_default()))
             }
             _ => self.proc.children(stat),
         }
@@ -207,7 +208,7 @@ impl ProcessTree {
     }
 
     /// Whether this process was a member at the last scan.
-    pub(crate) fn has(&self, process: Process) -> bool {
+    pub(crate) fn has_member(&self, process: Process) -> bool {
         self.members.get(&process.pid).is_some_and(|stat| stat.process == process)
     }
 
@@ -279,17 +280,17 @@ impl ProcessTree {
 
     /// Adds what was used since the last scan.
     fn record(&mut self, present: BTreeMap<u32, ProcStat>, subreaper: Option<ProcStat>) {
-        let mut reaped = self.reaped(&present, subreaper.as_ref());
+        let mut reaped = self.newly_reaped(&present, subreaper.as_ref());
         for pending in std::mem::take(&mut self.pending_reaps) {
             settle_pending(&mut reaped, pending, subreaper.as_ref());
         }
         for stat in present.values() {
-            let before = self.known(stat.process).map_or(0, |known| known.own);
+            let before = self.last_stat(stat.process).map_or(0, |last_stat| last_stat.own);
             self.used = self.used.saturating_add(stat.own.saturating_sub(before));
         }
-        for gone in self.members.values().filter(|known| !is_there(&present, known.process)) {
+        for gone in self.members.values().filter(|last_stat| !contains(&present, last_stat.process)) {
             // Its own counter was counted already. The reaper's counter must not count it again.
-            let Some(reaper) = self.reaper(gone, &present, subreaper.as_ref()) else { continue };
+            let Some(reaper) = self.nearest_ancestor(gone, &present, subreaper.as_ref()) else { continue };
             let pending = PendingReap {
                 reaper,
                 or_subreaper: reaper.pid != gone.parent,
@@ -305,28 +306,28 @@ impl ProcessTree {
         self.subreaper = subreaper;
         let ProcessTree { files, members, subreaper, .. } = self;
         let subreaper = subreaper.as_ref().map(|subreaper| subreaper.process);
-        files.retain(|process, _| is_there(members, *process) || Some(*process) == subreaper);
+        files.retain(|process, _| contains(members, *process) || Some(*process) == subreaper);
     }
 
     /// How much the reaped time of each process grew since the last scan.
-    fn reaped(
+    fn newly_reaped(
         &self,
         present: &BTreeMap<u32, ProcStat>,
         subreaper: Option<&ProcStat>,
     ) -> BTreeMap<Process, u64> {
-        let before = |process: Process| self.known(process).map_or(0, |known| known.reaped);
+        let before = |process: Process| self.last_stat(process).map_or(0, |last_stat| last_stat.reaped);
         let all = present.values().chain(subreaper);
         all.map(|stat| (stat.process, stat.reaped.saturating_sub(before(stat.process)))).collect()
     }
 
     /// The state of a process at the last scan.
-    fn known(&self, process: Process) -> Option<&ProcStat> {
+    fn last_stat(&self, process: Process) -> Option<&ProcStat> {
         let member = self.members.get(&process.pid);
-        member.into_iter().chain(&self.subreaper).find(|known| known.process == process)
+        member.into_iter().chain(&self.subreaper).find(|last_stat| last_stat.process == process)
     }
 
     /// The nearest living ancestor. It has waited for the processes in between, and they had waited for this one.
-    fn reaper(
+    fn nearest_ancestor(
         &self,
         gone: &ProcStat,
         present: &BTreeMap<u32, ProcStat>,
@@ -338,11 +339,11 @@ impl ProcessTree {
             if let Some(subreaper) = subreaper.filter(|subreaper| subreaper.process.pid == parent) {
                 return Some(subreaper.process);
             }
-            let known = self.members.get(&parent)?;
-            if is_there(present, known.process) {
-                return Some(known.process);
+            let last_stat = self.members.get(&parent)?;
+            if contains(present, last_stat.process) {
+                return Some(last_stat.process);
             }
-            parent = known.parent;
+            parent = last_stat.parent;
         }
         None
     }
@@ -365,6 +366,6 @@ fn settle_pending(
     (pending.ticks > 0).then_some(pending)
 }
 
-fn is_there(present: &BTreeMap<u32, ProcStat>, process: Process) -> bool {
+fn contains(present: &BTreeMap<u32, ProcStat>, process: Process) -> bool {
     present.get(&process.pid).is_some_and(|stat| stat.process == process)
 }

@@ -235,10 +235,10 @@ impl UndoRecords {
 
 /// Parses records and skips torn lines.
 pub(super) fn parse_records(bytes: &[u8]) -> UndoRecords {
-    let mut parse_records = UndoRecords::default();
+    let mut records = UndoRecords::default();
     let whole = bytes.split_inclusive(|byte| *byte == b'\n').filter_map(|line| line.strip_suffix(b"\n"));
-    whole.filter_map(UndoRecord::parse_line).for_each(|record| parse_records.apply(record));
-    parse_records
+    whole.filter_map(UndoRecord::parse_line).for_each(|record| records.apply(record));
+    records
 }
 
 /// FNV-1a.

@@ -110,18 +110,18 @@ pub fn run_command_watchdog(socket: OwnedFd, program: &Path, args: &[OsString]) 
     match start(&stream, program, args) {
         Ok(pid) => {
             leave_process_group(&FilesystemRoots::default().processes());
-            let reports = stream.try_clone().and_then(|mut reports| {
+            let reporter = stream.try_clone().and_then(|mut reports| {
                 CommandEvent::Started(pid.as_raw_nonzero().get().unsigned_abs()).send(&mut reports)?;
                 thread::Builder::new().name("ends".to_owned()).spawn(move || reap_children(pid, &mut reports))
             });
             // Without the reporting thread, exit: then the governor adopts the command.
-            if reports.is_err() {
+            if reporter.is_err() {
                 return RestoreReport::default();
             }
         }
         Err(error) => {
             let mut stream = stream;
-            let _unheard = CommandEvent::Failed(error.to_string()).send(&mut stream);
+            let _sent = CommandEvent::Failed(error.to_string()).send(&mut stream);
             return RestoreReport::default();
         }
     }
@@ -177,7 +177,7 @@ fn reap_children(command: Pid, governor: &mut UnixStream) {
     loop {
         match retry_on_intr(|| wait(WaitOptions::empty())) {
             Ok(Some((pid, status))) if pid == command => {
-                let _unheard = CommandEvent::Ended(status.as_raw()).send(governor);
+                let _sent = CommandEvent::Ended(status.as_raw()).send(governor);
             }
             Ok(_) => {}
             // No children are left, and so no descendants.
