@@ -53,7 +53,7 @@ async fn work(limiter: Limiter, job: (&str, u64, Duration, u32), news: mpsc::Unb
         // Nobody listens any more: then nobody needs to know.
         let _ = news.send(format!("{name} ({weight}) {what}"));
     };
-    match limiter.ask_all("workers").count(weight).acquire_within(patience).await {
+    match limiter.ask_all("workers").count(weight).within(patience).await {
         Ok(permit) => {
             let _slots = permit.into_lease();
             tell("starts");

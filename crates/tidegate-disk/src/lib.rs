@@ -14,6 +14,7 @@
 //!
 //! `docs/reference/file-formats.md` describes the bytes.
 
+mod builder_ext;
 pub mod ceilings;
 pub mod directory;
 mod limit_records;
@@ -22,6 +23,7 @@ mod recovery;
 mod store;
 pub mod wal;
 
+pub use builder_ext::DiskExt;
 pub use directory::Directory;
 pub use recovery::RecoveryReport;
 pub use store::{DiskOptions, DiskStore, Maintenance, SNAPSHOT_AFTER, StopError};

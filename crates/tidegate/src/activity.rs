@@ -199,7 +199,7 @@ impl Activity {
             Err(AcquireError::Refused(refused)) if refused.is_degraded() => Err(unknown().into()),
             Err(error) => Err(error.into()),
             Ok(permit) => {
-                let at = permit.at();
+                let at = permit.decided_at();
                 // A task that was not counted must not start, whatever `on_outage` says.
                 let lease = permit.into_lease().ok_or_else(unknown)?;
                 Ok(Active::new(self, user, lease, at, rules))
@@ -380,7 +380,7 @@ impl Rules {
 /// Time of a decision.
 fn decided_at(decision: &Result<Permit, Refused>) -> Timestamp {
     match decision {
-        Ok(permit) => permit.at(),
+        Ok(permit) => permit.decided_at(),
         Err(refused) => refused.at(),
     }
 }

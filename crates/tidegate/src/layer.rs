@@ -138,7 +138,7 @@ impl<Q, I, O> LimitLayer<Q, I, O> {
         }
         match self.mode {
             Mode::Refuse => question.try_acquire_async().await,
-            Mode::Wait(patience) => question.acquire_within(patience).await,
+            Mode::Wait(patience) => question.within(patience).await,
         }
     }
 

@@ -1,51 +1,38 @@
-//! Tidegate, the library: decide who may do how much, how fast, how many at once.
+//! Rate limits, quotas, concurrency leases and budgets, decided exactly in your process.
 //!
-//! A [`store::Store`] decides [`Order`]s against the limits of its [`catalog::Catalog`], at the time of its
-//! [`clock::Clock`]. What limits mean is the business of [`tidegate_core`]; this crate gives them a place to live. Programs
-//! ask a [`Limiter`]:
+//! Three concepts lead to the first decision. A [`Limiter`] has limits, a [`LimitHandle`] decides on one of them, and a
+//! [`Permit`] is the proof of a grant:
 //!
 //! ```
 //! use std::time::Duration;
-//! use tidegate::Limiter;
-//! use tidegate::catalog::ExpectedVersion;
-//! use tidegate::model::{ItemSpec, LimitSpec, Policy, Precision};
+//! use tidegate::{bucket, day, sliding, Limiter};
 //!
-//! // Five logins in any fifteen seconds, for each user.
-//! let sliding = Policy::Sliding { window: Duration::from_secs(15), precision: Precision::Exact };
-//! let login = LimitSpec::named("login").with(ItemSpec::of(sliding, 5).per_key());
-//!
-//! let limiter = Limiter::in_memory();
-//! limiter.store().put(login, ExpectedVersion::Absent)?;
-//!
-//! for _ in 0..5 {
-//!     assert!(limiter.ask("login", "ada").try_acquire().is_ok());
+//! # fn serve(_permit: tidegate::Permit) {}
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let limiter = Limiter::builder()
+//!     .limit("login", sliding(5, Duration::from_secs(15)).per_key())
+//!     .limit("api", [bucket(100, Duration::from_secs(1)).burst(200).per_key(), day(10_000).time_zone("Asia/Shanghai")])
+//!     .build()?;
+//! let login = limiter.limit("login")?;                  // a handle: resolved once, cheap to clone, the fast path
+//! match login.try_acquire("ada") {
+//!     Ok(permit) => serve(permit),                       // owns the lease, if the limit has one
+//!     Err(refused) => println!("{} in {:?}", refused.item(), refused.retry_after()),
 //! }
-//! let refused = limiter.ask("login", "ada").try_acquire().expect_err("five are enough");
-//! assert!(refused.retry_after().is_some_and(|wait| wait <= Duration::from_secs(15)));
-//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! login.acquire("ada").within(Duration::from_secs(5)).await?;
+//! limiter.all([login.of("ada"), limiter.limit("api")?.of("key-1")]).try_acquire()?;
+//! # Ok(())
+//! # }
 //! ```
 //!
-//! Below it are the stores, which doors and batches use. There are two: [`MemoryStore`], which threads share, and [`MapStore`], the
-//! plain one that it is compared with.
+//! - [`rule`]: the policies and settings of limits, as in a limits file.
+//! - [`limiter`]: requests, leases, waiting in line.
+//! - [`layer`]: the tower middleware.
+//! - [`stream`]: limits on streams of messages.
+//! - [`store`], [`catalog`], [`reply`], [`model`]: the contract of stores, for those that build on it.
 //!
-//! ```
-//! use tidegate::catalog::{Catalog, ExpectedVersion};
-//! use tidegate::clock::ManualClock;
-//! use tidegate::model::{Ask, ItemSpec, LimitSpec};
-//! use tidegate::reply::{Replies, Detail};
-//! use tidegate::store::{Memory, MemoryStore};
-//! use tidegate::model::{Order, Policy, Timestamp};
-//! use tidegate::store::Store;
-//!
-//! let store = MemoryStore::new(ManualClock::at(Timestamp::EPOCH), Memory::default());
-//! store.put(LimitSpec::named("login").with(ItemSpec::of(Policy::Total, 5).per_key()), ExpectedVersion::Absent)?;
-//!
-//! let asks = [Ask::one("login", Some(b"ada"))];
-//! let answers = store.submit(&[Order::acquire(&asks); 6], Replies::new(Detail::Verdicts)).now();
-//! let granted = answers.iter().flatten().filter(|answer| answer.is_granted()).count();
-//! assert_eq!(granted, 5);
-//! # Ok::<(), tidegate::catalog::PutError>(())
-//! ```
+//! The core, [`tidegate_core`], has the arithmetic. A store applies it to rows. A limiter adds leases that are owned and
+//! a queue; it decides nothing itself.
 
 pub mod activity;
 pub mod catalog;
@@ -55,6 +42,7 @@ pub mod layer;
 pub mod limiter;
 pub mod model;
 pub mod reply;
+pub mod rule;
 pub mod store;
 #[cfg(feature = "stream")]
 pub mod stream;
@@ -63,20 +51,33 @@ pub mod stream;
 pub use tidegate_config as config;
 pub use tidegate_core::budget;
 
-pub use limiter::{AcquireError, Lease, Limiter, LimiterBuilder, Permit, Refused, Request};
+pub use limiter::{
+    AcquireError, BuildError, Lease, LimitHandle, Limiter, LimiterBuilder, Permit, Refused, Request,
+};
+pub use rule::{
+    IntoRules, LimitRules, Rule, bucket, concurrency, day, hour, interval, minute, month, rules, second,
+    sliding, total, week, year,
+};
 pub use tidegate_core::{Durability, Mode, OnOutage, Timestamp, WeekStart};
 
-/// The guide's examples, so that they are tests.
+/// The Rust examples of the documents, run as doc tests.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/library.md")]
-struct Guide;
+mod documents {
+    #[doc = include_str!("../../../README.md")]
+    struct Readme;
 
-/// Those of the page about activities.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/activity.md")]
-struct Activities;
+    #[doc = include_str!("../../../docs/getting-started.md")]
+    struct GettingStarted;
 
-/// The README's.
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;
+    #[doc = include_str!("../../../docs/reference/library.md")]
+    struct LibraryReference;
+
+    #[doc = include_str!("../../../docs/how-to/protect-an-axum-service.md")]
+    struct AxumGuide;
+
+    #[doc = include_str!("../../../docs/how-to/daily-quotas-for-api-keys.md")]
+    struct QuotaGuide;
+
+    #[doc = include_str!("../../../docs/how-to/llm-token-budgets.md")]
+    struct BudgetGuide;
+}

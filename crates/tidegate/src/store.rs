@@ -19,6 +19,7 @@ mod order_path;
 mod requests;
 mod usage;
 
+use std::any::Any;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -273,9 +274,9 @@ pub trait Store: Send + Sync {
 }
 
 /// A store that also keeps limit definitions: what a limiter needs.
-pub trait LimitStore: Store + Catalog {}
+pub trait LimitStore: Store + Catalog + Any {}
 
-impl<S: Store + Catalog + ?Sized> LimitStore for S {}
+impl<S: Store + Catalog + Any> LimitStore for S {}
 
 /// The true cost of a held order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

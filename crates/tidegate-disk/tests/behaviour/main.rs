@@ -1,6 +1,7 @@
 //! Behavior tests of the durable store.
 
 mod assumed_usage;
+mod builder;
 mod concurrent_snapshots;
 mod crashes;
 mod directories;

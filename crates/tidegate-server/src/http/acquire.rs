@@ -29,7 +29,7 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
             self.question(&body, &asks).try_acquire_async().await
         } else {
             // Boxed: few requests wait, and the future is large.
-            Box::pin(self.wait_in_queue(self.question(&body, &asks).acquire_within(max_wait))).await
+            Box::pin(self.wait_in_queue(self.question(&body, &asks).within(max_wait))).await
         };
         if let Err(AcquireError::Refused(refused)) = &decided {
             self.record_refusal(refused, &asks);

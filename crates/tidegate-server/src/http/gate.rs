@@ -51,7 +51,7 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
         let asks = [Ask::one(limit_id, key.map(str::as_bytes))];
         match self.limiter.asks(&asks).readings().try_acquire_async().await {
             Ok(permit) => {
-                let (at, readings) = (permit.at(), permit.readings().to_vec());
+                let (at, readings) = (permit.at().unwrap_or_default(), permit.readings().to_vec());
                 let mut reply = decision_response(decision::write(Ok(permit), self.tick));
                 describe(reply.headers_mut(), &readings, at);
                 Ok(HandlerReply { granted: Some(true), ..reply.into() })

@@ -240,7 +240,7 @@ impl WatcherState {
         let whose = gone.first().and_then(|id| self.tasks().watched.get(id).map(|task| task.user.clone()));
         let Some(user) = whose else { return };
         let now = match self.limiter.ask(ID, &*user).peek_async().await {
-            Ok(permit) if !permit.is_degraded() => Some(permit.at()),
+            Ok(permit) if !permit.is_degraded() => permit.at(),
             Err(AcquireError::Refused(refused)) if !refused.is_degraded() => Some(refused.at()),
             Err(AcquireError::Invalid(_)) => None,
             // The store's time is unknown: try again at the next check.

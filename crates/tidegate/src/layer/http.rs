@@ -10,6 +10,7 @@
 //! logged in, else by the peer's [`address_key`]; behind proxies, by the entry that the outermost proxy of *yours* wrote.
 
 mod body;
+pub mod client_key;
 mod fields;
 
 use std::net::IpAddr;
@@ -24,6 +25,7 @@ use crate::limiter::{AcquireError, Limiter, Permit, Refused};
 use crate::reply::{Detail, OrderError};
 
 pub use body::HeldBody;
+pub use client_key::{ClientKey, ForwardedFor, PeerAddress, PeerIp};
 pub use fields::{
     RATE_LIMIT, RATE_LIMIT_POLICY, describe, describe_refusal, rate_limit, rate_limit_policy, retry_after,
 };
@@ -44,13 +46,41 @@ pub fn limit<B, R, A: Into<Asking>>(
         ask: Arc::new(move |request| ask(request).into()),
         respond: Arc::new(|mut response, permit| {
             if let Some(permit) = &permit {
-                describe(response.headers_mut(), permit.readings(), permit.at());
+                describe(response.headers_mut(), permit.readings(), permit.decided_at());
             }
             response.map(|body| HeldBody::holding(body, permit.and_then(Permit::into_lease)))
         }),
         refuse: Arc::new(|refused| too_many_requests(refused).map(HeldBody::telling)),
         fail: Arc::new(|error| Failure::Refuse(undecided(error).map(HeldBody::telling))),
     }
+}
+
+/// A layer that limits each client, found by [`PeerIp`] or [`ForwardedFor`].
+///
+/// The server has to report the peer's address: with the feature `axum`, serve with
+/// `into_make_service_with_connect_info::<SocketAddr>()`; elsewhere insert a [`PeerAddress`] into the extensions of each
+/// request. Without it, requests for a per-key limit are answered with 500.
+///
+/// ```
+/// use tidegate::layer::http::{self, ForwardedFor, HttpLimitLayer, PeerIp};
+/// # fn layers(limiter: tidegate::Limiter) -> Result<(), Box<dyn std::error::Error>> {
+/// let direct: HttpLimitLayer<String, String> = http::limit_clients(limiter.clone(), "api", PeerIp);
+/// let proxied: HttpLimitLayer<String, String> =
+///     http::limit_clients(limiter, "api", ForwardedFor::trust(["10.0.0.0/8"])?);
+/// # Ok(())
+/// # }
+/// ```
+pub fn limit_clients<B, R>(
+    limiter: Limiter,
+    limit_id: impl Into<String>,
+    key: impl ClientKey,
+) -> HttpLimitLayer<B, R> {
+    let limit_id = limit_id.into();
+    limit(limiter, move |request: &Request<B>| match client_key::client_key(&key, request) {
+        Some(client) => Asking::of(limit_id.clone(), client),
+        // Without a key a per-key limit rejects the request: clients never share a key.
+        None => Asking::of_all(limit_id.clone()),
+    })
 }
 
 impl<B, R> HttpLimitLayer<B, R> {

@@ -15,7 +15,7 @@ use crate::reply::ItemReading;
 #[derive(Debug)]
 #[must_use = "a permit may own a lease, which is given back when the permit is dropped"]
 pub struct Permit {
-    at: Timestamp,
+    at: Option<Timestamp>,
     lease: Option<Lease>,
     details: Option<Box<PermitDetails>>,
 }
@@ -29,21 +29,25 @@ pub(super) struct PermitDetails {
 }
 
 impl Permit {
-    /// A permit without a lease, granted at this instant.
-    pub(super) const fn granted_at(at: Timestamp) -> Permit {
-        Permit { at, lease: None, details: None }
-    }
+    /// The permit of the fast path, which has no lease and reads no clock.
+    pub(super) const EMPTY: Permit = Permit { at: None, lease: None, details: None };
 
     /// A permit with everything the store replied.
     pub(super) fn new(at: Timestamp, lease: Option<Lease>, details: PermitDetails) -> Permit {
         let PermitDetails { shadowed, is_degraded, readings } = &details;
         let has_details = !shadowed.is_empty() || *is_degraded || !readings.is_empty();
-        Permit { at, lease, details: has_details.then(|| Box::new(details)) }
+        Permit { at: Some(at), lease, details: has_details.then(|| Box::new(details)) }
     }
 
-    /// The instant of the decision, by the store's clock.
-    pub fn at(&self) -> Timestamp {
+    /// The instant of the decision, by the store's clock. `None` for grants of
+    /// [`LimitHandle::try_acquire`](super::LimitHandle::try_acquire) over a memory store, which does not report it.
+    pub fn at(&self) -> Option<Timestamp> {
         self.at
+    }
+
+    /// The instant of the decision of an order, which always has one.
+    pub(crate) fn decided_at(&self) -> Timestamp {
+        self.at.unwrap_or(Timestamp::EPOCH)
     }
 
     /// The lease, if the request was a hold or a `concurrency` item was charged.

@@ -14,7 +14,7 @@ use crate::reply::Detail;
 
 /// A question to a [`Limiter`], made by [`Limiter::ask`]. Nothing happens until it is put.
 #[derive(Debug, Clone)]
-#[must_use = "a question does nothing until it is put: try_acquire, peek or acquire_within"]
+#[must_use = "a question does nothing until it is put: try_acquire, peek or within"]
 pub struct Request<'a> {
     limiter: &'a Limiter,
     asks: Asks<'a>,
@@ -31,6 +31,15 @@ enum Asks<'a> {
     Many(Cow<'a, [Ask<'a>]>),
 }
 
+impl<'a> Asks<'a> {
+    fn as_slice(&self) -> &[Ask<'a>] {
+        match self {
+            Asks::One(ask) => ask,
+            Asks::Many(asks) => asks,
+        }
+    }
+}
+
 impl<'a> Request<'a> {
     pub(super) fn one(limiter: &'a Limiter, ask: Ask<'a>) -> Request<'a> {
         Request::new(limiter, Asks::One([ask]))
@@ -38,6 +47,24 @@ impl<'a> Request<'a> {
 
     pub(super) fn many(limiter: &'a Limiter, asks: &'a [Ask<'a>]) -> Request<'a> {
         Request::new(limiter, Asks::Many(Cow::Borrowed(asks)))
+    }
+
+    pub(super) fn all(limiter: &'a Limiter, requests: impl IntoIterator<Item = Request<'a>>) -> Request<'a> {
+        let mut all = Request::new(limiter, Asks::Many(Cow::Owned(Vec::new())));
+        let mut asks = Vec::new();
+        for request in requests {
+            asks.extend_from_slice(request.asks.as_slice());
+            if request.hold == Hold::Yes {
+                all.hold = Hold::Yes;
+            }
+            if request.detail == Detail::Readings {
+                all.detail = Detail::Readings;
+            }
+            all.ttl = request.ttl.or(all.ttl);
+            all.request_id = request.request_id.or(all.request_id);
+        }
+        all.asks = Asks::Many(Cow::Owned(asks));
+        all
     }
 
     fn new(limiter: &'a Limiter, asks: Asks<'a>) -> Request<'a> {
@@ -123,7 +150,7 @@ impl<'a> Request<'a> {
 
     /// Takes it as soon as it all fits, first come first served, if that is within `patience` of this call; a minute is the longest there
     /// is. It looks when it is polled: polled late, it takes what fits by then. See [`Acquire`].
-    pub fn acquire_within(&self, patience: Duration) -> Acquire {
+    pub fn within(&self, patience: Duration) -> Acquire {
         let order = Order { max_wait: patience, ..self.order(Intent::Acquire) };
         Acquire::new(Inner::clone_of(self.limiter), &order, self.detail)
     }
@@ -134,10 +161,7 @@ impl<'a> Request<'a> {
     }
 
     fn order(&self, intent: Intent) -> Order<'_> {
-        let asks: &[Ask<'_>] = match &self.asks {
-            Asks::One(ask) => ask,
-            Asks::Many(asks) => asks,
-        };
+        let asks = self.asks.as_slice();
         Order {
             intent,
             asks,

@@ -120,7 +120,7 @@ impl Inner {
             let permit = decision?;
             let limit: Arc<Limit> = limit?;
             let item = item_at(&limit, kind);
-            let refused = Refused::by_item(permit.at(), Wait::OnRelease, limit, item);
+            let refused = Refused::by_item(permit.decided_at(), Wait::OnRelease, limit, item);
             let details = RefusedDetails { readings: permit.into_readings(), ..RefusedDetails::default() };
             Err(AcquireError::Refused(refused.with_details(details)))
         };

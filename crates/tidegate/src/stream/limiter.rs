@@ -73,7 +73,8 @@ impl StreamLimiter {
     ) -> Result<StreamLimiter, PutError> {
         let store = Arc::new(MapStore::new(clock, 0));
         store.put(rules.spec(LIMIT), ExpectedVersion::Absent)?;
-        let limiter = Limiter::builder(Arc::clone(&store) as Arc<_>).holder_clock(holder_clock).build();
+        let builder = Limiter::builder().store(Arc::clone(&store) as Arc<_>).holder_clock(holder_clock);
+        let limiter = builder.build().expect("a builder with a store and no limits has no mistakes");
         Ok(StreamLimiter {
             inner: Arc::new(StreamLimiterState {
                 store,
@@ -95,7 +96,7 @@ impl StreamLimiter {
     /// Delays one message of this user for at most this long.
     pub(super) fn wait(&self, user: &User<'_>, patience: Duration) -> Waiting {
         let question = self.inner.limiter.ask(LIMIT, user.as_bytes());
-        Waiting { limiter: self.clone(), acquire: question.acquire_within(patience) }
+        Waiting { limiter: self.clone(), acquire: question.within(patience) }
     }
 
     /// Counts so far, and the current content of the windows.

@@ -90,7 +90,7 @@ fn waiter_dropped_before_sync_releases_lease() {
 #[test]
 fn repeated_request_id_finds_lease_of_dropped_waiter() {
     let (stage, log) = stage();
-    let ask = || Handheld::new(stage.limiter.ask("l", "u").request_id("r").acquire_within(seconds(60)));
+    let ask = || Handheld::new(stage.limiter.ask("l", "u").request_id("r").within(seconds(60)));
     drop(ask().starts());
     assert_eq!(stage.store.open_leases(), 1, "it lapses, or whoever repeats the request gives it back");
     let mut again = ask().starts();

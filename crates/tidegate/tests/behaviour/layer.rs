@@ -1,5 +1,6 @@
 //! The layer, alone and in a real server on the loopback interface with a real client.
 
+mod clients;
 mod fields;
 mod server;
 

@@ -5,11 +5,13 @@
     reason = "what a limiter does is compiled once for each store that it is tried over"
 )]
 
+mod builder;
 mod counting_store;
 mod durability;
 mod examples;
 mod key_flood;
 mod layer;
+mod limit_handles;
 mod limit_stats;
 mod limiter_over_logged;
 mod limiter_over_map;

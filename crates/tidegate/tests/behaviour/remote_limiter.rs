@@ -71,7 +71,9 @@ async fn task_lapsed_during_outage_is_reported_expired() {
     let rules = Rules::default();
     inner.put(rules.spec(), ExpectedVersion::Absent).expect("a new limit");
     let store = Arc::new(RemoteStub::new(inner, link.clone()));
-    let activity = Activity::of_store(Limiter::builder(store).holder_clock(pulse.clone()).build());
+    let activity = Activity::of_store(
+        Limiter::builder().store(store).holder_clock(pulse.clone()).build().expect("no mistakes"),
+    );
     let begun = tokio::spawn({
         let activity = activity.clone();
         async move {

@@ -128,8 +128,8 @@ impl<S: Staged> Stage<S> {
         let clock = Arc::new(ManualClock::at(START));
         let pulse = ManualHolderClock::new();
         let store = Arc::new(keeping(Arc::clone(&clock)));
-        let builder = Limiter::builder(Arc::clone(&store) as _).holder_clock(pulse.clone());
-        let limiter = builder.max_waiting(in_all).max_waiting_per_row(per_row).build();
+        let builder = Limiter::builder().store(Arc::clone(&store) as _).holder_clock(pulse.clone());
+        let limiter = builder.max_waiting(in_all).max_waiting_per_row(per_row).build().expect("no mistakes");
         Stage { clock, pulse, store, limiter }
     }
 
@@ -169,7 +169,7 @@ impl<S: Staged> Stage<S> {
     }
 
     pub(crate) fn wait_for(&self, limit_id: &str, key: &str, count: u64, patience: Duration) -> Waiter {
-        Waiter::new(self.limiter.ask(limit_id, key).count(count).acquire_within(patience))
+        Waiter::new(self.limiter.ask(limit_id, key).count(count).within(patience))
     }
 
     /// What everything must end with: nobody waits, nobody sleeps, and of `l`'s slots exactly these are held and all others can

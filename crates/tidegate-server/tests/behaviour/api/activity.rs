@@ -340,7 +340,11 @@ impl StreamFixture {
     fn new() -> StreamFixture {
         let clock = Arc::new(ManualClock::at(Timestamp::EPOCH));
         let (store, pulse) = (Arc::new(MapStore::new(Arc::clone(&clock), 7)), ManualHolderClock::new());
-        let limiter = Limiter::builder(Arc::clone(&store) as _).holder_clock(pulse.clone()).build();
+        let limiter = Limiter::builder()
+            .store(Arc::clone(&store) as _)
+            .holder_clock(pulse.clone())
+            .build()
+            .expect("no mistakes");
         let activity = Activity::new(limiter.clone(), Rules::default()).expect("sensible rules");
         let api = HttpApi::new(Arc::clone(&store), limiter).activity(activity.clone());
         StreamFixture { store, activity, api, clock, pulse }

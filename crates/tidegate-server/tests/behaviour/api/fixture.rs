@@ -45,7 +45,11 @@ impl ApiFixture {
         let clock = Arc::new(ManualClock::at(Timestamp::from_ticks(nanos)));
         let pulse = ManualHolderClock::new();
         let store = store(Arc::clone(&clock));
-        let limiter = Limiter::builder(Arc::clone(&store)).holder_clock(pulse.clone()).build();
+        let limiter = Limiter::builder()
+            .store(Arc::clone(&store))
+            .holder_clock(pulse.clone())
+            .build()
+            .expect("no mistakes");
         let metrics = Arc::new(ServerMetrics::new(1));
         let api = HttpApi::new(Arc::clone(&store), limiter.clone()).metrics(Arc::clone(&metrics));
         ApiFixture { api, clock, pulse, limiter, store, metrics }

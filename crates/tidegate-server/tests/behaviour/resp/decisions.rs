@@ -156,13 +156,16 @@ fn lease_is_renewed_and_released_once() {
 fn release_wakes_waiters() {
     for timing in [ReplyTiming::Now, ReplyTiming::Durable, ReplyTiming::Later] {
         let fixture = RespFixture::new(StoreKind::Map, timing, OPEN);
-        let limiter =
-            Limiter::builder(Arc::clone(&fixture.store) as _).holder_clock(ManualHolderClock::new()).build();
+        let limiter = Limiter::builder()
+            .store(Arc::clone(&fixture.store) as _)
+            .holder_clock(ManualHolderClock::new())
+            .build()
+            .expect("no mistakes");
         let service =
             RespService::new(Arc::clone(&fixture.store) as _, Arc::new(OPEN)).with_limiter(limiter.clone());
         let mut session = RespSession::new(Arc::new(service));
         let lease = lease(&say(&mut session, "TG.ACQUIRE builds ada"));
-        let mut waiter = pin!(limiter.ask("builds", "bob").acquire_within(Duration::from_secs(10)));
+        let mut waiter = pin!(limiter.ask("builds", "bob").within(Duration::from_secs(10)));
         let mut context = Context::from_waker(Waker::noop());
         assert!(waiter.as_mut().poll(&mut context).is_pending());
         assert_eq!(say(&mut session, &format!("TG.RELEASE {lease}")), "1");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use tidegate_core::order::MAX_ASKS;
-use tidegate_core::{Amount, Ask, Intent, Order, Timestamp, Verdict};
+use tidegate_core::{Amount, Ask, Intent, Limit, Order, Timestamp, Verdict};
 
 use super::cache_line::Tag;
 use super::counters;
@@ -47,6 +47,16 @@ pub struct MemoryHandle {
 }
 
 impl MemoryHandle {
+    /// The limit as it is now.
+    pub(crate) fn limit(&self) -> Arc<Limit> {
+        self.tenant.limit()
+    }
+
+    /// The store's time.
+    pub(crate) fn now(&self) -> Timestamp {
+        self.shared.now()
+    }
+
     pub(super) fn new(shared: Arc<Shared>, tenant: Arc<Tenant>) -> MemoryHandle {
         MemoryHandle { shared, tenant }
     }

@@ -129,7 +129,11 @@ async fn watched_tasks_share_one_store_query() {
     let stage = Stage::new();
     let pulse = ManualHolderClock::new();
     let store = Arc::new(CountingStore::over(Arc::new(Store::keeping(Arc::clone(&stage.clock)))));
-    let limiter = Limiter::builder(Arc::clone(&store) as _).holder_clock(pulse.clone()).build();
+    let limiter = Limiter::builder()
+        .store(Arc::clone(&store) as _)
+        .holder_clock(pulse.clone())
+        .build()
+        .expect("no mistakes");
     let activity = Activity::new(limiter, STRICT).unwrap();
     let mut tasks = Vec::new();
     for task in 0..30 {

@@ -28,7 +28,7 @@ fn said(limits: Vec<LimitSpec>, count: u64) -> (Option<String>, Option<String>) 
     let asks: Vec<Ask<'_>> = ids.iter().map(|id| Ask { limit_id: id, key: Some(b"ada"), count }).collect();
     let decision = limiter.asks(&asks).readings().try_acquire();
     let (readings, at): (Vec<ItemReading>, Timestamp) = match &decision {
-        Ok(granted) => (granted.readings().to_vec(), granted.at()),
+        Ok(granted) => (granted.readings().to_vec(), granted.at().expect("an order has an instant")),
         Err(AcquireError::Refused(denial)) => (denial.readings().to_vec(), denial.at()),
         Err(error) => panic!("no decision: {error}"),
     };

@@ -244,7 +244,11 @@ async fn requests_may_wait_for_their_turn() {
 async fn but_not_for_longer_than_their_patience() {
     let (store, _) = store([slots(1)]);
     let pulse = ManualHolderClock::new();
-    let limiter = Limiter::builder(Arc::clone(&store) as Arc<_>).holder_clock(pulse.clone()).build();
+    let limiter = Limiter::builder()
+        .store(Arc::clone(&store) as Arc<_>)
+        .holder_clock(pulse.clone())
+        .build()
+        .expect("no mistakes");
     let patient = limit(limiter.clone(), asking).waiting(Duration::from_secs(2));
     let server = Server::start(patient).await;
     let (mut one, mut other) = (server.connect().await, server.connect().await);
@@ -274,7 +278,11 @@ async fn who_goes_away_does_not_wait_any_more() {
 async fn a_body_that_takes_longer_than_a_lease_lasts_keeps_it() {
     let (store, clock) = store([slots(1)]);
     let pulse = ManualHolderClock::new();
-    let limiter = Limiter::builder(Arc::clone(&store) as Arc<_>).holder_clock(pulse.clone()).build();
+    let limiter = Limiter::builder()
+        .store(Arc::clone(&store) as Arc<_>)
+        .holder_clock(pulse.clone())
+        .build()
+        .expect("no mistakes");
     let server = Server::start(limit(limiter, asking)).await;
     let mut one = server.connect().await;
     let _slow = one.send("/slow", Some("ada")).await.into_body();

@@ -202,7 +202,7 @@ fn a_reset_calls_those_who_wait_when_it_is_answered() {
 /// A limit of ten units in all, some of which are held as an estimate.
 fn estimate(stage: &FarStage, link: &RemoteLink) -> Lease {
     stage.put(LimitSpec::named("l").with(ItemSpec::of(Policy::Total, 10)));
-    let asking = stage.limiter.ask("l", "u").count(8).hold().acquire_within(Duration::ZERO);
+    let asking = stage.limiter.ask("l", "u").count(8).hold().within(Duration::ZERO);
     let mut asking = Handheld::new(asking).starts();
     link.deliver_all();
     lease(asking.is_served())
@@ -244,7 +244,7 @@ fn a_hold_may_be_settled_until_its_settlement_is_answered() {
     let stage = stage(1, &link);
     let window = Policy::Interval { window: seconds(3600) };
     stage.put(LimitSpec::named("l").with(ItemSpec::of(window, 10)));
-    let asking = stage.limiter.ask("l", "u").count(10).hold().acquire_within(Duration::ZERO);
+    let asking = stage.limiter.ask("l", "u").count(10).hold().within(Duration::ZERO);
     let mut asking = Handheld::new(asking).starts();
     link.deliver_all();
     let mut settling = Handheld::new(lease(asking.is_served()).settle_async(Actual::Every(1))).starts();

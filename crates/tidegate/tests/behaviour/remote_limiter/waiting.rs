@@ -109,7 +109,7 @@ fn who_leaves_while_an_order_is_away_calls_those_in_line() {
 fn who_may_ask_again_by_a_request_id_finds_the_lease() {
     let link = RemoteLink::manual_replies();
     let stage = stage(2, &link);
-    let ask = || Handheld::new(stage.limiter.ask("l", "u").request_id("r").acquire_within(seconds(60)));
+    let ask = || Handheld::new(stage.limiter.ask("l", "u").request_id("r").within(seconds(60)));
     drop(ask().starts());
     assert_eq!(stage.store.open_leases(), 1, "it lapses, or whoever repeats the request gives it back");
     let mut again = ask().starts();
@@ -354,7 +354,7 @@ fn who_waits_for_an_instant_does_not_look_before_unless_a_hold_is_open() {
         stage.pass(seconds(20));
         let question = stage.limiter.ask("l", "u");
         let question = if hold { question.hold() } else { question };
-        let mut asking = Handheld::new(question.acquire_within(Duration::ZERO)).starts();
+        let mut asking = Handheld::new(question.within(Duration::ZERO)).starts();
         link.deliver_all();
         let taken = asking.is_served();
         let mut waiter = stage.wait(1, seconds(60)).starts();

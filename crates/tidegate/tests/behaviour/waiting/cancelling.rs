@@ -222,7 +222,7 @@ fn sets_leave_both_queues() {
     stage.put(LimitSpec::named("m").with(slots_of(1)));
     let both = [Ask::one("l", None), Ask::one("m", None)];
     let l = stage.take(1);
-    let doomed = Waiter::new(stage.limiter.asks(&both).acquire_within(seconds(60))).starts();
+    let doomed = Waiter::new(stage.limiter.asks(&both).within(seconds(60))).starts();
     let mut behind = stage.wait_for("m", "u", 1, seconds(60)).starts();
     drop(doomed);
     drop(behind.is_served());

@@ -134,7 +134,7 @@ impl Play {
     fn wait(&mut self, key: usize, count: u64, patience: u64, both: Vec<&'static str>) {
         let asks: Vec<Ask<'_>> =
             both.iter().map(|limit_id| Ask { limit_id, key: Some(KEYS[key].as_bytes()), count }).collect();
-        let waiter = Waiter::new(self.stage.limiter.asks(&asks).acquire_within(seconds(patience)));
+        let waiter = Waiter::new(self.stage.limiter.asks(&asks).within(seconds(patience)));
         self.line.push(Patient { waiter, key, count, both });
         self.poll(self.line.len() - 1);
     }

@@ -38,11 +38,11 @@ async fn everybody_is_served_and_never_too_many_at_once() {
                 for turn in 0..TURNS {
                     if (task + turn) % 5 == 0 {
                         // Some come, look once, and go.
-                        let mut fickle = std::pin::pin!(limiter.ask_all("l").acquire_within(PATIENCE));
+                        let mut fickle = std::pin::pin!(limiter.ask_all("l").within(PATIENCE));
                         let _answer = fickle.as_mut().poll(&mut Context::from_waker(Waker::noop()));
                         tokio::task::yield_now().await;
                     }
-                    let decision = limiter.ask_all("l").acquire_within(PATIENCE).await;
+                    let decision = limiter.ask_all("l").within(PATIENCE).await;
                     let granted = decision.permit().expect("everybody is served");
                     assert!(inside.fetch_add(1, Ordering::SeqCst) < SLOTS);
                     tokio::task::yield_now().await;
@@ -88,7 +88,7 @@ async fn leases_that_are_kept_alive_are_given_back_once() {
             tokio::spawn(async move {
                 for _ in 0..TURNS {
                     let question = limiter.ask_all("l").ttl(Duration::from_millis(1));
-                    let decision = question.acquire_within(PATIENCE).await;
+                    let decision = question.within(PATIENCE).await;
                     let lease = decision.permit().and_then(tidegate::Permit::into_lease).expect("a lease");
                     lease.keep_alive();
                     tokio::task::yield_now().await;

@@ -1,0 +1,180 @@
+//! The client of a request, as a key: the address of the peer, or the address that trusted proxies report.
+//!
+//! ```text
+//!   X-Forwarded-For: 6.6.6.6, 203.0.113.9, 10.0.0.7      peer 10.0.0.1      trusted: 10.0.0.0/8
+//!                    forged   ▲ the client  trusted ◀──── trusted
+//! ```
+//!
+//! Any client can send `X-Forwarded-For`. Each proxy appends the address that it saw, so the list is read from the right,
+//! and only as far as trusted proxies wrote it. An entry that cannot be read makes the proxy itself the client.
+//!
+//! IPv4 addresses inside IPv6 are IPv4. An IPv6 client is its /64, because one household has as many addresses as it
+//! likes in it. A request without a known peer address is an error and never counted under a shared key.
+
+use std::net::{IpAddr, SocketAddr};
+
+use ::http::{Extensions, Request};
+
+use super::address_key;
+
+/// The address of the peer, put into a request's extensions by the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PeerAddress(pub SocketAddr);
+
+/// The key of the client of a request.
+pub trait ClientKey: Send + Sync + 'static {
+    /// The client's address; `None` if the peer's address is not known.
+    fn address(&self, headers: &::http::HeaderMap, peer: Option<IpAddr>) -> Option<IpAddr>;
+}
+
+/// Counts by the address of the peer: for servers that clients connect to directly.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct PeerIp;
+
+impl ClientKey for PeerIp {
+    fn address(&self, _headers: &::http::HeaderMap, peer: Option<IpAddr>) -> Option<IpAddr> {
+        peer.map(|peer| peer.to_canonical())
+    }
+}
+
+/// Counts by `X-Forwarded-For` as far as trusted proxies wrote it: for servers behind proxies.
+#[derive(Debug, Clone)]
+pub struct ForwardedFor {
+    trusted: Vec<ProxyNetwork>,
+}
+
+impl ForwardedFor {
+    /// Trusts the proxies in these networks, such as `10.0.0.0/8`, `2001:db8::/32` or a single address.
+    ///
+    /// # Errors
+    /// [`ProxyNetworkError`] if one of them is not a network.
+    pub fn trust<'n>(networks: impl IntoIterator<Item = &'n str>) -> Result<ForwardedFor, ProxyNetworkError> {
+        let trusted = networks.into_iter().map(ProxyNetwork::parse).collect::<Result<_, _>>()?;
+        Ok(ForwardedFor { trusted })
+    }
+
+    fn is_trusted(&self, address: IpAddr) -> bool {
+        self.trusted.iter().any(|network| network.contains(address))
+    }
+}
+
+impl ClientKey for ForwardedFor {
+    fn address(&self, headers: &::http::HeaderMap, peer: Option<IpAddr>) -> Option<IpAddr> {
+        let peer = peer?;
+        let values = headers.get_all("x-forwarded-for").iter().map(::http::HeaderValue::as_bytes);
+        Some(client_address(peer, |address| self.is_trusted(address), values))
+    }
+}
+
+/// The address of the client behind a peer. `forwarded` are the values of `X-Forwarded-For` in the order they were sent.
+pub fn client_address<'h>(
+    peer: IpAddr,
+    is_trusted: impl Fn(IpAddr) -> bool,
+    forwarded: impl DoubleEndedIterator<Item = &'h [u8]>,
+) -> IpAddr {
+    let mut client = peer.to_canonical();
+    if !is_trusted(client) {
+        return client;
+    }
+    for hop in forwarded.rev().flat_map(|value| value.rsplit(|byte| *byte == b',')) {
+        let hop = hop.trim_ascii();
+        if hop.is_empty() {
+            continue;
+        }
+        match hop_address(hop) {
+            Some(address) => client = address,
+            None => return client,
+        }
+        if !is_trusted(client) {
+            return client;
+        }
+    }
+    client
+}
+
+/// An address as proxies write it: alone, with a port, or in brackets.
+fn hop_address(hop: &[u8]) -> Option<IpAddr> {
+    let text = std::str::from_utf8(hop).ok()?;
+    if let Ok(address) = text.parse::<IpAddr>() {
+        return Some(address.to_canonical());
+    }
+    if let Ok(address) = text.parse::<SocketAddr>() {
+        return Some(address.ip().to_canonical());
+    }
+    let inside = text.strip_prefix('[')?.strip_suffix(']')?;
+    inside.parse::<IpAddr>().ok().map(|address| address.to_canonical())
+}
+
+/// The key of the client of a request: the address as text, of IPv6 the /64.
+pub(super) fn client_key<B>(key: &impl ClientKey, request: &Request<B>) -> Option<String> {
+    key.address(request.headers(), peer_of(request.extensions())).map(address_key)
+}
+
+/// The peer's address, as the server reported it.
+fn peer_of(extensions: &Extensions) -> Option<IpAddr> {
+    #[cfg(feature = "axum")]
+    if let Some(info) = extensions.get::<axum::extract::ConnectInfo<SocketAddr>>() {
+        return Some(info.0.ip());
+    }
+    extensions.get::<PeerAddress>().map(|peer| peer.0.ip())
+}
+
+/// A network of proxies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct ProxyNetwork {
+    address: IpAddr,
+    prefix: u8,
+}
+
+impl ProxyNetwork {
+    fn parse(text: &str) -> Result<ProxyNetwork, ProxyNetworkError> {
+        let error = || ProxyNetworkError { network: text.to_owned() };
+        let (address, prefix) = match text.split_once('/') {
+            Some((address, prefix)) => (address, Some(prefix.parse::<u8>().map_err(|_| error())?)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.parse().map_err(|_| error())?;
+        let bits = if address.is_ipv4() { 32 } else { 128 };
+        let prefix = prefix.unwrap_or(bits);
+        if prefix > bits {
+            return Err(error());
+        }
+        // An IPv4 network inside IPv6 is compared as IPv4, as addresses are.
+        match (address, address.to_canonical()) {
+            (IpAddr::V6(_), canonical @ IpAddr::V4(_)) if prefix >= 96 => {
+                Ok(ProxyNetwork { address: canonical, prefix: prefix - 96 })
+            }
+            _ => Ok(ProxyNetwork { address, prefix }),
+        }
+    }
+
+    fn contains(self, address: IpAddr) -> bool {
+        let same = |own: u128, other: u128, bits: u32| {
+            let shift = bits - u32::from(self.prefix);
+            own.checked_shr(shift).unwrap_or(0) == other.checked_shr(shift).unwrap_or(0)
+        };
+        match (self.address, address.to_canonical()) {
+            (IpAddr::V4(own), IpAddr::V4(other)) => same(own.to_bits().into(), other.to_bits().into(), 32),
+            (IpAddr::V6(own), IpAddr::V6(other)) => same(own.to_bits(), other.to_bits(), 128),
+            _ => false,
+        }
+    }
+}
+
+/// A text that is not a network.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProxyNetworkError {
+    network: String,
+}
+
+impl std::fmt::Display for ProxyNetworkError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "'{}' is not a network; write an address, or one with a prefix such as 10.0.0.0/8",
+            self.network
+        )
+    }
+}
+
+impl std::error::Error for ProxyNetworkError {}
