@@ -91,11 +91,11 @@ impl Hierarchy {
     pub fn find(roots: &FilesystemRoots) -> Result<Hierarchy, CgroupError> {
         let root = &roots.cgroup;
         if root.join(CONTROLLERS).is_file() {
-            return Ok(Hierarchy::two(root, root.clone()));
+            return Ok(Hierarchy::version_two(root, root.clone()));
         }
         let unified = root.join(UNIFIED);
         if has_cpu(&unified) {
-            return Ok(Hierarchy::two(root, unified));
+            return Ok(Hierarchy::version_two(root, unified));
         }
         let missing = || CgroupError::NoController { path: root.clone() };
         let mut trees: Vec<PathBuf> = fs::read_dir(root)
@@ -109,7 +109,7 @@ impl Hierarchy {
         Ok(Hierarchy { version: CgroupVersion::One, limits, counts, root: root.clone() })
     }
 
-    fn two(root: &Path, tree: PathBuf) -> Hierarchy {
+    fn version_two(root: &Path, tree: PathBuf) -> Hierarchy {
         Hierarchy { version: CgroupVersion::Two, limits: tree.clone(), counts: tree, root: root.to_owned() }
     }
 
@@ -152,7 +152,7 @@ impl Hierarchy {
             let (controllers, path) = rest.split_once(':')?;
             is_meant(controllers).then_some(path)
         });
-        Ok(paths.next().and_then(|path| plain(Path::new(path))))
+        Ok(paths.next().and_then(|path| relative_path(Path::new(path))))
     }
 
     /// The direct children of a cgroup, sorted by name.
@@ -173,16 +173,16 @@ impl Hierarchy {
         let below_tree =
             [&self.limits, &self.counts].into_iter().find_map(|tree| path.strip_prefix(tree).ok());
         match below_tree {
-            Some(name) => plain(name).ok_or_else(outside),
+            Some(name) => relative_path(name).ok_or_else(outside),
             // A path in another tree, for example the memory tree, is not a name in this one.
             None if path.starts_with(&self.root) => Err(outside()),
-            None => plain(path).ok_or_else(outside),
+            None => relative_path(path).ok_or_else(outside),
         }
     }
 }
 
 /// The path without a leading `/`. `None` if it contains `..`.
-fn plain(path: &Path) -> Option<PathBuf> {
+fn relative_path(path: &Path) -> Option<PathBuf> {
     let mut name = PathBuf::new();
     for part in path.components() {
         match part {

@@ -56,7 +56,7 @@ pub struct UsageSample {
 
 /// An open journal.
 #[derive(Debug)]
-pub struct Journal {
+pub struct SampleJournal {
     folder: PathBuf,
     retention: Duration,
     /// The current file and its number of samples.
@@ -81,9 +81,9 @@ impl JournalLock {
         let failed = |error| JournalError::Io(path.clone(), error);
         loop {
             let mut options = OpenOptions::new();
-            let made = options.create_new(true).write(true).open(&path);
-            let remove_on_drop = made.is_ok();
-            let file = match made {
+            let created = options.create_new(true).write(true).open(&path);
+            let remove_on_drop = created.is_ok();
+            let file = match created {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                     match OpenOptions::new().write(true).open(&path) {
                         // It was removed meanwhile.
@@ -91,7 +91,7 @@ impl JournalLock {
                         opened => opened.map_err(failed)?,
                     }
                 }
-                made => made.map_err(failed)?,
+                created => created.map_err(failed)?,
             };
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {}
@@ -136,16 +136,16 @@ impl std::fmt::Display for JournalError {
 
 impl std::error::Error for JournalError {}
 
-impl Journal {
+impl SampleJournal {
     /// Opens the journal of a folder and creates the folder if necessary. Only one process can have it open.
-    pub fn open(folder: &Path, retention: Duration) -> Result<Journal, JournalError> {
+    pub fn open(folder: &Path, retention: Duration) -> Result<SampleJournal, JournalError> {
         let failed = |path: &Path| {
             let path = path.to_owned();
             move |error| JournalError::Io(path, error)
         };
         fs::create_dir_all(folder).map_err(failed(folder))?;
         let lock = JournalLock::acquire(folder)?;
-        Ok(Journal { folder: folder.to_owned(), retention, file: None, unsynced: 0, lock })
+        Ok(SampleJournal { folder: folder.to_owned(), retention, file: None, unsynced: 0, lock })
     }
 
     /// Appends a sample.

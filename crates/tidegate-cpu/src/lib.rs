@@ -1,4 +1,6 @@
-//! The CPU governor keeps a machine, a cgroup or a process tree below an average CPU usage over a window, and uses as much of that as it can.
+//! The CPU governor keeps a machine, a cgroup or a process tree below an average CPU usage over a window.
+//!
+//! Within that average it allows as much usage as possible.
 //!
 //! ```text
 //!   meter ──usage──▶ governor ──limit──▶ enforcer

@@ -13,7 +13,7 @@ use tidegate::budget::{BudgetTime, Quota, Rate};
 use crate::clock::ClockReading;
 use crate::enforcer::{EnforceError, Enforcer, remaining_limit};
 use crate::governor::{Governor, GovernorDecision, Observation, capacity_in};
-use crate::journal::{Journal, UsageSample, before, read_since};
+use crate::journal::{SampleJournal, UsageSample, before, read_since};
 use crate::meter::{CounterId, Meter, MeterError, MeterReading, TargetId, of_machine};
 use crate::settings::GovernorSettings;
 
@@ -33,7 +33,7 @@ const MAX_CARRY_OVER: i64 = 1_000_000_000;
 /// Measures, decides, enforces and records.
 pub struct Runner {
     governor: Governor,
-    journal: Journal,
+    journal: SampleJournal,
     cores: u32,
     measured: MeterState,
     /// Meter of the limited part, if it differs from the measured target.
@@ -117,7 +117,7 @@ impl Runner {
     /// Resumes from the journal, or starts with an empty history. Usage in between is known if the counter is still the same.
     pub fn start(
         settings: GovernorSettings,
-        journal: (Journal, &[UsageSample]),
+        journal: (SampleJournal, &[UsageSample]),
         cores: u32,
         meter: Box<dyn Meter>,
         limited_part: Option<Box<dyn Meter>>,
@@ -239,9 +239,9 @@ impl Runner {
     /// ended.
     pub fn finish(mut self) -> Result<(Governor, io::Result<()>), RunError> {
         let restored = self.enforcer.restore();
-        let kept = self.journal.sync();
+        let synced = self.journal.sync();
         restored?;
-        Ok((self.governor, kept))
+        Ok((self.governor, synced))
     }
 
     /// The governor.

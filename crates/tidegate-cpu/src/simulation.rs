@@ -18,7 +18,7 @@ pub struct Simulation {
     current_window: ScheduledWindow,
     is_whole: bool,
     windows: Vec<SimulatedWindow>,
-    outcome: SimulationSummary,
+    outcome: CpuSimulationSummary,
     /// Usage in the current window.
     used: Quota,
 }
@@ -38,7 +38,7 @@ pub struct SimulatedWindow {
 
 /// Totals of a simulation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct SimulationSummary {
+pub struct CpuSimulationSummary {
     /// Number of samples.
     pub samples: u64,
     /// Number of limit changes.
@@ -62,7 +62,7 @@ impl Simulation {
             is_whole: current_window.start == begin,
             governor,
             windows: Vec::new(),
-            outcome: SimulationSummary::default(),
+            outcome: CpuSimulationSummary::default(),
             used: Quota::ZERO,
         }
     }
@@ -126,7 +126,7 @@ impl Simulation {
     }
 
     /// Ends the simulation and returns the totals and the windows.
-    pub fn finish(mut self) -> (SimulationSummary, Vec<SimulatedWindow>) {
+    pub fn finish(mut self) -> (CpuSimulationSummary, Vec<SimulatedWindow>) {
         if self.governor.account().now().wall > self.current_window.start || self.windows.is_empty() {
             self.close(false);
         }

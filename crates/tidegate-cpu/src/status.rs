@@ -52,7 +52,7 @@ impl GovernorStatus {
         let (samples, exceeded) = governor.samples();
         let account = governor.account();
         let elapsed = account.elapsed();
-        let seen = elapsed.saturating_sub(account.unobserved_for()).as_nanos();
+        let observed = elapsed.saturating_sub(account.unobserved_for()).as_nanos();
         GovernorStatus {
             window: account.window(),
             elapsed,
@@ -65,7 +65,7 @@ impl GovernorStatus {
             samples,
             exceeded,
             unobserved: account.unobserved_for(),
-            is_starting: seen * 100 < elapsed.as_nanos() * u128::from(STARTING_PERCENT),
+            is_starting: observed * 100 < elapsed.as_nanos() * u128::from(STARTING_PERCENT),
         }
     }
 }

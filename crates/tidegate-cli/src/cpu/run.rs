@@ -23,7 +23,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tidegate_cpu::cgroups::FilesystemRoots;
 use tidegate_cpu::clock::MachineClock;
-use tidegate_cpu::journal::{Journal, JournalError};
+use tidegate_cpu::journal::{JournalError, SampleJournal};
 use tidegate_cpu::meter::cores;
 use tidegate_cpu::metrics::{self, GovernorState};
 use tidegate_cpu::runner::{RunError, Runner, recent};
@@ -76,7 +76,7 @@ fn run_in_state(
     let state = &args.state;
     fs::create_dir_all(state)
         .map_err(|error| Failure::BadInput(format!("--state {}: {error}", state.display())))?;
-    let journal = Journal::open(state, settings.retention).map_err(|error| match error {
+    let journal = SampleJournal::open(state, settings.retention).map_err(|error| match error {
         JournalError::InUse => {
             Failure::BadInput(format!("{error} ({}); name another one with --state", state.display()))
         }
@@ -159,7 +159,7 @@ pub(crate) fn run_watchdog(args: &CpuWatchArgs) -> Result<(), Failure> {
 fn govern(
     args: &CpuRunArgs,
     (spec, settings): (CpuSpec, GovernorSettings),
-    journal: Journal,
+    journal: SampleJournal,
     guardian: &CpuWatchdog,
     mut started: Option<&mut GovernedCommand>,
     events: Sender<RunEvent>,

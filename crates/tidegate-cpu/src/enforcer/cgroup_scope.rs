@@ -68,7 +68,7 @@ impl CgroupScope {
         for (folder, original) in self.folders().into_iter().zip(&originals) {
             self.undo_list
                 .register(vec![Undo::Remove { cgroup: folder.clone(), target: original.clone() }])?;
-            make(&folder)?;
+            create_cgroup(&folder)?;
         }
         let quota =
             QuotaEnforcer::of(&self.roots, &self.hierarchy, &self.cgroup, self.burst, &self.watchdog)?;
@@ -174,7 +174,7 @@ impl Drop for CgroupScope {
 }
 
 /// Creates a cgroup. An empty one of an earlier governor with the same process number is reused.
-fn make(folder: &Path) -> Result<(), EnforceError> {
+fn create_cgroup(folder: &Path) -> Result<(), EnforceError> {
     match fs::create_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => match processes_in(folder) {
             Ok(pids) if pids.is_empty() => Ok(()),

@@ -65,7 +65,7 @@ impl QuotaEnforcer {
     }
 
     /// Writes a limit in kernel parameters.
-    pub(super) fn put(&mut self, limit: Bandwidth) -> Result<(), EnforceError> {
+    pub(super) fn write_limit(&mut self, limit: Bandwidth) -> Result<(), EnforceError> {
         if !self.is_limited {
             self.undo_list.register(self.controller.undos()?)?;
             self.is_limited = true;
@@ -80,7 +80,7 @@ impl QuotaEnforcer {
 
 impl Enforcer for QuotaEnforcer {
     fn apply(&mut self, limit: Rate) -> Result<(), EnforceError> {
-        self.put(Bandwidth::of(limit, cores_in(&self.roots)?, self.burst))
+        self.write_limit(Bandwidth::of(limit, cores_in(&self.roots)?, self.burst))
     }
 
     fn restore(&mut self) -> Result<(), EnforceError> {

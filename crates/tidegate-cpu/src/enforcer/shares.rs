@@ -98,7 +98,7 @@ impl SharedQuota {
     /// Estimates the demand of each cgroup since the last call. Drops cgroups that are gone.
     fn measure_demands(&mut self, passed: Duration) -> Result<Vec<CpuDemand>, EnforceError> {
         let mut demands = Vec::new();
-        let mut left = Vec::new();
+        let mut remaining = Vec::new();
         for mut cgroup in self.cgroups.drain(..) {
             let reading = match cgroup.meter.read() {
                 Ok(reading) => reading,
@@ -108,9 +108,9 @@ impl SharedQuota {
             let used = reading.since(&cgroup.last).unwrap_or(reading.used);
             cgroup.last = reading;
             demands.push(CpuDemand::of(used, passed, cgroup.share));
-            left.push(cgroup);
+            remaining.push(cgroup);
         }
-        self.cgroups = left;
+        self.cgroups = remaining;
         Ok(demands)
     }
 }
@@ -126,8 +126,8 @@ impl Enforcer for SharedQuota {
         let mut first_error = Ok(());
         for (cgroup, share) in self.cgroups.iter_mut().zip(shares) {
             cgroup.share = Some(share);
-            let put = cgroup.quota.put(Bandwidth::of_share(share, cgroup.quota.burst()));
-            match put {
+            let written = cgroup.quota.write_limit(Bandwidth::of_share(share, cgroup.quota.burst()));
+            match written {
                 Err(error) if is_gone(&error) => {}
                 // If one cgroup fails, the others are still limited.
                 Err(error) if first_error.is_ok() => first_error = Err(error),

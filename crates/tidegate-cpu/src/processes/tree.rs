@@ -18,11 +18,11 @@
 //! A scan reads parents before their children, so one scan never counts a process both by itself and through its parent. When a process
 //! ends during a scan, its parent reports the same time again at the next scan. That time is kept as a [`PendingReap`] and subtracted then.
 //!
-//! A tree is scanned several times a second. So the files of known members stay open, and new members are searched only after a process was
-//! started somewhere on the machine: the kernel shows the last process number that it assigned.
+//! A tree is scanned several times a second, so the files of known members stay open. New members are searched only after a process was
+//! started somewhere on the machine. The kernel shows the last process number that it assigned.
 //!
-//! Usage is the sum of differences and never decreases. The time of an ended member counts up to the last scan by its own counter, and the
-//! rest by its parent's counter, once the parent waits for it. If the parent never waits, the time after the last scan is lost.
+//! Usage is the sum of differences and never decreases. The time of an ended member counts by its own counter up to the last scan. The rest
+//! counts by its parent's counter, once the parent waits for it. If the parent never waits, the time after the last scan is lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;

@@ -149,8 +149,8 @@ fn start(stream: &UnixStream, program: &Path, args: &[OsString]) -> io::Result<P
 
 /// Leaves the process group of the command, so that a signal to that group does not end the watchdog.
 ///
-/// The watchdog stays in the session if the group already has a parent there, as below a shell with job control: only a parent in the same
-/// session keeps the group from SIGHUP. Otherwise it starts its own session. Then the group is orphaned as before, and the terminal
+/// The watchdog stays in the session if the group already has a parent there, as below a shell with job control. Only a parent in the
+/// same session keeps the group from SIGHUP. Otherwise it starts its own session. Then the group is orphaned as before, and the terminal
 /// cannot stop a group that nothing could continue.
 fn leave_process_group(proc: &ProcFs) {
     // A group leader need not leave.

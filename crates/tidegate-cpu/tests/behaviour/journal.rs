@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use tidegate::budget::{Quota, Rate};
 use tidegate_core::Timestamp;
-use tidegate_cpu::journal::{Journal, JournalError, UsageSample, before, is_in_use, latest, read_since};
+use tidegate_cpu::journal::{
+    JournalError, SampleJournal, UsageSample, before, is_in_use, latest, read_since,
+};
 use tidegate_cpu::{Governor, Observation};
 
 use super::{after, settings};
@@ -31,7 +33,7 @@ fn sample(number: u32, total: Quota) -> UsageSample {
 
 /// Writes so many samples of a load of 20 %.
 fn write(folder: &Path, count: u32) -> Vec<UsageSample> {
-    let mut journal = Journal::open(folder, DAY * 30).expect("a journal");
+    let mut journal = SampleJournal::open(folder, DAY * 30).expect("a journal");
     let samples: Vec<UsageSample> =
         (0..count).map(|number| sample(number, Rate::from_units(20).over(SAMPLE * number))).collect();
     for sample in &samples {
@@ -60,11 +62,11 @@ fn what_is_written_is_read() {
 #[test]
 fn one_governs_at_a_time() {
     let folder = folder();
-    let journal = Journal::open(folder.path(), DAY).expect("a journal");
+    let journal = SampleJournal::open(folder.path(), DAY).expect("a journal");
     assert!(is_in_use(folder.path()));
-    assert!(matches!(Journal::open(folder.path(), DAY), Err(JournalError::InUse)));
+    assert!(matches!(SampleJournal::open(folder.path(), DAY), Err(JournalError::InUse)));
     drop(journal);
-    Journal::open(folder.path(), DAY).expect("it is free again");
+    SampleJournal::open(folder.path(), DAY).expect("it is free again");
 }
 
 /// A start that is refused changes nothing.
@@ -72,13 +74,13 @@ fn one_governs_at_a_time() {
 fn who_wrote_nothing_leaves_no_lock() {
     let folder = folder();
     let lock = folder.path().join("lock");
-    let journal = Journal::open(folder.path(), DAY).expect("a journal");
+    let journal = SampleJournal::open(folder.path(), DAY).expect("a journal");
     assert!(lock.exists());
     drop(journal);
     assert!(!lock.exists(), "it was made for nothing");
     write(folder.path(), 1);
     assert!(lock.exists());
-    drop(Journal::open(folder.path(), DAY).expect("a journal"));
+    drop(SampleJournal::open(folder.path(), DAY).expect("a journal"));
     assert!(lock.exists(), "it is another's");
 }
 
@@ -102,7 +104,7 @@ fn damage_is_seen_and_bridged() {
     let governor = Governor::resume(settings("unobserved: zero"), &read).expect("samples");
     assert_eq!(governor.account().used(), Rate::from_units(20).over(SAMPLE * 98), "nothing is lost");
     // Whoever goes on begins a new file, behind the torn one.
-    let mut journal = Journal::open(folder.path(), DAY * 30).expect("a journal");
+    let mut journal = SampleJournal::open(folder.path(), DAY * 30).expect("a journal");
     journal.append(&sample(200, Quota::ZERO)).expect("room on the disk");
     let read = read_since(folder.path(), Timestamp::EPOCH).expect("it is there");
     assert_eq!(read.last(), Some(&sample(200, Quota::ZERO)));
@@ -144,7 +146,7 @@ fn counts_survive_a_restart() {
 #[test]
 fn old_files_go() {
     let folder = folder();
-    let mut journal = Journal::open(folder.path(), DAY * 8).expect("a journal");
+    let mut journal = SampleJournal::open(folder.path(), DAY * 8).expect("a journal");
     // One sample in five minutes: files of sixty days each would never go, so they are made by hand.
     for day in 0..20 {
         let second = after(DAY * day).wall.ticks() / 1_000_000_000;
@@ -170,7 +172,7 @@ fn other_files_are_refused() {
 fn a_restart_continues_the_same_window() {
     let folder = folder();
     let text = "rolling_window_hours: 2";
-    let mut journal = Journal::open(folder.path(), DAY * 30).expect("a journal");
+    let mut journal = SampleJournal::open(folder.path(), DAY * 30).expect("a journal");
     let mut governor = Governor::new(settings(text), after(Duration::ZERO));
     let mut total = Quota::ZERO;
     let load =

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tidegate::budget::Rate;
 use tidegate_cpu::clock::ClockReading;
 use tidegate_cpu::enforcer::{EnforceError, Enforcer};
-use tidegate_cpu::journal::Journal;
+use tidegate_cpu::journal::SampleJournal;
 use tidegate_cpu::meter::{CounterId, Meter, MeterError, MeterReading, TargetId};
 use tidegate_cpu::runner::{recent, round_to_step};
 use tidegate_cpu::{GovernorSettings, Runner};
@@ -94,7 +94,7 @@ impl WatchdogState {
     fn start(&self, part: Option<&KernelFile>, now: ClockReading) -> Runner {
         let folder: &Path = self.folder.path();
         let samples = recent(folder, &self.settings, now).expect("it is there");
-        let journal = Journal::open(folder, self.settings.retention).expect("a journal");
+        let journal = SampleJournal::open(folder, self.settings.retention).expect("a journal");
         let part = part.map(|part| Box::new(part.clone()) as Box<dyn Meter>);
         let enforcer = Box::new(self.limit.clone());
         let meter = Box::new(self.counter.clone());

@@ -5,7 +5,7 @@ use tidegate::budget::Quota;
 use tidegate::model::Timestamp;
 use tidegate_core::Zone;
 use tidegate_cpu::GovernorSettings;
-use tidegate_cpu::simulation::{SimulatedWindow, SimulationSummary};
+use tidegate_cpu::simulation::{CpuSimulationSummary, SimulatedWindow};
 
 use crate::bench::number::grouped;
 use crate::cpu::format::{self, JsonNumber};
@@ -19,7 +19,7 @@ pub(super) struct SimulationReport {
     average: tidegate::budget::Rate,
     from: Timestamp,
     to: Timestamp,
-    outcome: SimulationSummary,
+    outcome: CpuSimulationSummary,
     worst: tidegate::budget::Rate,
     /// In billionths of a percent.
     utilisation: Option<i128>,
@@ -32,7 +32,7 @@ impl SimulationReport {
         settings: &GovernorSettings,
         from: Timestamp,
         to: Timestamp,
-        outcome: &SimulationSummary,
+        outcome: &CpuSimulationSummary,
         windows: &[SimulatedWindow],
     ) -> SimulationReport {
         let whole = || windows.iter().filter(|window| window.is_whole);

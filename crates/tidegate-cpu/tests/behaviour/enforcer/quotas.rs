@@ -21,7 +21,7 @@ use crate::watchdog::{role, start_as};
 /// A user who may do nothing.
 const NOBODY: u32 = 65534;
 
-/// 26.7 %, document 003's own example.
+/// 26.7 %, the usual example of a limit.
 fn example() -> Rate {
     Rate::from_billionths(26_700_000_000)
 }
