@@ -11,7 +11,7 @@
 //! takes effect at once. Release, settle and renew block until the sync; a drop does not.
 //!
 //! Over a remote store, the deadline is shortened when a renewal is sent, and extended when its reply arrives;
-//! `renewal_deadline` handles several renewals in in_flight. A drop sends the release and does not wait. Inside a tokio
+//! `renewal_deadline` handles several renewals in flight. A drop sends the release and does not wait. Inside a tokio
 //! runtime a task awaits the reply and then wakes the waiters; elsewhere they are woken at once.
 
 use std::fmt;
