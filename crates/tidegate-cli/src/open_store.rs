@@ -8,7 +8,7 @@ use tidegate::clock::SystemClock;
 use tidegate::store::{LimitStore, Memory, MemoryStore};
 use tidegate_disk::wal::PreviousRun;
 use tidegate_disk::{DiskOptions, DiskStore, RecoveryReport};
-use tidegate_postgres::{OpenError, PostgresStore};
+use tidegate_postgres::{PostgresOpenError, PostgresStore};
 use tidegate_server::settings::StoreUrl;
 
 use crate::remote::client::environment;
@@ -100,8 +100,8 @@ fn open_postgres(url: &str) -> Result<OpenStore, Failure> {
         options = options.with_default_password(&password);
     }
     let store = PostgresStore::open(options).map_err(|error| match error {
-        OpenError::Url(_) => Failure::BadInput(error.to_string()),
-        OpenError::Unreachable { .. } => Failure::Unreachable(error.to_string()),
+        PostgresOpenError::Url(_) => Failure::BadInput(error.to_string()),
+        PostgresOpenError::Unreachable { .. } => Failure::Unreachable(error.to_string()),
         _ => Failure::Failed(error.to_string()),
     })?;
     Ok(OpenStore::Postgres(Arc::new(store)))
@@ -109,7 +109,7 @@ fn open_postgres(url: &str) -> Result<OpenStore, Failure> {
 
 /// Parses a PostgreSQL URL.
 pub(crate) fn postgres_options(url: &str) -> Result<tidegate_postgres::PostgresOptions, Failure> {
-    let read = tidegate_postgres::PostgresOptions::parse(url).map_err(OpenError::Url);
+    let read = tidegate_postgres::PostgresOptions::parse(url).map_err(PostgresOpenError::Url);
     read.map_err(|error| Failure::BadInput(error.to_string()))
 }
 

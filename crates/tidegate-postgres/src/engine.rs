@@ -19,7 +19,7 @@ use crate::limit_editor::LimitEditor;
 use crate::read_only::read_without_locks;
 use crate::shared_state::SharedState;
 use crate::store::ANSWER_MARGIN;
-use crate::transaction::{CLOCK, EXPIRED_LEASES_BLOCK, LimitSource, decide_in_transaction};
+use crate::transaction::{CLOCK, EXPIRED_LEASES_BLOCK, SnapshotSource, decide_in_transaction};
 
 /// The most retries after conflicts.
 const MAX_RETRIES: usize = 12;
@@ -57,7 +57,7 @@ impl Engine {
     async fn run_jobs(&self, mut jobs: Vec<Job>) {
         let (mut tries, mut losses) = (0, 0);
         loop {
-            let start = if tries == 0 { LimitSource::Cached } else { LimitSource::Reloaded };
+            let start = if tries == 0 { SnapshotSource::Cached } else { SnapshotSource::Reloaded };
             let writes = tries > 0 || jobs.iter().any(|job| !job.is_read_only);
             let error = match self.attempt(&mut jobs, start).await {
                 Ok(()) => {
@@ -101,13 +101,13 @@ impl Engine {
     }
 
     /// Runs one transaction, or one read without locks.
-    async fn attempt(&self, jobs: &mut [Job], start: LimitSource) -> Result<(), DatabaseError> {
+    async fn attempt(&self, jobs: &mut [Job], start: SnapshotSource) -> Result<(), DatabaseError> {
         let silent = |_| Err(DatabaseError::ConnectionLost(NO_ANSWER.to_owned()));
         let began = instant();
         let connection = self.shared_state.connections.get();
         let connection = tokio::time::timeout(self.round, connection).await.unwrap_or_else(silent)?;
         let left = self.round.saturating_sub(instant().saturating_duration_since(began));
-        let is_read_only = start == LimitSource::Cached && jobs.iter().all(|job| job.is_read_only);
+        let is_read_only = start == SnapshotSource::Cached && jobs.iter().all(|job| job.is_read_only);
         let done = async {
             if is_read_only {
                 read_without_locks(&self.shared_state, &connection, jobs).await
@@ -159,7 +159,7 @@ impl Engine {
                 &self.shared_state,
                 connection,
                 &mut cleanup,
-                LimitSource::Reloaded,
+                SnapshotSource::Reloaded,
             ))
             .await;
             if cleaned_up.is_err() {

@@ -46,7 +46,7 @@ mod transaction;
 mod url;
 
 pub use database_clock::TimeSource;
-pub use schema::{OpenError, VERSION};
+pub use schema::{PostgresOpenError, VERSION};
 pub use store::PostgresStore;
 pub use url::{
     DEFAULT_POOL_SIZE, DEFAULT_SCHEMA, InvalidUrl, MAX_POOL_SIZE, MAX_SCHEMA_NAME_BYTES, PostgresOptions,

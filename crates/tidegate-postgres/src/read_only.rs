@@ -55,9 +55,9 @@ pub(crate) async fn read_without_locks(
     {
         if working_set.fence_of(entry.id()).is_none() {
             let generation = u64::try_from(entry.generation).unwrap_or(0);
-            let standing =
+            let loaded_limit =
                 LoadedLimit { generation, fence: 0, retired_until: None, elsewhere: UnloadedRows::default() };
-            working_set.limit(Arc::clone(&entry.limit), standing);
+            working_set.limit(Arc::clone(&entry.limit), loaded_limit);
         }
     }
     for row in &rows {

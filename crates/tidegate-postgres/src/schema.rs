@@ -20,13 +20,13 @@ pub const VERSION: i32 = 1;
 
 /// Why a store could not be opened.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum OpenError {
+pub enum PostgresOpenError {
     /// The URL is invalid.
     Url(InvalidUrl),
     /// The database cannot be reached, or refuses the connection.
     Unreachable {
         /// The database, without user and password.
-        place: String,
+        location: String,
         /// The reason.
         why: String,
     },
@@ -50,42 +50,44 @@ pub enum OpenError {
     Failed(String),
 }
 
-impl fmt::Display for OpenError {
+impl fmt::Display for PostgresOpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            OpenError::Url(bad) => write!(f, "the store's URL is invalid: {bad}"),
-            OpenError::Unreachable { place, why } => write!(f, "{place} cannot be opened: {why}"),
-            OpenError::Newer { schema, found } => write!(
+            PostgresOpenError::Url(bad) => write!(f, "the store's URL is invalid: {bad}"),
+            PostgresOpenError::Unreachable { location, why } => {
+                write!(f, "{location} cannot be opened: {why}")
+            }
+            PostgresOpenError::Newer { schema, found } => write!(
                 f,
                 "the schema '{schema}' has version {found}, and this program knows versions up to {VERSION}; nothing was \
                  changed. Run the newer program, or name another schema (?schema=NAME)"
             ),
-            OpenError::Forbidden { schema, user, why } => write!(
+            PostgresOpenError::Forbidden { schema, user, why } => write!(
                 f,
                 "the user '{user}' has no right to create the schema '{schema}' or its tables: {why}. Run once as an owner of \
                  the database: CREATE SCHEMA \"{schema}\" AUTHORIZATION \"{user}\""
             ),
-            OpenError::Failed(why) => f.write_str(why),
+            PostgresOpenError::Failed(why) => f.write_str(why),
         }
     }
 }
 
-impl std::error::Error for OpenError {}
+impl std::error::Error for PostgresOpenError {}
 
 /// Creates or migrates the tables.
-pub(crate) async fn prepare(options: &PostgresOptions) -> Result<(), OpenError> {
+pub(crate) async fn prepare(options: &PostgresOptions) -> Result<(), PostgresOpenError> {
     // A server may accept the connection and never answer.
     let silent = |_| {
         let why = format!("PostgreSQL did not answer within {} s", options.total_connect_timeout().as_secs());
-        Err(OpenError::Unreachable { place: options.location(), why })
+        Err(PostgresOpenError::Unreachable { location: options.location(), why })
     };
     let connected = tokio::time::timeout(options.total_connect_timeout(), connect(options)).await;
     migrate(&connected.unwrap_or_else(silent)?, options).await
 }
 
-async fn connect(options: &PostgresOptions) -> Result<Client, OpenError> {
-    let unreachable = |error: tokio_postgres::Error| OpenError::Unreachable {
-        place: options.location(),
+async fn connect(options: &PostgresOptions) -> Result<Client, PostgresOpenError> {
+    let unreachable = |error: tokio_postgres::Error| PostgresOpenError::Unreachable {
+        location: options.location(),
         why: describe_error(&error),
     };
     if options.tls == TlsMode::Off {
@@ -93,13 +95,13 @@ async fn connect(options: &PostgresOptions) -> Result<Client, OpenError> {
         tokio::spawn(connection);
         return Ok(client);
     }
-    let connector = tls::connector(&options.tls).map_err(OpenError::Url)?;
+    let connector = tls::connector(&options.tls).map_err(PostgresOpenError::Url)?;
     let (client, connection) = options.config.connect(connector).await.map_err(unreachable)?;
     tokio::spawn(connection);
     Ok(client)
 }
 
-async fn migrate(client: &Client, options: &PostgresOptions) -> Result<(), OpenError> {
+async fn migrate(client: &Client, options: &PostgresOptions) -> Result<(), PostgresOpenError> {
     let schema = &options.schema;
     let failed = |error: tokio_postgres::Error| migration_error(&error, options);
     // One migration at a time. The lock ends with the connection.
@@ -121,7 +123,7 @@ async fn migrate(client: &Client, options: &PostgresOptions) -> Result<(), OpenE
         0
     };
     if found > VERSION {
-        return Err(OpenError::Newer { schema: schema.clone(), found });
+        return Err(PostgresOpenError::Newer { schema: schema.clone(), found });
     }
     for (version, migration) in MIGRATIONS.iter().filter(|(version, _)| *version > found) {
         let text = format!(
@@ -142,14 +144,14 @@ async fn migrate(client: &Client, options: &PostgresOptions) -> Result<(), OpenE
     Ok(())
 }
 
-fn migration_error(error: &tokio_postgres::Error, options: &PostgresOptions) -> OpenError {
+fn migration_error(error: &tokio_postgres::Error, options: &PostgresOptions) -> PostgresOpenError {
     match error.code() {
-        Some(&SqlState::INSUFFICIENT_PRIVILEGE) => OpenError::Forbidden {
+        Some(&SqlState::INSUFFICIENT_PRIVILEGE) => PostgresOpenError::Forbidden {
             schema: options.schema.clone(),
             user: options.user().to_owned(),
             why: describe_error(error),
         },
-        _ => OpenError::Failed(format!(
+        _ => PostgresOpenError::Failed(format!(
             "the tables of the schema '{}' could not be created or migrated: {}",
             options.schema,
             describe_error(error)

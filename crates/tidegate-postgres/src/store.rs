@@ -23,7 +23,7 @@ use crate::job::{Job, JobTask, QueuedActual, QueuedOrder};
 use crate::job_queue::JobQueue;
 use crate::limit_snapshot::LimitStatus;
 use crate::row_names::{NeededRows, add_rows_of_job, changes};
-use crate::schema::{self, OpenError};
+use crate::schema::{self, PostgresOpenError};
 use crate::shared_state::SharedState;
 use crate::url::PostgresOptions;
 
@@ -41,13 +41,16 @@ pub struct PostgresStore {
 
 impl PostgresStore {
     /// Opens a store and creates its tables if they are missing. Blocks until the store can decide.
-    pub fn open(options: PostgresOptions) -> Result<PostgresStore, OpenError> {
+    pub fn open(options: PostgresOptions) -> Result<PostgresStore, PostgresOpenError> {
         PostgresStore::open_with(options, TimeSource::Database)
     }
 
     /// Opens a store with another source of time.
-    pub fn open_with(options: PostgresOptions, source: TimeSource) -> Result<PostgresStore, OpenError> {
-        let shared_state = SharedState::new(&options, source).map_err(OpenError::Url)?;
+    pub fn open_with(
+        options: PostgresOptions,
+        source: TimeSource,
+    ) -> Result<PostgresStore, PostgresOpenError> {
+        let shared_state = SharedState::new(&options, source).map_err(PostgresOpenError::Url)?;
         let capabilities = Capabilities {
             survival: Survival::Durable,
             reach: Reach::Fleet,
@@ -62,9 +65,10 @@ impl PostgresStore {
         let thread = std::thread::Builder::new().name("tidegate-postgres".to_owned()).spawn(move || {
             run(&runs, &options, &stopped, &ready);
         });
-        let thread = thread
-            .map_err(|error| OpenError::Failed(format!("the store's thread cannot be started: {error}")))?;
-        let ended = |_| OpenError::Failed("the store's thread ended".to_owned());
+        let thread = thread.map_err(|error| {
+            PostgresOpenError::Failed(format!("the store's thread cannot be started: {error}"))
+        })?;
+        let ended = |_| PostgresOpenError::Failed("the store's thread ended".to_owned());
         let handle = opened.recv().map_err(ended).and_then(|opened| opened)?;
         Ok(PostgresStore { engine, handle, capabilities, stop, thread: Mutex::new(Some(thread)) })
     }
@@ -157,13 +161,14 @@ fn run(
     engine: &Arc<Engine>,
     options: &PostgresOptions,
     stop: &Notify,
-    ready: &std::sync::mpsc::Sender<Result<Handle, OpenError>>,
+    ready: &std::sync::mpsc::Sender<Result<Handle, PostgresOpenError>>,
 ) {
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            let _receiver_dropped =
-                ready.send(Err(OpenError::Failed(format!("the store's runtime cannot be created: {error}"))));
+            let _receiver_dropped = ready.send(Err(PostgresOpenError::Failed(format!(
+                "the store's runtime cannot be created: {error}"
+            ))));
             return;
         }
     };
@@ -189,9 +194,9 @@ fn run(
 }
 
 /// Prepares the tables and loads the limits.
-async fn begin(engine: &Engine, options: &PostgresOptions) -> Result<(), OpenError> {
+async fn begin(engine: &Engine, options: &PostgresOptions) -> Result<(), PostgresOpenError> {
     schema::prepare(options).await?;
-    let failed = |error: DatabaseError| OpenError::Failed(error.to_string());
+    let failed = |error: DatabaseError| PostgresOpenError::Failed(error.to_string());
     let connection = engine.shared_state.connections.get().await.map_err(failed)?;
     let latest =
         connection.query_one("SELECT latest FROM store", &[]).await.map_err(|error| failed(error.into()))?;

@@ -49,7 +49,7 @@ const LOCK_ROWS: &str = "SELECT s.generation, s.key, s.edition, s.seen, s.resets
     FROM unnest($1::bigint[], $2::bytea[]) AS wanted (generation, key) \
     JOIN states s ON s.generation = wanted.generation AND s.key = wanted.key ORDER BY 1, 2 FOR UPDATE OF s";
 
-const MAKE_REQUESTS: &str = "INSERT INTO requests (id, until, body) \
+const INSERT_REQUESTS: &str = "INSERT INTO requests (id, until, body) \
     SELECT id, 0, '' FROM unnest($1::bytea[]) AS wanted (id) ORDER BY 1 ON CONFLICT DO NOTHING RETURNING id";
 
 const LOCK_REQUESTS: &str =
@@ -77,7 +77,7 @@ pub(crate) struct DecisionTransaction<'a> {
 
 /// Where a transaction gets the limits from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum LimitSource {
+pub(crate) enum SnapshotSource {
     /// From the snapshot. If the revision has changed, the transaction is retried.
     Cached,
     /// From the tables, under the limits lock.
@@ -89,9 +89,9 @@ pub(crate) async fn decide_in_transaction(
     shared_state: &SharedState,
     connection: &Object,
     jobs: &mut [Job],
-    start: LimitSource,
+    start: SnapshotSource,
 ) -> Result<(), DatabaseError> {
-    if start == LimitSource::Reloaded {
+    if start == SnapshotSource::Reloaded {
         connection.batch_execute("BEGIN").await?;
         let shared = connection.prepare_cached(SHARED_LOCK).await?;
         connection.query(&shared, &[&shared_state.limits_lock]).await?;
@@ -130,7 +130,7 @@ impl<'a> DecisionTransaction<'a> {
         needs: NeededRows,
         leases: &[LeaseId],
         jobs: &[Job],
-        start: LimitSource,
+        start: SnapshotSource,
     ) -> Result<DecisionTransaction<'a>, DatabaseError> {
         let named = jobs.iter().flat_map(|job| limits_of_job(job, &limits)).collect();
         let settles = jobs.iter().any(|job| matches!(job.task, JobTask::Settle { .. }));
@@ -149,7 +149,7 @@ impl<'a> DecisionTransaction<'a> {
 
         // The statements are pipelined; the database runs them in this order.
         let begun = async {
-            if start == LimitSource::Reloaded {
+            if start == SnapshotSource::Reloaded {
                 return Ok(());
             }
             connection.batch_execute("BEGIN").await.map_err(DatabaseError::from)
@@ -157,7 +157,7 @@ impl<'a> DecisionTransaction<'a> {
         let lock_key: [&(dyn tokio_postgres::types::ToSql + Sync); 1] = [&shared_state.limits_lock];
         let shared = async { connection.query(&shared, &lock_key).await.map_err(DatabaseError::from) };
         let revision = async { connection.query_one(&revision, &[]).await.map_err(DatabaseError::from) };
-        let made = async {
+        let inserted = async {
             if wanted.blank.0.is_empty() {
                 return Ok(Vec::new());
             }
@@ -185,8 +185,8 @@ impl<'a> DecisionTransaction<'a> {
             rest.micros = connection.query_one(&clock, &[]).await?.get(0);
             Ok::<LateReads, DatabaseError>(rest)
         };
-        let (begun, shared, revision, made, locked, rest) =
-            futures_util::join!(begun, shared, revision, made, locked, rest);
+        let (begun, shared, revision, inserted, locked, rest) =
+            futures_util::join!(begun, shared, revision, inserted, locked, rest);
         // The first error is the cause; later statements fail because of it.
         begun?;
         shared?;
@@ -194,9 +194,9 @@ impl<'a> DecisionTransaction<'a> {
         if revision != limits.revision {
             return Err(DatabaseError::Retry("the limits have changed".to_owned()));
         }
-        let made = made?;
+        let inserted = inserted?;
         let mut rows: Vec<LoadedRow> = locked?.iter().map(LoadedRow::read).collect();
-        for name in made.iter().map(|row| (row.get::<_, i64>(0), row.get::<_, Vec<u8>>(1))) {
+        for name in inserted.iter().map(|row| (row.get::<_, i64>(0), row.get::<_, Vec<u8>>(1))) {
             if let Ok(found) = rows.binary_search_by(|row| row.name.cmp(&name)) {
                 rows[found].is_new = true;
             }
@@ -207,7 +207,7 @@ impl<'a> DecisionTransaction<'a> {
             return Err(DatabaseError::Retry("a row was deleted in the meantime".to_owned()));
         }
         let mut missing_read_rows: HashMap<i64, i64> = HashMap::new();
-        for (generation, _) in needs.keys().filter(|name| !is_there(name, &rows)) {
+        for (generation, _) in needs.keys().filter(|name| !is_loaded(name, &rows)) {
             *missing_read_rows.entry(*generation).or_default() += 1;
         }
         let LateReads { requests, leases, settlements, micros } = rest?;
@@ -231,9 +231,9 @@ impl<'a> DecisionTransaction<'a> {
 
     /// Builds the working set that the jobs run on.
     async fn build_working_set(&mut self) -> Result<WorkingSet, DatabaseError> {
-        let elsewhere = self.count_other_rows().await?;
+        let key_counts = self.count_other_rows().await?;
         let read_only_leases = self.leases_of_requests().await?;
-        self.fill_working_set(&elsewhere, read_only_leases)
+        self.fill_working_set(&key_counts, read_only_leases)
     }
 
     /// Marks the row of a key as reset, so that earlier charges cannot be refunded.
@@ -267,7 +267,7 @@ impl WantedRows {
         needs: &NeededRows,
         limits: &LimitSnapshot,
         shared_state: &SharedState,
-        start: LimitSource,
+        start: SnapshotSource,
     ) -> WantedRows {
         let mut wanted = WantedRows { all: Default::default(), blank: Default::default() };
         for (generation, key) in needs.keys() {
@@ -279,7 +279,7 @@ impl WantedRows {
         let names = changed().map(|(name, _)| name);
         // Most rows exist. If a known row is missing, the transaction is retried with reloaded limits.
         let blank =
-            if start == LimitSource::Cached { shared_state.unknown_rows(names) } else { names.collect() };
+            if start == SnapshotSource::Cached { shared_state.unknown_rows(names) } else { names.collect() };
         for (generation, key) in blank {
             let edition = limits.entry_of_generation(*generation).map_or(0, |entry| entry.edition);
             wanted.blank.0.push(*generation);
@@ -292,11 +292,11 @@ impl WantedRows {
 
 /// The rows to change that do not exist.
 fn missing<'n>(needs: &'n NeededRows, rows: &[LoadedRow]) -> Vec<&'n RowName> {
-    let missing = needs.iter().filter(|(name, need)| **need == RowAccess::Write && !is_there(name, rows));
+    let missing = needs.iter().filter(|(name, need)| **need == RowAccess::Write && !is_loaded(name, rows));
     missing.map(|(name, _)| name).collect()
 }
 
-fn is_there(name: &RowName, rows: &[LoadedRow]) -> bool {
+fn is_loaded(name: &RowName, rows: &[LoadedRow]) -> bool {
     rows.binary_search_by(|row| row.name.cmp(name)).is_ok()
 }
 
@@ -328,18 +328,18 @@ fn request_ids(jobs: &[Job]) -> Vec<Vec<u8>> {
 
 async fn lock_requests(connection: &Object, ids: &[Vec<u8>]) -> Result<Vec<RequestRow>, DatabaseError> {
     // These statements are prepared on first use, because few orders have a request id.
-    let make = connection.prepare_cached(MAKE_REQUESTS).await?;
+    let insert = connection.prepare_cached(INSERT_REQUESTS).await?;
     let lock = connection.prepare_cached(LOCK_REQUESTS).await?;
-    let made = connection.query(&make, &[&ids]).await?;
+    let inserted = connection.query(&insert, &[&ids]).await?;
     let locked = connection.query(&lock, &[&ids]).await?;
-    let made: Vec<&[u8]> = made.iter().map(|row| row.get(0)).collect();
+    let inserted: Vec<&[u8]> = inserted.iter().map(|row| row.get(0)).collect();
     let read = locked.iter().map(|row| {
         let id: &[u8] = row.get(0);
         RequestRow {
             id: id.to_vec(),
             until: instant(row.get(1)),
             body: row.get(2),
-            is_new: made.contains(&id),
+            is_new: inserted.contains(&id),
         }
     });
     Ok(read.collect())

@@ -284,7 +284,7 @@ impl<S: LimitStore + ?Sized + 'static> RemoteStub<S> {
 }
 
 /// An order with owned ids and keys.
-struct OwnedOrder {
+struct BufferedOrder {
     intent: Intent,
     asks: Vec<(String, Option<Vec<u8>>, Amount)>,
     request_id: Option<Vec<u8>>,
@@ -293,12 +293,12 @@ struct OwnedOrder {
     max_wait: Duration,
 }
 
-impl OwnedOrder {
-    fn of(order: &Order<'_>) -> OwnedOrder {
+impl BufferedOrder {
+    fn of(order: &Order<'_>) -> BufferedOrder {
         let Order { intent, asks, request_id, hold, ttl, max_wait } = *order;
         let own = |ask: &Ask<'_>| (ask.limit_id.to_owned(), ask.key.map(<[u8]>::to_vec), ask.count);
         let asks = asks.iter().map(own).collect();
-        OwnedOrder { intent, asks, request_id: request_id.map(<[u8]>::to_vec), hold, ttl, max_wait }
+        BufferedOrder { intent, asks, request_id: request_id.map(<[u8]>::to_vec), hold, ttl, max_wait }
     }
 
     fn asks(&self) -> Vec<Ask<'_>> {
@@ -307,7 +307,7 @@ impl OwnedOrder {
     }
 
     fn order<'a>(&'a self, asks: &'a [Ask<'a>]) -> Order<'a> {
-        let OwnedOrder { intent, hold, ttl, max_wait, .. } = *self;
+        let BufferedOrder { intent, hold, ttl, max_wait, .. } = *self;
         Order { intent, asks, request_id: self.request_id.as_deref(), hold, ttl, max_wait }
     }
 }
@@ -331,10 +331,10 @@ impl<S: LimitStore + ?Sized + 'static> Store for RemoteStub<S> {
 
     fn submit(&self, orders: &[Order<'_>], buffer: Replies) -> StoreReply<Replies> {
         let has_request_id: Vec<bool> = orders.iter().map(|order| order.request_id.is_some()).collect();
-        let own: Vec<OwnedOrder> = orders.iter().map(OwnedOrder::of).collect();
+        let own: Vec<BufferedOrder> = orders.iter().map(BufferedOrder::of).collect();
         let (store, same) = (Arc::clone(&self.store), Arc::clone(&self.store));
         let work = move || {
-            let asks: Vec<Vec<Ask<'_>>> = own.iter().map(OwnedOrder::asks).collect();
+            let asks: Vec<Vec<Ask<'_>>> = own.iter().map(BufferedOrder::asks).collect();
             let orders: Vec<Order<'_>> = own.iter().zip(&asks).map(|(own, asks)| own.order(asks)).collect();
             store.submit(&orders, buffer).now()
         };

@@ -37,7 +37,7 @@ use crate::test_scale;
 
 use client::StressClient;
 use operator::Operator;
-use watchdog::{ThreadProgress, Watchdog};
+use watchdog::{StressWatchdog, ThreadProgress};
 
 /// Number of client threads.
 pub const CLIENTS: usize = 8;
@@ -206,7 +206,7 @@ pub fn run_stress(
         store.put(spec.clone(), ExpectedVersion::Absent).expect("the limits of a storm are valid");
     }
     let context = Arc::new(StressContext { store, clock, plan, limits });
-    let mut watchdog = Watchdog::new(context.plan.seed, context.plan.stall_timeout);
+    let mut watchdog = StressWatchdog::new(context.plan.seed, context.plan.stall_timeout);
     let (requests, requested) = mpsc::channel();
     let askers: Vec<_> = (0..CLIENTS)
         .map(|index| {

@@ -60,17 +60,24 @@ pub use rule::{
 };
 pub use tidegate_core::{Durability, Mode, OnOutage, Timestamp, WeekStart};
 
-/// The guide's examples, so that they are tests.
+/// The Rust examples of the documents, run as doc tests.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/library.md")]
-struct Guide;
+mod documents {
+    #[doc = include_str!("../../../README.md")]
+    struct Readme;
 
-/// Those of the page about activities.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/activity.md")]
-struct Activities;
+    #[doc = include_str!("../../../docs/getting-started.md")]
+    struct GettingStarted;
 
-/// The README's.
-#[cfg(doctest)]
-#[doc = include_str!("../../../README.md")]
-struct Readme;
+    #[doc = include_str!("../../../docs/reference/library.md")]
+    struct LibraryReference;
+
+    #[doc = include_str!("../../../docs/how-to/protect-an-axum-service.md")]
+    struct AxumGuide;
+
+    #[doc = include_str!("../../../docs/how-to/daily-quotas-for-api-keys.md")]
+    struct QuotaGuide;
+
+    #[doc = include_str!("../../../docs/how-to/llm-token-budgets.md")]
+    struct BudgetGuide;
+}

@@ -188,12 +188,12 @@ impl Troop {
         let proc = real_proc();
         let pids = proc.all().expect("processes can be listed");
         let stats = pids.into_iter().filter_map(|pid| proc.stat(pid).expect("it can be read"));
-        stats.filter(|stat| stat.doing != ProcessState::Ended && stat.group == self.pid()).collect()
+        stats.filter(|stat| stat.state != ProcessState::Ended && stat.group == self.pid()).collect()
     }
 
     /// How many of its members are stopped.
     pub(crate) fn stopped(&self) -> usize {
-        self.members().iter().filter(|stat| stat.doing == ProcessState::Stopped).count()
+        self.members().iter().filter(|stat| stat.state == ProcessState::Stopped).count()
     }
 
     pub(crate) fn signal(&self, signal: Signal) {
@@ -312,7 +312,7 @@ impl RealCgroup {
         for stat in troop.members() {
             for folder in self.folders() {
                 let moved = fs::write(folder.join("cgroup.procs"), stat.process.pid.to_string());
-                let is_gone = real_proc().look(stat.process).expect("it can be read").is_none();
+                let is_gone = real_proc().stat_of(stat.process).expect("it can be read").is_none();
                 assert!(moved.is_ok() || is_gone, "{moved:?}");
             }
         }

@@ -22,7 +22,7 @@ fn use_for(governor: &mut Governor, samples: u32, rate: Rate) {
     for _ in 0..samples {
         let now = governor.account().now().monotonic.unsigned_abs();
         let next = after(Duration::from_nanos(now) + SAMPLE);
-        governor.look(next, Observation::Used(rate.over(SAMPLE)));
+        governor.observe(next, Observation::Used(rate.over(SAMPLE)));
     }
 }
 
@@ -78,7 +78,7 @@ fn slots_are_caps_also_over_midnight() {
     let mut seen = Vec::new();
     for hour in 0..24u64 {
         let look =
-            governor.look(after(Duration::from_secs(hour * 3600 + 1800)), Observation::Used(Quota::ZERO));
+            governor.observe(after(Duration::from_secs(hour * 3600 + 1800)), Observation::Used(Quota::ZERO));
         seen.push(look.slot.map(|slot| slot.billionths() / 1_000_000_000));
         assert!(look.slot.is_none_or(|slot| look.applied <= slot));
     }
@@ -93,7 +93,7 @@ fn slots_are_caps_also_over_midnight() {
     assert_eq!(seen, expected);
     // In the zone that is meant: eight hours earlier by our clock.
     let mut shanghai = self::governor(&format!("time_zone: Asia/Shanghai\n{day}"));
-    let look = shanghai.look(after(Duration::from_secs(3600)), Observation::Used(Quota::ZERO));
+    let look = shanghai.observe(after(Duration::from_secs(3600)), Observation::Used(Quota::ZERO));
     assert_eq!(look.slot, Some(percent(15_000)), "it is nine there");
 }
 
@@ -101,7 +101,7 @@ fn slots_are_caps_also_over_midnight() {
 fn more_than_the_limit_is_told() {
     let mut governor = governor("");
     let look = |governor: &mut Governor, second: u64, rate: Rate| {
-        governor.look(after(Duration::from_secs(second)), Observation::Used(rate.over(SAMPLE))).exceeds
+        governor.observe(after(Duration::from_secs(second)), Observation::Used(rate.over(SAMPLE))).exceeds
     };
     assert!(!look(&mut governor, 5, percent(29_000)), "a point above is tolerated");
     assert!(look(&mut governor, 10, percent(29_500)));
@@ -114,8 +114,10 @@ fn risk_is_how_much_of_the_quota_is_used() {
     let mut at = |minutes: u64, rate: u32| {
         let time = Duration::from_secs(60 * minutes);
         let before = Duration::from_nanos(governor.account().now().monotonic.unsigned_abs());
-        governor
-            .look(after(time), Observation::Used(Rate::from_units(rate).over(time.saturating_sub(before))));
+        governor.observe(
+            after(time),
+            Observation::Used(Rate::from_units(rate).over(time.saturating_sub(before))),
+        );
         governor.risk()
     };
     assert_eq!(at(335, 90), Risk::Low);

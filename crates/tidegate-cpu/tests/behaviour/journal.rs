@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use tidegate::budget::{Quota, Rate};
 use tidegate_core::Timestamp;
-use tidegate_cpu::journal::{Journal, JournalError, UsageSample, before, is_in_use, latest, read_since};
+use tidegate_cpu::journal::{
+    JournalError, SampleJournal, UsageSample, before, is_in_use, latest, read_since,
+};
 use tidegate_cpu::{Governor, Observation};
 
 use super::{after, settings};
@@ -22,7 +24,7 @@ fn sample(number: u32, total: Quota) -> UsageSample {
         observed: true,
         applied: Rate::from_units(20 + number % 7),
         counter: at,
-        life: 7,
+        counter_id: 7,
         target: tidegate_cpu::meter::TargetId::UNKNOWN,
         boot: 1,
         uptime: at,
@@ -31,7 +33,7 @@ fn sample(number: u32, total: Quota) -> UsageSample {
 
 /// Writes so many samples of a load of 20 %.
 fn write(folder: &Path, count: u32) -> Vec<UsageSample> {
-    let mut journal = Journal::open(folder, DAY * 30).expect("a journal");
+    let mut journal = SampleJournal::open(folder, DAY * 30).expect("a journal");
     let samples: Vec<UsageSample> =
         (0..count).map(|number| sample(number, Rate::from_units(20).over(SAMPLE * number))).collect();
     for sample in &samples {
@@ -60,11 +62,11 @@ fn what_is_written_is_read() {
 #[test]
 fn one_governs_at_a_time() {
     let folder = folder();
-    let journal = Journal::open(folder.path(), DAY).expect("a journal");
+    let journal = SampleJournal::open(folder.path(), DAY).expect("a journal");
     assert!(is_in_use(folder.path()));
-    assert!(matches!(Journal::open(folder.path(), DAY), Err(JournalError::InUse)));
+    assert!(matches!(SampleJournal::open(folder.path(), DAY), Err(JournalError::InUse)));
     drop(journal);
-    Journal::open(folder.path(), DAY).expect("it is free again");
+    SampleJournal::open(folder.path(), DAY).expect("it is free again");
 }
 
 /// A start that is refused changes nothing.
@@ -72,13 +74,13 @@ fn one_governs_at_a_time() {
 fn who_wrote_nothing_leaves_no_lock() {
     let folder = folder();
     let lock = folder.path().join("lock");
-    let journal = Journal::open(folder.path(), DAY).expect("a journal");
+    let journal = SampleJournal::open(folder.path(), DAY).expect("a journal");
     assert!(lock.exists());
     drop(journal);
     assert!(!lock.exists(), "it was made for nothing");
     write(folder.path(), 1);
     assert!(lock.exists());
-    drop(Journal::open(folder.path(), DAY).expect("a journal"));
+    drop(SampleJournal::open(folder.path(), DAY).expect("a journal"));
     assert!(lock.exists(), "it is another's");
 }
 
@@ -102,7 +104,7 @@ fn damage_is_seen_and_bridged() {
     let governor = Governor::resume(settings("unobserved: zero"), &read).expect("samples");
     assert_eq!(governor.account().used(), Rate::from_units(20).over(SAMPLE * 98), "nothing is lost");
     // Whoever goes on begins a new file, behind the torn one.
-    let mut journal = Journal::open(folder.path(), DAY * 30).expect("a journal");
+    let mut journal = SampleJournal::open(folder.path(), DAY * 30).expect("a journal");
     journal.append(&sample(200, Quota::ZERO)).expect("room on the disk");
     let read = read_since(folder.path(), Timestamp::EPOCH).expect("it is there");
     assert_eq!(read.last(), Some(&sample(200, Quota::ZERO)));
@@ -133,7 +135,7 @@ fn counts_survive_a_restart() {
         let is_seen = number != 720;
         total = if is_seen { total.plus(used) } else { total };
         let seen = if is_seen { Observation::Used(used) } else { Observation::Nothing };
-        let look = governor.look(after(SAMPLE * number), seen);
+        let look = governor.observe(after(SAMPLE * number), seen);
         samples.push(UsageSample { applied: look.applied, observed: is_seen, ..sample(number, total) });
         let again = Governor::resume(settings(text), &samples).expect("samples");
         assert_eq!(again.samples(), governor.samples(), "at {number}");
@@ -144,7 +146,7 @@ fn counts_survive_a_restart() {
 #[test]
 fn old_files_go() {
     let folder = folder();
-    let mut journal = Journal::open(folder.path(), DAY * 8).expect("a journal");
+    let mut journal = SampleJournal::open(folder.path(), DAY * 8).expect("a journal");
     // One sample in five minutes: files of sixty days each would never go, so they are made by hand.
     for day in 0..20 {
         let second = after(DAY * day).wall.ticks() / 1_000_000_000;
@@ -162,7 +164,7 @@ fn other_files_are_refused() {
     fs::write(folder.path().join("00000000000000000001.samples"), b"tidegate cpu samples 9\n\nand so on")
         .expect("room");
     let error = read_since(folder.path(), Timestamp::EPOCH).expect_err("not ours");
-    assert!(error.to_string().contains("not a file of samples of this version"), "{error}");
+    assert!(error.to_string().contains("not a sample file of this version"), "{error}");
 }
 
 /// A governor that goes on from its journal decides as one that never stopped.
@@ -170,7 +172,7 @@ fn other_files_are_refused() {
 fn a_restart_continues_the_same_window() {
     let folder = folder();
     let text = "rolling_window_hours: 2";
-    let mut journal = Journal::open(folder.path(), DAY * 30).expect("a journal");
+    let mut journal = SampleJournal::open(folder.path(), DAY * 30).expect("a journal");
     let mut governor = Governor::new(settings(text), after(Duration::ZERO));
     let mut total = Quota::ZERO;
     let load =
@@ -180,7 +182,7 @@ fn a_restart_continues_the_same_window() {
     for number in 1..4000u32 {
         let used = load(number).min(governor.applied()).over(SAMPLE);
         total = total.plus(used);
-        let look = governor.look(after(SAMPLE * number), Observation::Used(used));
+        let look = governor.observe(after(SAMPLE * number), Observation::Used(used));
         let written = UsageSample { applied: look.applied, ..sample(number, total) };
         journal.append(&written).expect("room on the disk");
         if number % 499 == 0 {

@@ -61,7 +61,7 @@ fn settings_are_written_as_they_were_read() {
     assert_eq!(spec.text(), text);
     assert_eq!(CpuSpec::default().text(), "");
     let both = read_cpu("cpu.yaml", b"rolling_window: 2h\nrolling_window_hours: 2").expect_err("said twice");
-    assert!(both.iter().any(|told| told.field == "rolling_window" && told.message.contains("said twice")));
+    assert!(both.iter().any(|told| told.field == "rolling_window" && told.message.contains("set twice")));
 }
 
 #[test]

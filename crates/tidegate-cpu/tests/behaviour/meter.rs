@@ -32,7 +32,7 @@ fn another_boot_is_another_life() {
     let kernel = Kernel::bare();
     let read = || HostMeter::new(&kernel.roots).and_then(|mut meter| meter.read()).expect("it can be read");
     let before = read();
-    assert_eq!(read().life, before.life, "a governor that starts anew goes on");
+    assert_eq!(read().counter_id, before.counter_id, "a governor that starts anew goes on");
     kernel.put("proc/sys/kernel/random/boot_id", "99999999-2222-3333-4444-555555555555\n");
     assert_eq!(read().since(&before), None);
 }
@@ -45,7 +45,7 @@ fn this_machine_can_be_read() {
     eventually("the machine is busy", || meter.read().expect("it can be read").used > first.used);
     drop(troop);
     let last = meter.read().expect("it can be read");
-    assert_eq!(last.life, first.life);
+    assert_eq!(last.counter_id, first.counter_id);
     assert!(last.age >= first.age);
 }
 
@@ -174,7 +174,7 @@ impl Grove {
         let kernel = Kernel::bare();
         kernel.stat(99, &CounterId { own: 7, started: 40, ..CounterId::default() });
         kernel.stat(100, &CounterId { parent: 99, ..*root });
-        let meter = TreeMeter::kept(&kernel.roots, 100, Some(99)).expect("it is there");
+        let meter = TreeMeter::with_subreaper(&kernel.roots, 100, Some(99)).expect("it is there");
         Grove { kernel, meter }
     }
 
@@ -381,7 +381,7 @@ fn a_storm_of_short_lives_is_counted_exactly() {
         assert!(used >= last, "{used:?} after {last:?}");
         last = used;
         let stat = proc.stat(troop.pid()).expect("it can be read").expect("its end is not asked for");
-        whole = (stat.doing == ProcessState::Ended).then(|| ticks(stat.own + stat.reaped));
+        whole = (stat.state == ProcessState::Ended).then(|| ticks(stat.own + stat.reaped));
         whole.is_some()
     });
     let whole = whole.expect("it ended");

@@ -7,9 +7,9 @@ use std::time::Duration;
 use tidegate::budget::Rate;
 use tidegate_cpu::clock::ClockReading;
 use tidegate_cpu::enforcer::{EnforceError, Enforcer};
-use tidegate_cpu::journal::Journal;
+use tidegate_cpu::journal::SampleJournal;
 use tidegate_cpu::meter::{CounterId, Meter, MeterError, MeterReading, TargetId};
-use tidegate_cpu::runner::{in_force, recent};
+use tidegate_cpu::runner::{recent, round_to_step};
 use tidegate_cpu::{GovernorSettings, Runner};
 
 use super::{after, settings};
@@ -25,7 +25,7 @@ impl KernelFile {
     fn new() -> KernelFile {
         KernelFile(Arc::new(Mutex::new(MeterReading {
             used: Duration::ZERO,
-            life: CounterId::of(&[b"first"]),
+            counter_id: CounterId::of(&[b"first"]),
             target: TargetId::of(&[b"host"]),
             age: None,
         })))
@@ -94,11 +94,11 @@ impl WatchdogState {
     fn start(&self, part: Option<&KernelFile>, now: ClockReading) -> Runner {
         let folder: &Path = self.folder.path();
         let samples = recent(folder, &self.settings, now).expect("it is there");
-        let journal = Journal::open(folder, self.settings.retention).expect("a journal");
+        let journal = SampleJournal::open(folder, self.settings.retention).expect("a journal");
         let part = part.map(|part| Box::new(part.clone()) as Box<dyn Meter>);
         let enforcer = Box::new(self.limit.clone());
         let meter = Box::new(self.counter.clone());
-        Runner::begin(self.settings.clone(), (journal, &samples), CORES, meter, part, enforcer, now)
+        Runner::start(self.settings.clone(), (journal, &samples), CORES, meter, part, enforcer, now)
             .unwrap_or_else(|error| panic!("{error}"))
     }
 }
@@ -110,7 +110,7 @@ fn stepped(rate: Rate) -> Rate {
 
 /// What another counter says.
 fn another(used: Duration, age: Option<Duration>) -> MeterReading {
-    MeterReading { used, life: CounterId::of(&[b"second"]), target: TargetId::of(&[b"another"]), age }
+    MeterReading { used, counter_id: CounterId::of(&[b"second"]), target: TargetId::of(&[b"another"]), age }
 }
 
 fn used(runner: &mut Runner) -> i128 {
@@ -118,7 +118,7 @@ fn used(runner: &mut Runner) -> i128 {
 }
 
 fn look(runner: &mut Runner, now: ClockReading) -> Rate {
-    runner.look(now).unwrap_or_else(|error| panic!("{error}")).applied
+    runner.sample(now).unwrap_or_else(|error| panic!("{error}")).applied
 }
 
 #[test]
@@ -138,11 +138,11 @@ fn time_of_all_cores_is_percents_of_the_machine() {
 #[test]
 fn what_is_in_force_is_less_than_a_tenth_of_a_point_below_the_limit() {
     for limit in (1..100_000_000_000).step_by(7_654_321).map(Rate::from_billionths) {
-        let below = limit.billionths() - in_force(limit).billionths();
+        let below = limit.billionths() - round_to_step(limit).billionths();
         assert!(below < 100_000_000, "{limit:?}");
     }
-    assert_eq!(in_force(Rate::from_billionths(27_731_546_964)), Rate::from_billionths(27_700_000_000));
-    assert_eq!(in_force(Rate::from_billionths(49_999_999)), Rate::from_billionths(49_999_999));
+    assert_eq!(round_to_step(Rate::from_billionths(27_731_546_964)), Rate::from_billionths(27_700_000_000));
+    assert_eq!(round_to_step(Rate::from_billionths(49_999_999)), Rate::from_billionths(49_999_999));
 }
 
 /// The counter has it all, however long nobody looked.
@@ -226,9 +226,9 @@ fn no_time_counts_as_more_than_all_of_the_machine() {
     desk.counter.use_up(MINUTE * 4000);
     look(&mut runner, at(1));
     assert_eq!(used(&mut runner), 100);
-    assert!(runner.surplus().is_some());
+    assert!(runner.discarded_usage().is_some());
     look(&mut runner, at(2));
-    assert!(used(&mut runner) <= 102 && runner.surplus().is_none(), "{}", used(&mut runner));
+    assert!(used(&mut runner) <= 102 && runner.discarded_usage().is_none(), "{}", used(&mut runner));
     drop(runner);
     desk.counter.use_up(MINUTE * 4000);
     let mut runner = desk.start(None, at(3));
@@ -243,7 +243,7 @@ fn what_is_counted_late_counts_in_the_next_look() {
     desk.counter.use_up(MINUTE * 4 + Duration::from_secs(2));
     look(&mut runner, at(1));
     assert_eq!(used(&mut runner), 100);
-    assert_eq!(runner.surplus(), None);
+    assert_eq!(runner.discarded_usage(), None);
     desk.counter.use_up(Duration::from_secs(4 * 60 - 2));
     look(&mut runner, at(2));
     assert_eq!(used(&mut runner), 200);

@@ -90,24 +90,26 @@ fn as_governor() {
     let alone = alone.or_else(|| role("alone-quota").map(|role| (role, "quota")));
     let (guardian, role, by) = match (watched, alone) {
         (Some((role, by)), _) => (watched_guardian(&role.folder), role, by),
-        (None, Some((role, by))) => (CpuWatchdog::alone(&role.folder).expect("it can be written"), role, by),
+        (None, Some((role, by))) => {
+            (CpuWatchdog::journal_only(&role.folder).expect("it can be written"), role, by)
+        }
         (None, None) => return,
     };
     let roots = FilesystemRoots::default();
     let pid = || role.target.parse().expect("it is a number");
     let mut enforcer: Box<dyn Enforcer> = match by {
-        "signals" => Box::new(SignalEnforcer::over(&roots, pid(), &guardian).expect("it is ours")),
+        "signals" => Box::new(SignalEnforcer::new(&roots, pid(), &guardian).expect("it is ours")),
         "quota" => Box::new(
-            QuotaEnforcer::over(&roots, role.target.as_ref(), QuotaBurst::default(), &guardian)
+            QuotaEnforcer::new(&roots, role.target.as_ref(), QuotaBurst::default(), &guardian)
                 .expect("it is there"),
         ),
         _ => Box::new(
-            CgroupScope::around(&roots, pid(), QuotaBurst::default(), &guardian).expect("it can be made"),
+            CgroupScope::new(&roots, pid(), QuotaBurst::default(), &guardian).expect("it can be made"),
         ),
     };
     let limit = if by == "signals" { Rate::ZERO } else { Rate::from_units(10) };
     enforcer.apply(limit).expect("it can be limited");
-    println!("ready {}", guardian.watchdog().unwrap_or_default());
+    println!("ready {}", guardian.process_id().unwrap_or_default());
     std::io::stdout().flush().expect("somebody reads it");
     loop {
         thread::park();
@@ -225,7 +227,7 @@ fn the_watchdog_is_small_and_is_not_ended_by_those_who_end_the_governor() {
         real_proc()
             .stat(watchdog)
             .expect("it can be read")
-            .is_none_or(|stat| stat.doing == ProcessState::Ended)
+            .is_none_or(|stat| stat.state == ProcessState::Ended)
     });
 }
 
@@ -235,7 +237,7 @@ fn a_clean_end_leaves_nothing() {
     let guardian = CpuWatchdog::spawn(folder.path(), Path::new("/bin/cat"), &[]).expect("it can be started");
     assert!(guardian.is_watched());
     let mut signals =
-        SignalEnforcer::over(&FilesystemRoots::default(), troop.pid(), &guardian).expect("it is ours");
+        SignalEnforcer::new(&FilesystemRoots::default(), troop.pid(), &guardian).expect("it is ours");
     signals.apply(Rate::ZERO).expect("it is ours");
     eventually("it is stopped", || troop.stopped() == 1);
     signals.restore().expect("it can go on");
@@ -256,7 +258,7 @@ fn a_watchdog_that_is_gone_is_noticed() {
 fn left_behind(folder: &Folder, undos: &[Undo]) -> PathBuf {
     // A guardian that is dropped without a word leaves its file; what it says is made by a troop that is stopped.
     let file = folder.path().join("undo");
-    let guardian = CpuWatchdog::alone(folder.path()).expect("it can be written");
+    let guardian = CpuWatchdog::journal_only(folder.path()).expect("it can be written");
     guardian.register(undos).expect("it can be written");
     drop(guardian);
     assert!(file.exists());
@@ -335,7 +337,7 @@ fn what_cannot_be_undone_is_tried_again() {
 fn a_directory_that_cannot_be_written_is_told_before_anything_is_changed() {
     let folder = Folder::new();
     let missing = folder.path().join("missing");
-    let error = CpuWatchdog::alone(&missing).expect_err("it is not there");
+    let error = CpuWatchdog::journal_only(&missing).expect_err("it is not there");
     assert!(error.to_string().contains("missing/undo"), "{error}");
     assert!(restore_left_behind(&missing).expect("nothing to do is fine").undone.is_empty());
 }
@@ -343,7 +345,7 @@ fn a_directory_that_cannot_be_written_is_told_before_anything_is_changed() {
 #[test]
 fn a_file_of_many_short_lives_stays_short() {
     let folder = Folder::new();
-    let guardian = CpuWatchdog::alone(folder.path()).expect("it can be written");
+    let guardian = CpuWatchdog::journal_only(folder.path()).expect("it can be written");
     let process = real_proc().stat(std::process::id()).expect("it can be read").expect("it is there").process;
     let kept = guardian
         .register(&[Undo::Write { file: "/none".into(), content: "kept".to_owned() }])
@@ -354,5 +356,5 @@ fn a_file_of_many_short_lives_stays_short() {
     }
     let length = fs::metadata(folder.path().join("undo")).expect("it is there").len();
     assert!(length < 1 << 18, "{length} bytes");
-    assert_eq!(guardian.open().len(), kept.len());
+    assert_eq!(guardian.pending_undos().len(), kept.len());
 }

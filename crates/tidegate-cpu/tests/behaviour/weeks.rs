@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use tidegate::budget::{BudgetTime, Quota, Rate};
 use tidegate_core::Timestamp;
 use tidegate_cpu::journal::UsageSample;
-use tidegate_cpu::runner::in_force;
+use tidegate_cpu::runner::round_to_step;
 use tidegate_cpu::simulation::Simulation;
 use tidegate_cpu::{Governor, GovernorSettings, Observation};
 use tidegate_testkit::test_scale::cases;
@@ -35,7 +35,7 @@ struct World {
 
 impl World {
     fn new(settings: GovernorSettings, begin: u64) -> World {
-        let window = i64::try_from(settings.tiling.nominal_length().as_nanos()).expect("a week");
+        let window = i64::try_from(settings.schedule.nominal_length().as_nanos()).expect("a week");
         let at = BudgetTime { wall: Timestamp::from_ticks(begin), monotonic: 0 };
         let governor = Governor::new(settings, at);
         World {
@@ -75,8 +75,9 @@ impl World {
         // A clock that is put back makes a window longer than it says: its average is over the time that it really has.
         let allowed = self.governor.settings().terms.average.over(tile.length().max(self.tile_time));
         assert!(self.tile_used <= allowed, "{:?} of {allowed:?} in {tile:?}", self.tile_used);
-        let look =
-            self.governor.look(moment, if is_seen { Observation::Used(used) } else { Observation::Nothing });
+        let look = self
+            .governor
+            .observe(moment, if is_seen { Observation::Used(used) } else { Observation::Nothing });
         if self.governor.account().window() != tile {
             (self.tile_used, self.tile_time) = (Quota::ZERO, Duration::ZERO);
         }
@@ -87,7 +88,7 @@ impl World {
             observed: is_seen,
             applied: look.applied,
             counter: Duration::ZERO,
-            life: 0,
+            counter_id: 0,
             target: tidegate_cpu::meter::TargetId::UNKNOWN,
             boot: 0,
             uptime: Duration::ZERO,
@@ -239,13 +240,13 @@ fn after_a_part(unobserved: &str, late: u64, lost: u64) -> u64 {
     let mut governor = Governor::new(settings, after(now));
     let mut whole = Quota::ZERO;
     while now < window * 2 {
-        let enforced = in_force(governor.applied()).billionths();
+        let enforced = round_to_step(governor.applied()).billionths();
         let used = Rate::from_billionths(enforced / 1000 * (1000 - lost)).over(second);
         if now >= window {
             whole = whole.plus(used);
         }
         now += second;
-        governor.look(after(now), Observation::Used(used));
+        governor.observe(after(now), Observation::Used(used));
     }
     whole.rate_over(window).billionths() / 1_000_000
 }

@@ -20,7 +20,7 @@ use crate::row_names::ALL;
 pub(super) struct KeyCounts {
     limits: HashMap<i64, UnloadedRows>,
     /// The first lease expiry, if an order may have to wait for it.
-    pub(super) next_lapse: Option<Timestamp>,
+    pub(super) next_lease_expiry: Option<Timestamp>,
 }
 
 impl KeyCounts {
@@ -42,30 +42,30 @@ impl DecisionTransaction<'_> {
         }
         for (index, most) in bounded {
             let generation = self.rows[index].name.0;
-            let own = || self.rows.iter().filter(|row| row.name.0 == generation && row.name.1 != ALL);
-            let new: i64 = own().map(|row| i64::from(row.is_new)).sum();
-            let known: i64 = own().map(|row| i64::from(!row.is_new)).sum();
+            let locked_rows = || self.rows.iter().filter(|row| row.name.0 == generation && row.name.1 != ALL);
+            let new: i64 = locked_rows().map(|row| i64::from(row.is_new)).sum();
+            let known: i64 = locked_rows().map(|row| i64::from(!row.is_new)).sum();
             let Some(mut keys) = self.rows[index].keys else {
                 let id = self.limits.entry_of_generation(generation).map_or("", |entry| entry.id());
                 return Err(DatabaseError::Rejected(format!(
                     "the limit '{id}' bounds its keys, but its row count is missing"
                 )));
             };
-            let mut elsewhere = UnloadedRows::default();
+            let mut unloaded = UnloadedRows::default();
             // A read-only job has no row created for it. An evictable row may be deleted, and its key is then new.
             let missing_read_rows = self.missing_read_rows.get(&generation).copied().unwrap_or(0);
-            let more = new + missing_read_rows + self.count_evictable_locked_rows(generation)?;
+            let needed = new + missing_read_rows + self.count_evictable_locked_rows(generation)?;
             // A release or refund needs no room.
             let is_asked = self.asked_limits.contains(&generation);
-            if is_asked && more > 0 && u64::try_from(keys + more).unwrap_or(0) > most {
+            if is_asked && needed > 0 && u64::try_from(keys + needed).unwrap_or(0) > most {
                 self.require_no_expired_leases().await?;
                 keys -= self.delete_evictable_rows(generation).await?;
-                elsewhere = self.summarize_other_rows(generation).await?;
-                key_counts.next_lapse = self.next_lease_expiry().await?;
+                unloaded = self.summarize_other_rows(generation).await?;
+                key_counts.next_lease_expiry = self.next_lease_expiry().await?;
             }
             self.rows[index].keys = Some(keys);
-            elsewhere.rows = u64::try_from(keys - known).unwrap_or(0);
-            key_counts.limits.insert(generation, elsewhere);
+            unloaded.rows = u64::try_from(keys - known).unwrap_or(0);
+            key_counts.limits.insert(generation, unloaded);
         }
         Ok(key_counts)
     }
@@ -73,21 +73,21 @@ impl DecisionTransaction<'_> {
     /// The number of locked rows that are evictable.
     fn count_evictable_locked_rows(&self, generation: i64) -> Result<i64, DatabaseError> {
         let Some(entry) = self.limits.entry_of_generation(generation) else { return Ok(0) };
-        let mut fresh = 0;
+        let mut evictable = 0;
         for row in self.rows.iter().filter(|row| row.name.0 == generation && !row.is_new) {
             let Some(key) = row.key() else { continue };
             let state = entry.upgrade_row(&row.state, row.edition, Some(key))?;
-            let seat = RowScope::from(entry.limit.overrides(key));
-            fresh += i64::from(state.is_evictable(&entry.limit, seat, self.now));
+            let scope = RowScope::from(entry.limit.overrides(key));
+            evictable += i64::from(state.is_evictable(&entry.limit, scope, self.now));
         }
-        Ok(fresh)
+        Ok(evictable)
     }
 
     /// Expired leases keep their rows until they are removed. That locks other rows, so it runs separately and this transaction
     /// is retried.
     async fn require_no_expired_leases(&self) -> Result<(), DatabaseError> {
-        let lapsed = "SELECT EXISTS (SELECT FROM leases WHERE expires_at <= $1)";
-        let statement = self.connection.prepare_cached(lapsed).await?;
+        let expired = "SELECT EXISTS (SELECT FROM leases WHERE expires_at <= $1)";
+        let statement = self.connection.prepare_cached(expired).await?;
         if self.connection.query_one(&statement, &[&column(self.now)]).await?.get(0) {
             return Err(DatabaseError::Retry(EXPIRED_LEASES_BLOCK.to_owned()));
         }
@@ -106,36 +106,36 @@ impl DecisionTransaction<'_> {
         let delete = "DELETE FROM states WHERE generation = $1 AND key <> '\\x00' AND freshens <= $2 AND key <> ALL ($3)";
         let statement = self.connection.prepare_cached(delete).await?;
         let locked_keys = self.locked_keys(generation);
-        let gone =
+        let deleted =
             self.connection.execute(&statement, &[&generation, &column(self.now), &locked_keys]).await?;
-        self.has_written |= gone > 0;
-        Ok(i64::try_from(gone).unwrap_or(i64::MAX))
+        self.has_written |= deleted > 0;
+        Ok(i64::try_from(deleted).unwrap_or(i64::MAX))
     }
 
     /// Upgrades rows of earlier editions, so that the current edition tells whether they are evictable.
     async fn upgrade_other_rows(&mut self, generation: i64) -> Result<(), DatabaseError> {
         let Some(entry) = self.limits.entry_of_generation(generation).cloned() else { return Ok(()) };
-        let behind = "SELECT generation, key, edition, seen, resets, fence, keys, state FROM states \
+        let select_outdated = "SELECT generation, key, edition, seen, resets, fence, keys, state FROM states \
                       WHERE generation = $1 AND edition < $2 AND key <> '\\x00' AND key <> ALL ($3) ORDER BY key FOR UPDATE";
-        let statement = self.connection.prepare_cached(behind).await?;
+        let statement = self.connection.prepare_cached(select_outdated).await?;
         let locked_keys = self.locked_keys(generation);
         let rows = self.connection.query(&statement, &[&generation, &entry.edition, &locked_keys]).await?;
-        let mut written = RowUpdates::default();
+        let mut updates = RowUpdates::default();
         for row in rows.iter().map(LoadedRow::read) {
             let state = entry.upgrade_row(&row.state, row.edition, row.key())?;
-            written.row(&entry, &row, &state, self.now);
+            updates.row(&entry, &row, &state, self.now);
         }
-        if !written.is_empty() {
+        if !updates.is_empty() {
             self.has_written = true;
-            written.update(self.connection).await?;
+            updates.update(self.connection).await?;
         }
         Ok(())
     }
 
     async fn summarize_other_rows(&self, generation: i64) -> Result<UnloadedRows, DatabaseError> {
-        let look = "SELECT min(freshens), coalesce(bool_or(held_until > $2), false) FROM states \
+        let summarize = "SELECT min(freshens), coalesce(bool_or(held_until > $2), false) FROM states \
                     WHERE generation = $1 AND key <> '\\x00' AND key <> ALL ($3)";
-        let statement = self.connection.prepare_cached(look).await?;
+        let statement = self.connection.prepare_cached(summarize).await?;
         let locked_keys = self.locked_keys(generation);
         let row =
             self.connection.query_one(&statement, &[&generation, &column(self.now), &locked_keys]).await?;

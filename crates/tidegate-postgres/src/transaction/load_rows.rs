@@ -191,7 +191,7 @@ impl DecisionTransaction<'_> {
     /// Builds a working set from everything that was read.
     pub(super) fn fill_working_set(
         &mut self,
-        elsewhere: &super::key_bounds::KeyCounts,
+        key_counts: &super::key_bounds::KeyCounts,
         read_only_leases: HashMap<LeaseId, LeaseRow>,
     ) -> Result<WorkingSet, DatabaseError> {
         let mut working_set = WorkingSet::new(
@@ -200,23 +200,23 @@ impl DecisionTransaction<'_> {
             self.shared_state.next_lease_number(),
         );
         working_set.advance(self.now);
-        working_set.next_lapse(elsewhere.next_lapse);
+        working_set.next_lapse(key_counts.next_lease_expiry);
         let mut generation = None;
         for row in &self.rows {
             let Some(entry) = self.limits.entry_of_generation(row.name.0) else { continue };
             // Rows of one limit are adjacent, the row of all keys first if it exists.
             if generation != Some(row.name.0) {
                 generation = Some(row.name.0);
-                let standing = LoadedLimit {
+                let loaded_limit = LoadedLimit {
                     generation: u64::try_from(row.name.0).unwrap_or(0),
                     fence: if row.name.1 == ALL { u64::try_from(row.fence).unwrap_or(0) } else { 0 },
                     retired_until: match entry.status {
                         LimitStatus::Active => None,
                         LimitStatus::RetiredUntil(until) => Some(until),
                     },
-                    elsewhere: elsewhere.of(row.name.0),
+                    elsewhere: key_counts.of(row.name.0),
                 };
-                working_set.limit(Arc::clone(&entry.limit), standing);
+                working_set.limit(Arc::clone(&entry.limit), loaded_limit);
             }
             if !row.is_new {
                 working_set.row(

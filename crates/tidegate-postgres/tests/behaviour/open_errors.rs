@@ -4,7 +4,7 @@ use std::net::TcpListener;
 use std::time::Duration;
 
 use tidegate::catalog::Catalog;
-use tidegate_postgres::{OpenError, PostgresOptions, PostgresStore, VERSION};
+use tidegate_postgres::{PostgresOpenError, PostgresOptions, PostgresStore, VERSION};
 
 use crate::cluster::{Cluster, new_schema, options, shared_url};
 use crate::sql::Sql;
@@ -25,14 +25,14 @@ fn url_of(user: &str, schema: &str) -> String {
 
 /// Expects that a URL cannot be opened, and that the error does not contain the password.
 #[track_caller]
-fn open_error(url: &str) -> OpenError {
+fn open_error(url: &str) -> PostgresOpenError {
     let error = match PostgresOptions::parse(url) {
         Ok(options) => {
             assert!(!format!("{options:?}{}", options.location()).contains(SECRET), "{options:?}");
             let opened = PostgresStore::open(options);
             opened.expect_err("the URL cannot be opened")
         }
-        Err(invalid) => OpenError::Url(invalid),
+        Err(invalid) => PostgresOpenError::Url(invalid),
     };
     assert!(!format!("{error} {error:?}").contains(SECRET), "a password was shown: {error:?}");
     error
@@ -42,7 +42,7 @@ fn open_error(url: &str) -> OpenError {
 #[track_caller]
 fn invalid_url_message(url: &str) -> String {
     match open_error(url) {
-        OpenError::Url(invalid) => invalid.to_string(),
+        PostgresOpenError::Url(invalid) => invalid.to_string(),
         other => panic!("{url} is not reported as invalid: {other:?}"),
     }
 }
@@ -126,7 +126,7 @@ fn wrong_password_is_not_shown() {
     let schema = new_schema();
     let wrong = open_error(&url_of(&format!("password_user:{SECRET}"), &schema));
     assert_contains(&wrong.to_string(), &["password authentication failed", "28P01"]);
-    assert!(matches!(wrong, OpenError::Unreachable { .. }), "{wrong:?}");
+    assert!(matches!(wrong, PostgresOpenError::Unreachable { .. }), "{wrong:?}");
     let by_parameter = open_error(&format!("{}&password={SECRET}", url_of("password_user", &schema)));
     assert_contains(&by_parameter.to_string(), &["28P01"]);
     let none = open_error(&url_of("password_user", &schema));
@@ -143,7 +143,7 @@ fn wrong_password_is_not_shown() {
 fn missing_database_error_names_database() {
     let url = format!("postgres://tidegate:{SECRET}@{}/nowhere", address(shared_url()));
     let error = open_error(&url);
-    assert!(matches!(error, OpenError::Unreachable { .. }), "{error:?}");
+    assert!(matches!(error, PostgresOpenError::Unreachable { .. }), "{error:?}");
     assert_contains(&error.to_string(), &["nowhere", "does not exist", "3D000"]);
 }
 
@@ -153,7 +153,7 @@ fn refused_connection_error_names_address() {
     let port =
         TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port").port();
     let error = open_error(&format!("postgres://me:{SECRET}@127.0.0.1:{port}/db"));
-    assert!(matches!(error, OpenError::Unreachable { .. }), "{error:?}");
+    assert!(matches!(error, PostgresOpenError::Unreachable { .. }), "{error:?}");
     assert_contains(&error.to_string(), &[&format!("127.0.0.1:{port}/db"), "cannot be reached"]);
 }
 
@@ -169,7 +169,7 @@ fn open_times_out_when_database_does_not_answer() {
             let _receiver_dropped = sender.send(open_error(&url));
         });
         let error = receiver.recv_timeout(Duration::from_secs(60)).expect("opening times out");
-        assert!(matches!(error, OpenError::Unreachable { .. }), "{error:?}");
+        assert!(matches!(error, PostgresOpenError::Unreachable { .. }), "{error:?}");
         assert_contains(&error.to_string(), &[&address.to_string(), "within 1 s"]);
     }
 }
@@ -181,7 +181,7 @@ fn newer_schema_is_refused_and_unchanged() {
     let newer = VERSION + 1;
     Sql::new(shared_url()).rows(&format!("INSERT INTO {schema}.migrations (version) VALUES ({newer})"));
     let error = open_error(&url_of("tidegate", &schema));
-    assert_eq!(error, OpenError::Newer { schema: schema.clone(), found: newer });
+    assert_eq!(error, PostgresOpenError::Newer { schema: schema.clone(), found: newer });
     assert_contains(
         &error.to_string(),
         &[&schema, &format!("version {newer}"), &format!("up to {VERSION}"), "nothing was"],
@@ -197,7 +197,7 @@ fn missing_privilege_error_names_the_statement_to_run() {
     let schema = new_schema();
     let error = open_error(&url_of("poor", &schema));
     let grant = format!("CREATE SCHEMA \"{schema}\" AUTHORIZATION \"poor\"");
-    assert!(matches!(error, OpenError::Forbidden { .. }), "{error:?}");
+    assert!(matches!(error, PostgresOpenError::Forbidden { .. }), "{error:?}");
     assert_contains(&error.to_string(), &["'poor'", &schema, "42501", &grant]);
     // The statement in the message solves the problem.
     Sql::new(shared_url()).rows(&grant);
@@ -211,7 +211,7 @@ fn schema_of_another_user_is_refused() {
     let schema = new_schema();
     drop(PostgresStore::open(options(&schema)).expect("a new schema"));
     let error = open_error(&url_of("poor", &schema));
-    assert!(matches!(error, OpenError::Forbidden { .. }), "{error:?}");
+    assert!(matches!(error, PostgresOpenError::Forbidden { .. }), "{error:?}");
 }
 
 #[test]

@@ -50,7 +50,7 @@ impl ThreadProgress {
 }
 
 /// Starts threads and watches them.
-pub(super) struct Watchdog {
+pub(super) struct StressWatchdog {
     seed: u64,
     stall_timeout: Duration,
     threads: Vec<(String, ThreadProgress)>,
@@ -59,10 +59,10 @@ pub(super) struct Watchdog {
     ended: mpsc::Receiver<()>,
 }
 
-impl Watchdog {
-    pub(super) fn new(seed: u64, stall_timeout: Duration) -> Watchdog {
+impl StressWatchdog {
+    pub(super) fn new(seed: u64, stall_timeout: Duration) -> StressWatchdog {
         let (alive, ended) = mpsc::channel();
-        Watchdog { seed, stall_timeout, threads: Vec::new(), alive: Some(alive), ended }
+        StressWatchdog { seed, stall_timeout, threads: Vec::new(), alive: Some(alive), ended }
     }
 
     /// Starts a thread.

@@ -67,9 +67,9 @@ fn refused_order_counts_at_binding_limit() {
     for (id, limit) in [("wide", 10), ("narrow", 1)] {
         stage.put(LimitSpec::named(id).with(ItemSpec::of(Policy::Total, limit)));
     }
-    for _ in 0..3 {
+    for round in 0..3 {
         let asks = [Ask::one("wide", None), Ask::one("narrow", None)];
-        let _is_granted = stage.limiter.asks(&asks).try_acquire().is_granted();
+        assert_eq!(stage.limiter.asks(&asks).try_acquire().is_granted(), round == 0);
     }
     let seen = |id| stage.limiter.observe(id).map(|seen| (seen.granted, seen.refused));
     assert_eq!((seen("wide"), seen("narrow")), (Some((1, 0)), Some((1, 2))));

@@ -21,13 +21,13 @@ use crate::watchdog::{role, start_as};
 /// A user who may do nothing.
 const NOBODY: u32 = 65534;
 
-/// 26.7 %, document 003's own example.
+/// 26.7 %, the usual example of a limit.
 fn example() -> Rate {
     Rate::from_billionths(26_700_000_000)
 }
 
 fn guardian(folder: &Folder) -> CpuWatchdog {
-    CpuWatchdog::alone(folder.path()).expect("the directory can be written")
+    CpuWatchdog::journal_only(folder.path()).expect("the directory can be written")
 }
 
 #[test]
@@ -38,7 +38,7 @@ fn version_two_is_written_as_the_document_has_it() {
     kernel.put("cgroup/a.slice/cpu.max.burst", "1000\n");
     kernel.put("proc/stat", "cpu  1 1 1 1 1 1 1\ncpu0 1\n");
     let guardian = guardian(&folder);
-    let mut quota = QuotaEnforcer::over(&kernel.roots, "a.slice".as_ref(), QuotaBurst::default(), &guardian)
+    let mut quota = QuotaEnforcer::new(&kernel.roots, "a.slice".as_ref(), QuotaBurst::default(), &guardian)
         .expect("it is there");
     assert_eq!(kernel.get("cgroup/a.slice/cpu.max"), "80000 50000", "nothing is limited yet");
     quota.apply(example()).expect("it can be written");
@@ -52,7 +52,7 @@ fn version_two_is_written_as_the_document_has_it() {
         quota.restore().expect("it can be written");
         assert_eq!(kernel.get("cgroup/a.slice/cpu.max"), "80000 50000");
         assert_eq!(kernel.get("cgroup/a.slice/cpu.max.burst"), "1000");
-        assert_eq!(guardian.open(), []);
+        assert_eq!(guardian.pending_undos(), []);
     }
 }
 
@@ -63,13 +63,13 @@ fn bursts_can_be_turned_off_and_may_be_missing() {
     kernel.put("cgroup/a/cpu.max.burst", "500\n");
     let guardian = guardian(&folder);
     let mut quota =
-        QuotaEnforcer::over(&kernel.roots, "a".as_ref(), QuotaBurst::NONE, &guardian).expect("it is there");
+        QuotaEnforcer::new(&kernel.roots, "a".as_ref(), QuotaBurst::NONE, &guardian).expect("it is there");
     quota.apply(example()).expect("it can be written");
     assert_eq!(kernel.get("cgroup/a/cpu.max.burst"), "0");
     drop(quota);
     assert_eq!(kernel.get("cgroup/a/cpu.max.burst"), "500", "dropping it restores too");
     fs::remove_file(kernel.path("cgroup/a/cpu.max.burst")).expect("it was there");
-    let mut quota = QuotaEnforcer::over(&kernel.roots, "a".as_ref(), QuotaBurst::default(), &guardian)
+    let mut quota = QuotaEnforcer::new(&kernel.roots, "a".as_ref(), QuotaBurst::default(), &guardian)
         .expect("it is there");
     quota.apply(example()).expect("it can be written");
     assert_eq!(kernel.get("cgroup/a/cpu.max"), "53400 100000");
@@ -88,7 +88,7 @@ fn version_one_has_a_quota_and_a_period() {
         }
         let read = |file: &str| kernel.get(&format!("cgroup/{limits}/a/{file}"));
         let mut quota =
-            QuotaEnforcer::over(&kernel.roots, "/a".as_ref(), QuotaBurst::default(), &guardian(&folder))
+            QuotaEnforcer::new(&kernel.roots, "/a".as_ref(), QuotaBurst::default(), &guardian(&folder))
                 .expect("it is there");
         quota.apply(example()).expect("it can be written");
         assert_eq!((read("cpu.cfs_quota_us"), read("cpu.cfs_period_us")), ("53400".into(), "100000".into()));
@@ -102,9 +102,9 @@ fn how_to_undo_it_is_known_before_it_is_done() {
     let (kernel, folder) = (Kernel::two(), Folder::new());
     kernel.cgroup_two("a");
     let guardian = guardian(&folder);
-    let mut quota = QuotaEnforcer::over(&kernel.roots, "a".as_ref(), QuotaBurst::default(), &guardian)
+    let mut quota = QuotaEnforcer::new(&kernel.roots, "a".as_ref(), QuotaBurst::default(), &guardian)
         .expect("it is there");
-    assert_eq!(guardian.open(), []);
+    assert_eq!(guardian.pending_undos(), []);
     // The limit cannot be written any more: what is noted stays, and what was not changed is not.
     fs::remove_file(kernel.path("cgroup/a/cpu.max")).expect("it was there");
     fs::create_dir(kernel.path("cgroup/a/cpu.max")).expect("there is room");
@@ -119,7 +119,7 @@ fn how_to_undo_it_is_known_before_it_is_done() {
         write("cgroup/a/cpu.max", "max 100000"),
         write("cgroup/a/cpu.max.burst", "0"),
     ];
-    assert_eq!(guardian.open(), expected);
+    assert_eq!(guardian.pending_undos(), expected);
 }
 
 #[test]
@@ -130,13 +130,13 @@ fn what_cannot_be_limited_is_told_before_anything_is_changed() {
     kernel.put("cgroup/cgroup.controllers", "memory\n");
     let guardian = guardian(&folder);
     let error = |path: &str| {
-        QuotaEnforcer::over(&kernel.roots, path.as_ref(), QuotaBurst::default(), &guardian)
+        QuotaEnforcer::new(&kernel.roots, path.as_ref(), QuotaBurst::default(), &guardian)
             .expect_err("it cannot be limited")
     };
     assert!(matches!(error("missing"), EnforceError::Cgroup(CgroupError::Missing { .. })));
     assert!(matches!(error("plain"), EnforceError::Cgroup(CgroupError::NoController { .. })));
-    assert!(!error("plain").is_for_want_of_rights());
-    assert_eq!(guardian.open(), []);
+    assert!(!error("plain").is_permission_error());
+    assert_eq!(guardian.pending_undos(), []);
     assert_eq!(kernel.get("cgroup/cgroup.subtree_control"), "memory");
 }
 
@@ -149,16 +149,16 @@ fn nobody_limits_itself_or_the_first_process() {
         ("governor", "the governor itself"),
         ("init.scope", "the first process of the machine"),
     ] {
-        let error = QuotaEnforcer::over(&kernel.roots, path.as_ref(), QuotaBurst::default(), &guardian)
+        let error = QuotaEnforcer::new(&kernel.roots, path.as_ref(), QuotaBurst::default(), &guardian)
             .expect_err("it is protected");
         assert!(
-            matches!(&error, EnforceError::Protected { who: found, .. } if *found == who),
+            matches!(&error, EnforceError::Protected { process: found, .. } if *found == who),
             "{path}: {error}"
         );
     }
     // A name that only begins alike is another cgroup.
     kernel.cgroup_two("govern");
-    assert!(QuotaEnforcer::over(&kernel.roots, "govern".as_ref(), QuotaBurst::default(), &guardian).is_ok());
+    assert!(QuotaEnforcer::new(&kernel.roots, "govern".as_ref(), QuotaBurst::default(), &guardian).is_ok());
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn the_controller_is_enabled_where_it_is_not_and_disabled_again() {
     let ours = format!("cgroup/tidegate-{}", std::process::id());
     let guardian = guardian(&folder);
     let mut enclosure =
-        CgroupScope::around(&kernel.roots, troop.pid(), QuotaBurst::NONE, &guardian).expect("it can be made");
+        CgroupScope::new(&kernel.roots, troop.pid(), QuotaBurst::NONE, &guardian).expect("it can be made");
     assert_eq!(kernel.get("cgroup/cgroup.subtree_control"), "+cpu");
     assert_eq!(kernel.get(&format!("{ours}/cgroup.procs")), troop.pid().to_string());
     enclosure.apply(example()).expect("it can be written");
@@ -182,7 +182,7 @@ fn the_controller_is_enabled_where_it_is_not_and_disabled_again() {
     enclosure.restore().expect_err("it is not a cgroup");
     assert_eq!(kernel.get("cgroup/user.slice/a/cgroup.procs"), troop.pid().to_string());
     assert_eq!(kernel.get("cgroup/cgroup.subtree_control"), "-cpu");
-    assert_eq!(guardian.open().len(), 1, "what is left is noted");
+    assert_eq!(guardian.pending_undos().len(), 1, "what is left is noted");
 }
 
 /// Everybody is busy; the kernel lets them have the limit and no more.
@@ -196,7 +196,7 @@ fn a_real_cgroup_keeps_to_its_quota() {
     let troop = Troop::busy(busy);
     cgroup.take(&troop);
     let guardian = guardian(&folder);
-    let mut quota = QuotaEnforcer::over(&roots, cgroup.name.as_ref(), QuotaBurst::default(), &guardian)
+    let mut quota = QuotaEnforcer::new(&roots, cgroup.name.as_ref(), QuotaBurst::default(), &guardian)
         .expect("it is there");
     quota.apply(percent_of(busy, 20)).expect("it can be written");
     let mut meter = CgroupMeter::new(&roots, cgroup.name.as_ref()).expect("it is there");
@@ -224,13 +224,13 @@ fn a_real_enclosure_holds_the_whole_tree_and_lets_it_go() {
     home.take(&troop);
     let guardian = guardian(&folder);
     let mut enclosure =
-        CgroupScope::around(&roots, troop.pid(), QuotaBurst::default(), &guardian).expect("it can be made");
+        CgroupScope::new(&roots, troop.pid(), QuotaBurst::default(), &guardian).expect("it can be made");
     let ours = enclosure.path().to_owned();
     let all_in = |folder: &std::path::Path| {
         let pids = fs::read_to_string(folder.join("cgroup.procs")).expect("it can be read");
         let living = troop.members();
         living.iter().all(|stat| {
-            stat.doing == ProcessState::Ended || pids.lines().any(|pid| pid == stat.process.pid.to_string())
+            stat.state == ProcessState::Ended || pids.lines().any(|pid| pid == stat.process.pid.to_string())
         })
     };
     eventually("everybody is in", || all_in(&ours));
@@ -247,7 +247,7 @@ fn a_real_enclosure_holds_the_whole_tree_and_lets_it_go() {
     for folder in home.folders() {
         eventually("everybody is back", || all_in(&folder));
     }
-    assert_eq!(guardian.open(), []);
+    assert_eq!(guardian.pending_undos(), []);
     // And in again.
     enclosure.apply(percent_of(busy, 20)).expect("it can be made again");
     eventually("everybody is in", || all_in(&ours));
@@ -260,12 +260,12 @@ fn what_holds_the_governor_is_not_limited_on_this_machine() {
     let folder = Folder::new();
     let guardian = guardian(&folder);
     for pid in [1, std::process::id()] {
-        let error = CgroupScope::around(&FilesystemRoots::default(), pid, QuotaBurst::default(), &guardian)
+        let error = CgroupScope::new(&FilesystemRoots::default(), pid, QuotaBurst::default(), &guardian)
             .expect_err("it is protected");
         let is_expected = matches!(error, EnforceError::Protected { .. } | EnforceError::Cgroup(_));
         assert!(is_expected, "{error}");
     }
-    assert_eq!(guardian.open(), []);
+    assert_eq!(guardian.pending_undos(), []);
 }
 
 /// A cgroup that people log in with is refused wherever it holds them, by either name of their program; so is one that cannot be looked into.
@@ -295,17 +295,17 @@ fn nobody_limits_what_people_log_in_with() {
         ("a", "process 1000 (sshd)"),
         ("a/b", "process 1000 (sshd)"),
         ("c", "process 1001 (systemd-logind)"),
-        ("hidden", "process 1003, which cannot be looked at"),
+        ("hidden", "process 1003, which cannot be read"),
         ("first", "the first process"),
         ("elsewhere", "outside"),
     ] {
-        let limited = QuotaEnforcer::over(&kernel.roots, path.as_ref(), QuotaBurst::default(), &guardian);
+        let limited = QuotaEnforcer::new(&kernel.roots, path.as_ref(), QuotaBurst::default(), &guardian);
         let error = limited.expect_err("it is protected");
         assert!(matches!(error, EnforceError::Protected { .. }), "{path}: {error}");
         assert!(error.to_string().contains(who), "{path}: {error}");
     }
-    assert!(QuotaEnforcer::over(&kernel.roots, "d".as_ref(), QuotaBurst::default(), &guardian).is_ok());
-    assert_eq!(guardian.open(), []);
+    assert!(QuotaEnforcer::new(&kernel.roots, "d".as_ref(), QuotaBurst::default(), &guardian).is_ok());
+    assert_eq!(guardian.pending_undos(), []);
 }
 
 /// The shell that the governor was started from may be elsewhere than the governor.
@@ -316,9 +316,9 @@ fn nobody_limits_who_started_the_governor() {
     kernel.process(900, "bash", 1, 2, "/shell");
     kernel.process(std::process::id(), "tidegate", 900, 3, "/governor");
     kernel.cgroup_two("shell");
-    let error = QuotaEnforcer::over(&kernel.roots, "shell".as_ref(), QuotaBurst::default(), &guardian);
+    let error = QuotaEnforcer::new(&kernel.roots, "shell".as_ref(), QuotaBurst::default(), &guardian);
     let error = error.expect_err("it is protected").to_string();
-    assert!(error.contains("process 900, from which the governor was started"), "{error}");
+    assert!(error.contains("process 900, an ancestor of the governor"), "{error}");
 }
 
 /// Somebody without rights is told that it is only this, so that a governor can go on watching.
@@ -341,12 +341,12 @@ fn without_rights_it_is_said_so() {
 #[test]
 fn as_limiting() {
     let Some(role) = role("limiting") else { return };
-    let guardian = CpuWatchdog::alone(&role.folder).expect("anybody may write there");
-    let quota = QuotaEnforcer::over(
+    let guardian = CpuWatchdog::journal_only(&role.folder).expect("anybody may write there");
+    let quota = QuotaEnforcer::new(
         &FilesystemRoots::default(),
         role.target.as_ref(),
         QuotaBurst::default(),
         &guardian,
     );
-    println!("for want of rights: {}", quota.is_err_and(|error| error.is_for_want_of_rights()));
+    println!("for want of rights: {}", quota.is_err_and(|error| error.is_permission_error()));
 }

@@ -30,10 +30,10 @@ fn a_limit_is_divided_and_never_exceeded() {
     for name in names {
         kernel.cgroup_two(name);
     }
-    let guardian = CpuWatchdog::alone(folder.path()).expect("the directory can be written");
+    let guardian = CpuWatchdog::journal_only(folder.path()).expect("the directory can be written");
     let paths: Vec<PathBuf> = names.iter().map(PathBuf::from).chain(["missing".into()]).collect();
     let mut shares =
-        SharedQuota::over(&kernel.roots, &paths, QuotaBurst::NONE, &guardian).expect("they are there");
+        SharedQuota::new(&kernel.roots, &paths, QuotaBurst::NONE, &guardian).expect("they are there");
     assert_eq!(shares.paths().count(), 3, "what is gone is left out");
     shares.apply(Rate::from_units(30)).expect("they can be written");
     assert_eq!(quotas(&kernel, &names), [20_000, 20_000, 20_000], "nothing is known yet");
@@ -53,7 +53,7 @@ fn a_limit_is_divided_and_never_exceeded() {
     fs::remove_dir_all(kernel.path("cgroup/c")).expect("it was there");
     shares.apply(Rate::from_units(30)).expect("they can be written");
     assert!(quotas(&kernel, &names[..2]).iter().sum::<u64>() <= 60_000);
-    shares.follow(&["b".into()]).expect("it is there");
+    shares.set_cgroups(&["b".into()]).expect("it is there");
     assert_eq!(kernel.get("cgroup/a/cpu.max"), "max 100000", "who is not limited any more is as before");
     shares.restore().expect("they can be written");
     assert_eq!(kernel.get("cgroup/b/cpu.max"), "max 100000");
@@ -135,14 +135,14 @@ fn on_this_machine_the_governor_is_not_limited() {
 fn real_cgroups_share_a_limit() {
     let Some((roots, hierarchy)) = real_cgroups() else { return };
     let folder = Folder::new();
-    let guardian = CpuWatchdog::alone(folder.path()).expect("the directory can be written");
+    let guardian = CpuWatchdog::journal_only(folder.path()).expect("the directory can be written");
     let busy = cores().min(2);
     let cgroups = [RealCgroup::new(&hierarchy, "busy"), RealCgroup::new(&hierarchy, "idle")];
     let before: Vec<_> = cgroups.iter().map(RealCgroup::limit).collect();
     let troop = Troop::busy(busy);
     cgroups[0].take(&troop);
     let paths: Vec<PathBuf> = cgroups.iter().map(RealCgroup::limits).collect();
-    let mut shares = SharedQuota::over(&roots, &paths, QuotaBurst::NONE, &guardian).expect("they are there");
+    let mut shares = SharedQuota::new(&roots, &paths, QuotaBurst::NONE, &guardian).expect("they are there");
     let mut meter = CgroupMeter::new(&roots, &paths[0]).expect("it is there");
     shares.apply(percent_of(busy, 40)).expect("they can be written");
     pass(Duration::from_millis(500));
@@ -160,8 +160,8 @@ fn real_cgroups_share_a_limit() {
 fn one_that_is_protected_is_refused() {
     let (kernel, folder) = (Kernel::two(), Folder::new());
     kernel.cgroup_two("a");
-    let guardian = CpuWatchdog::alone(folder.path()).expect("the directory can be written");
+    let guardian = CpuWatchdog::journal_only(folder.path()).expect("the directory can be written");
     let shares =
-        SharedQuota::over(&kernel.roots, &["a".into(), "governor".into()], QuotaBurst::NONE, &guardian);
+        SharedQuota::new(&kernel.roots, &["a".into(), "governor".into()], QuotaBurst::NONE, &guardian);
     assert!(matches!(shares, Err(EnforceError::Protected { .. })), "{shares:?}");
 }

@@ -21,9 +21,9 @@ struct Bench {
 impl Bench {
     fn new(troop: Troop) -> Bench {
         let folder = Folder::new();
-        let guardian = CpuWatchdog::alone(folder.path()).expect("the directory can be written");
+        let guardian = CpuWatchdog::journal_only(folder.path()).expect("the directory can be written");
         let signals =
-            SignalEnforcer::over(&FilesystemRoots::default(), troop.pid(), &guardian).expect("it is ours");
+            SignalEnforcer::new(&FilesystemRoots::default(), troop.pid(), &guardian).expect("it is ours");
         Bench { _folder: folder, guardian, troop, signals }
     }
 
@@ -46,7 +46,7 @@ fn all_cores_are_kept_under_the_limit() {
     assert!((1..=35).contains(&used), "{used} % instead of 30 %");
     bench.signals.restore().expect("everybody can go on");
     assert_eq!(bench.troop.stopped(), 0);
-    assert_eq!(bench.guardian.open(), []);
+    assert_eq!(bench.guardian.pending_undos(), []);
 }
 
 #[test]
@@ -65,11 +65,11 @@ fn children_are_limited_as_they_come() {
     bench.signals.apply(percent_of(1, 20)).expect("it is ours");
     let used = bench.used(1);
     assert!((1..=27).contains(&used), "{used} % instead of 20 %");
-    let open = bench.guardian.open().len();
+    let open = bench.guardian.pending_undos().len();
     assert!(open <= 8, "{open} are noted, and most of them have ended");
     bench.signals.restore().expect("everybody can go on");
     eventually("nobody is stopped", || bench.troop.stopped() == 0);
-    assert_eq!(bench.guardian.open(), []);
+    assert_eq!(bench.guardian.pending_undos(), []);
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn nothing_stops_everybody_and_all_stops_nobody() {
     let undo = |process| Undo::Continue { process };
     let mut expected: Vec<Undo> = bench.troop.members().into_iter().map(|stat| undo(stat.process)).collect();
     expected.sort_by_key(|undo| format!("{undo:?}"));
-    let mut open = bench.guardian.open();
+    let mut open = bench.guardian.pending_undos();
     open.sort_by_key(|undo| format!("{undo:?}"));
     assert_eq!(open, expected, "how to undo it is noted");
     // Somebody else continues one of them: it is stopped again.
@@ -107,8 +107,10 @@ fn who_was_stopped_by_somebody_else_stays_so() {
     let mut bench = Bench::new(troop);
     bench.signals.apply(percent_of(1, 30)).expect("it is ours");
     let undo = |pid: u32| move |undo: &Undo| matches!(undo, Undo::Continue { process } if process.pid == pid);
-    eventually("the other one is stopped", || bench.guardian.open().iter().any(undo(bench.troop.pid())));
-    assert!(!bench.guardian.open().iter().any(undo(sleeper.process.pid)));
+    eventually("the other one is stopped", || {
+        bench.guardian.pending_undos().iter().any(undo(bench.troop.pid()))
+    });
+    assert!(!bench.guardian.pending_undos().iter().any(undo(sleeper.process.pid)));
     bench.signals.restore().expect("everybody can go on");
     assert_eq!(bench.troop.stopped(), 1);
 }
@@ -135,10 +137,10 @@ fn the_end_of_the_tree_is_told() {
 #[test]
 fn whom_nobody_may_stop_is_not_stopped() {
     let folder = Folder::new();
-    let guardian = CpuWatchdog::alone(folder.path()).expect("the directory can be written");
+    let guardian = CpuWatchdog::journal_only(folder.path()).expect("the directory can be written");
     for pid in [1, std::process::id()] {
         let error =
-            SignalEnforcer::over(&FilesystemRoots::default(), pid, &guardian).expect_err("it is protected");
+            SignalEnforcer::new(&FilesystemRoots::default(), pid, &guardian).expect_err("it is protected");
         assert!(matches!(error, EnforceError::Protected { .. }), "{error}");
     }
     // Programs are known by their names, and a tree by whoever is in it.
@@ -149,11 +151,11 @@ fn whom_nobody_may_stop_is_not_stopped() {
     let is_there = |troop: &Troop| troop.members().iter().any(|stat| stat.name == "sshd");
     for troop in [&lone, &around] {
         eventually("it is there", || is_there(troop));
-        let error = SignalEnforcer::over(&FilesystemRoots::default(), troop.pid(), &guardian)
+        let error = SignalEnforcer::new(&FilesystemRoots::default(), troop.pid(), &guardian)
             .expect_err("it is protected");
         assert!(matches!(error, EnforceError::Protected { .. }), "{error}");
         assert!(error.to_string().contains("(sshd)"), "{error}");
     }
-    let error = SignalEnforcer::over(&Kernel::bare().roots, 77, &guardian).expect_err("there is none");
+    let error = SignalEnforcer::new(&Kernel::bare().roots, 77, &guardian).expect_err("there is none");
     assert!(matches!(error, EnforceError::Gone { pid: 77 }), "{error}");
 }
