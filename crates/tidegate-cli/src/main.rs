@@ -34,7 +34,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use tidegate_config::text;
-use tidegate_config::{Color, LARGEST_FILE};
+use tidegate_config::{Color, MAX_FILE_BYTES};
 
 use args::{CliArgs, CliCommand};
 
@@ -162,7 +162,7 @@ pub(crate) fn unwritable(error: &io::Error) -> Failure {
 /// size limit.
 pub(crate) fn read_whole(path: &Path) -> Result<(String, Vec<u8>), Failure> {
     let name = if path == Path::new("-") { "stdin".to_owned() } else { path.display().to_string() };
-    let most = LARGEST_FILE as u64 + 1;
+    let most = MAX_FILE_BYTES as u64 + 1;
     let mut bytes = Vec::new();
     let read = if path == Path::new("-") {
         io::stdin().lock().take(most).read_to_end(&mut bytes)

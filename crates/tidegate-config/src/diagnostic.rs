@@ -1,14 +1,14 @@
-//! What is wrong with a file: where, what, and what to do about it.
+//! Diagnostics of a file: the position, the problem and a suggestion.
 
 use std::error::Error;
 use std::fmt;
 
 use crate::source::{ConfigSource, SourceExcerpt, SourceSpan};
 
-/// The most diagnostics that are kept; the rest are counted.
-pub const MOST_DIAGNOSTICS: usize = 1000;
+/// The maximum number of diagnostics that are kept; further errors are only counted.
+pub const MAX_DIAGNOSTICS: usize = 1000;
 
-/// Everything that was found in one file, in the order of the file.
+/// The diagnostics of one file, in the order of the file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Diagnostics {
     file: String,
@@ -22,22 +22,22 @@ impl Diagnostics {
         self.found.iter()
     }
 
-    /// Whether nothing was found.
+    /// Whether there are no diagnostics.
     pub fn is_empty(&self) -> bool {
         self.found.is_empty()
     }
 
-    /// How many errors were found, those beyond [`MOST_DIAGNOSTICS`] included.
+    /// The number of errors, including those beyond [`MAX_DIAGNOSTICS`].
     pub fn errors(&self) -> usize {
         self.count(Severity::Error) + self.omitted
     }
 
-    /// How many warnings were found.
+    /// The number of warnings.
     pub fn warnings(&self) -> usize {
         self.count(Severity::Warning)
     }
 
-    /// The diagnostics as text for people, each with its line, and a count at the end.
+    /// Formats all diagnostics with their excerpts and a summary.
     pub fn render(&self, color: Color) -> String {
         let mut text = String::new();
         for diagnostic in self {
@@ -48,7 +48,7 @@ impl Diagnostics {
         text
     }
 
-    /// The closing line: `3 errors in tidegate.yaml`.
+    /// The summary line: `3 errors in tidegate.yaml`.
     pub fn summary(&self) -> String {
         let counted = |count: usize, noun: &str| match count {
             0 => None,
@@ -65,7 +65,7 @@ impl Diagnostics {
         format!("{parts} in {}{shown}", self.file)
     }
 
-    /// The diagnostics of a file that cannot be read at all.
+    /// The diagnostics of a file that cannot be opened or read.
     pub(crate) fn unreadable(file: &str, error: &std::io::Error) -> Diagnostics {
         let source = ConfigSource::new(file, "");
         let mut sink = DiagnosticSink::new(&source);
@@ -104,10 +104,10 @@ impl IntoIterator for Diagnostics {
     }
 }
 
-/// One thing that is wrong, or will not have the effect it seems to have.
+/// An error, or a warning about a setting without effect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// Whether the file can be used in spite of it.
+    /// Error or warning.
     pub severity: Severity,
     /// The name of the file.
     pub file: String,
@@ -115,18 +115,18 @@ pub struct Diagnostic {
     pub line: usize,
     /// The column in characters, from 1.
     pub column: usize,
-    /// The path of the field (`limits[0].items[2].burst`); empty if it is the text itself that is wrong.
+    /// The path of the field (`limits[0].items[2].burst`). Empty if the problem is the text itself.
     pub field: String,
-    /// What is wrong and what is allowed.
+    /// The problem and the allowed values.
     pub message: String,
-    /// What was probably meant.
+    /// A suggestion.
     pub help: Option<String>,
-    /// The line it is about.
+    /// The excerpt of the line.
     pub excerpt: SourceExcerpt,
 }
 
 impl Diagnostic {
-    /// The diagnostic as text for people, with the line it is about.
+    /// Formats the diagnostic with its excerpt.
     pub fn render(&self, color: Color) -> String {
         let gutter = self.line.to_string().len();
         let number = color.paint(Paint::Frame, &format!("{} |", self.line));
@@ -162,17 +162,17 @@ impl fmt::Display for Diagnostic {
     }
 }
 
-/// Whether a file can be used in spite of a diagnostic.
+/// The severity of a diagnostic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Severity {
-    /// It cannot.
+    /// The file cannot be used.
     Error,
-    /// It can.
+    /// The file can be used.
     Warning,
 }
 
 impl Severity {
-    /// The word shown to people.
+    /// The word in messages.
     pub const fn word(self) -> &'static str {
         match self {
             Severity::Error => "error",
@@ -188,13 +188,13 @@ impl Severity {
     }
 }
 
-/// Whether text for people is coloured.
+/// Whether messages contain terminal colors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Color {
-    /// It is not.
+    /// No colors.
     #[default]
     Plain,
-    /// With the escape codes of terminals.
+    /// ANSI escape codes.
     Ansi,
 }
 
@@ -207,7 +207,7 @@ impl Color {
     }
 }
 
-/// The roles that are coloured.
+/// The colored parts of a message.
 #[derive(Clone, Copy)]
 enum Paint {
     Error,
@@ -227,7 +227,7 @@ impl Paint {
     }
 }
 
-/// Where a reader writes down what it finds.
+/// Collects diagnostics while a file is read.
 pub struct DiagnosticSink<'s> {
     source: &'s ConfigSource<'s>,
     found: Vec<Diagnostic>,
@@ -240,22 +240,22 @@ impl<'s> DiagnosticSink<'s> {
         DiagnosticSink { source, found: Vec::new(), failed: false, omitted: 0 }
     }
 
-    /// The text that is being read.
+    /// The source text.
     pub fn source(&self) -> &'s ConfigSource<'s> {
         self.source
     }
 
-    /// Whether any error was found, so that nothing of the file may be used.
+    /// Whether an error was reported. A file with an error gives no settings.
     pub fn has_errors(&self) -> bool {
         self.failed
     }
 
-    /// Adds an error. `field` is the path of the field, empty if the text itself is wrong.
+    /// Adds an error. `field` is the path of the field; it is empty if the problem is the text itself.
     pub fn error(&mut self, span: SourceSpan, field: impl fmt::Display, message: impl Into<String>) {
         self.push(Severity::Error, span, &field, message.into(), None);
     }
 
-    /// Adds an error with a line that says what was probably meant.
+    /// Adds an error with a suggestion.
     pub fn error_with_help(
         &mut self,
         span: SourceSpan,
@@ -285,28 +285,28 @@ impl<'s> DiagnosticSink<'s> {
         help: Option<String>,
     ) {
         self.failed |= severity == Severity::Error;
-        if self.found.len() >= MOST_DIAGNOSTICS {
+        if self.found.len() >= MAX_DIAGNOSTICS {
             self.omitted += usize::from(severity == Severity::Error);
             return;
         }
         let (line, column) = self.source.line_and_column(span);
         let secrets = self.source.secrets(span);
-        let shown = |text: String| concealed(text, &secrets);
+        let conceal = |text: String| conceal_secrets(text, &secrets);
         self.found.push(Diagnostic {
             severity,
             file: self.source.name.to_owned(),
             line,
             column,
-            field: shown(field.to_string()),
-            message: shown(message),
-            help: help.map(shown),
+            field: conceal(field.to_string()),
+            message: conceal(message),
+            help: help.map(conceal),
             excerpt: self.source.excerpt(span),
         });
     }
 }
 
-/// The text with `***` for every part of a password that stands in it as a word.
-fn concealed(text: String, secrets: &[&str]) -> String {
+/// Replaces each part of a password by `***` where it is a whole word.
+fn conceal_secrets(text: String, secrets: &[&str]) -> String {
     secrets.iter().fold(text, |text, secret| {
         let mut shown = String::with_capacity(text.len());
         let mut rest = &*text;

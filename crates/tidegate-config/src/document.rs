@@ -1,15 +1,15 @@
-//! From bytes to a parsed document, with the checks that every file passes first.
+//! Decodes and parses a file, with the checks that apply to every file: size, encoding and control characters.
 
 use std::borrow::Cow;
 use std::rc::Rc;
 
 use crate::diagnostic::{DiagnosticSink, Diagnostics};
-use crate::source::{ConfigSource, LARGEST_FILE, SourceSpan};
+use crate::source::{ConfigSource, MAX_FILE_BYTES, SourceSpan};
 use crate::yaml::{self, YamlNode};
 
-/// Parses a file, YAML or JSON, and hands the tree to `read`. Returns what `read` made of it, and the warnings.
+/// Parses a file, YAML or JSON, and passes the tree to `read`. Returns the result of `read` and the warnings.
 ///
-/// The error holds all that is wrong with the file, and its warnings. A file with any error gives no value, so nothing is half
+/// The error contains all errors and warnings of the file. A file with any error gives no value, so settings are never partially
 /// applied. `read` returns `None` only after it has reported an error. The name of the file is for messages only.
 pub fn read_document<T>(
     name: &str,
@@ -27,7 +27,7 @@ pub fn read_document<T>(
     }
 }
 
-/// The names of a document's fields. Empty if the bytes cannot be parsed or are no mapping.
+/// The names of the top-level fields. Empty if the bytes are not a valid mapping.
 pub fn field_names(bytes: &[u8]) -> Vec<String> {
     let names = read_document("", bytes, |_, tree| {
         Some(tree.entries().iter().map(|entry| entry.key.clone()).collect())
@@ -35,7 +35,7 @@ pub fn field_names(bytes: &[u8]) -> Vec<String> {
     names.map(|(names, _)| names).unwrap_or_default()
 }
 
-/// The bytes as text, or why they are none.
+/// Decodes UTF-8. Fails for a large file or another encoding.
 fn decode<'b>(name: &str, bytes: &'b [u8]) -> Result<Cow<'b, str>, Diagnostics> {
     let refuse = |text: &str, at: usize, message: String| {
         let source = ConfigSource::new(name, text);
@@ -43,8 +43,8 @@ fn decode<'b>(name: &str, bytes: &'b [u8]) -> Result<Cow<'b, str>, Diagnostics> 
         sink.error(SourceSpan::at(at), "", message);
         sink.into_diagnostics()
     };
-    if bytes.len() > LARGEST_FILE {
-        let message = format!("a file must be at most {} MiB, and this one is longer", LARGEST_FILE >> 20);
+    if bytes.len() > MAX_FILE_BYTES {
+        let message = format!("a file must be at most {} MiB, and this one is longer", MAX_FILE_BYTES >> 20);
         return Err(refuse("", 0, message));
     }
     match std::str::from_utf8(bytes) {
@@ -62,7 +62,7 @@ fn decode<'b>(name: &str, bytes: &'b [u8]) -> Result<Cow<'b, str>, Diagnostics> 
     }
 }
 
-/// Parses the text. Control characters are refused first, because an excerpt could not show them on a line.
+/// Parses the text. Control characters are rejected first, because an excerpt cannot show them.
 fn parse(sink: &mut DiagnosticSink<'_>) -> Option<Rc<YamlNode>> {
     let text = sink.source().text;
     let is_forbidden = |letter: char| letter.is_control() && !matches!(letter, '\n' | '\r' | '\t' | '\u{85}');

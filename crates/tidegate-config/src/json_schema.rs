@@ -1,30 +1,30 @@
 //! JSON Schema made from a [`MappingSchema`].
 //!
-//! Editors use it to complete and to underline. It states what one field may be and which fields go together. Ids that repeat,
-//! overrides of items that do not exist and rates that no store can keep are beyond JSON Schema, so the reader remains the judge.
+//! Editors use it for completion and validation. It describes the type of each field and the fields of each policy. JSON Schema
+//! cannot express duplicate ids, overrides of missing items and unsupported rates; only the reader checks them.
 
 use serde_json::{Map, Value, json};
 use tidegate_core::amount::MAX_LIMIT;
 
 use crate::schema::{FieldSchema, FieldType, MappingSchema, Presence};
 
-/// The JSON Schema of a file, draft 2020-12. Elements of lists are definitions; sections are written where they belong.
+/// The JSON Schema of a file, draft 2020-12. Elements of lists become definitions; sections are inlined.
 pub fn json_schema(title: &str, file: &MappingSchema) -> Value {
     let mut definitions = Map::new();
     define_elements(file, &mut definitions);
-    let mut schema = object(file);
+    let mut schema = object_schema(file);
     schema.insert("$schema".to_owned(), json!("https://json-schema.org/draft/2020-12/schema"));
     schema.insert("title".to_owned(), json!(title));
     schema.insert("$defs".to_owned(), Value::Object(definitions));
     Value::Object(schema)
 }
 
-/// Adds a definition for the elements of each list, however deep.
+/// Adds a definition for the elements of each list, recursively.
 fn define_elements(mapping: &MappingSchema, definitions: &mut Map<String, Value>) {
     for field in mapping.fields {
         match field.value {
             FieldType::List { element, .. } => {
-                definitions.insert(element.name.to_owned(), Value::Object(object(element)));
+                definitions.insert(element.name.to_owned(), Value::Object(object_schema(element)));
                 define_elements(element, definitions);
             }
             FieldType::Section(section) => define_elements(section, definitions),
@@ -33,10 +33,10 @@ fn define_elements(mapping: &MappingSchema, definitions: &mut Map<String, Value>
     }
 }
 
-/// A mapping: its fields, and for each field that belongs to some policies only, a rule that says so.
-fn object(mapping: &MappingSchema) -> Map<String, Value> {
+/// The schema of a mapping, with a rule for each field that depends on the policy.
+fn object_schema(mapping: &MappingSchema) -> Map<String, Value> {
     let properties: Map<_, _> =
-        mapping.fields.iter().map(|field| (field.name.to_owned(), property(field))).collect();
+        mapping.fields.iter().map(|field| (field.name.to_owned(), property_schema(field))).collect();
     let required: Vec<_> = mapping
         .fields
         .iter()
@@ -70,7 +70,7 @@ fn policy_rule(field: &FieldSchema) -> Option<Value> {
     }))
 }
 
-fn property(field: &FieldSchema) -> Value {
+fn property_schema(field: &FieldSchema) -> Value {
     let mut schema = value_schema(&field.value);
     if !matches!(field.presence, Presence::Always) {
         allow_null(&mut schema);
@@ -81,7 +81,7 @@ fn property(field: &FieldSchema) -> Value {
     schema
 }
 
-/// A field that may be left out may also be null.
+/// Adds `null` to the valid values of an optional field.
 fn allow_null(schema: &mut Value) {
     if let Some(kinds) = schema.get_mut("type") {
         let mut all = kinds.as_array().cloned().unwrap_or_else(|| vec![kinds.clone()]);
@@ -122,7 +122,7 @@ fn value_schema(value: &FieldType) -> Value {
             let definition = format!("#/$defs/{}", element.name);
             json!({"type": "array", "items": {"$ref": definition}, "minItems": least})
         }
-        FieldType::Section(section) => Value::Object(object(section)),
+        FieldType::Section(section) => Value::Object(object_schema(section)),
         FieldType::Unread { .. } => json!({}),
     }
 }

@@ -1,18 +1,16 @@
-//! Settings files: from bytes to values that are known to make sense, or to a list of all mistakes.
+//! Reads settings files: returns valid settings, or a list of all errors.
 //!
 //! ```text
-//! bytes ──▶ document ──▶ yaml ──▶ (env_expansion) ──▶ mapping ──▶ limits, or a section of another crate
-//!           is it        is it    ${env:NAME}         is each      do the values
-//!           text?        YAML?                        field        fit together?
-//!                                                     allowed?
+//! bytes ──▶ document ──▶ yaml ──▶ (env_expansion) ──▶ yaml_mapping ──▶ limits, or a section of another crate
+//!           UTF-8?       YAML?    ${env:NAME}         valid fields?    valid combination?
 //! ```
 //!
-//! A reader reports every mistake with its line, its column and its path, leaves the value out, and goes on. Only broken syntax
-//! ends the reading early. A file with any error gives no settings, so nothing is half applied. The fields of a mapping are
-//! described by one static [`MappingSchema`], from which [`json_schema()`] makes the published schema too.
+//! Every error has a line, a column and a path. The reader omits the invalid value and continues; only broken syntax ends the
+//! reading early. A file with any error gives no settings, so settings are never partially applied. One static [`MappingSchema`]
+//! describes the fields of each mapping, and [`json_schema()`] generates the published schema from it.
 //!
-//! This crate knows limits ([`limits`]). The server, the gateway and the CPU governor describe their own sections with the same
-//! types. A general deserializer such as serde was refused: it stops at the first error and loses the positions.
+//! This crate defines the schema of limits ([`limits`]). The server, the gateway and the CPU governor describe their own sections
+//! with the same types. A general deserializer such as serde does not fit: it stops at the first error and loses the positions.
 //!
 //! ```
 //! use tidegate_config::limits;
@@ -29,17 +27,17 @@ mod document;
 mod env_expansion;
 mod json_schema;
 pub mod limits;
-mod mapping;
 pub mod schema;
 mod source;
 pub mod text;
 mod yaml;
+mod yaml_mapping;
 
-pub use diagnostic::{Color, Diagnostic, DiagnosticSink, Diagnostics, MOST_DIAGNOSTICS, Severity};
+pub use diagnostic::{Color, Diagnostic, DiagnosticSink, Diagnostics, MAX_DIAGNOSTICS, Severity};
 pub use document::{field_names, read_document};
 pub use env_expansion::{Environment, expand};
 pub use json_schema::json_schema;
-pub use mapping::{FieldPath, Mapping, read_mapping};
 pub use schema::MappingSchema;
-pub use source::{ConfigSource, LARGEST_FILE, SourceExcerpt, SourceSpan};
+pub use source::{ConfigSource, MAX_FILE_BYTES, SourceExcerpt, SourceSpan};
 pub use yaml::YamlNode;
+pub use yaml_mapping::{FieldPath, Mapping, read_mapping};

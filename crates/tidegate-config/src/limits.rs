@@ -1,7 +1,7 @@
-//! Limits in files: one limit by itself, or the list `limits` of a settings file.
+//! Reads limits: one limit by itself, or the list `limits` of a settings file.
 //!
-//! A program that embeds the library reads a whole settings file with [`read_file`] or [`read_text`]. Sections of the server in
-//! it are skipped, so one file can serve both. The server reads the same list with [`read_list`] and its own sections beside it.
+//! A program that embeds the library reads a whole settings file with [`read_file`] or [`read_text`]. The sections
+//! of the server are skipped, so one file can serve both. The server reads the same list with [`read_list`] and its own sections beside it.
 
 mod definition;
 mod reserved;
@@ -16,17 +16,17 @@ use tidegate_core::LimitSpec;
 
 use crate::diagnostic::{DiagnosticSink, Diagnostics};
 use crate::document::read_document;
-use crate::mapping::{FieldPath, Mapping, read_mapping};
-use crate::source::{LARGEST_FILE, SourceSpan};
+use crate::source::{MAX_FILE_BYTES, SourceSpan};
 use crate::yaml::YamlNode;
+use crate::yaml_mapping::{FieldPath, Mapping, read_mapping};
 
 pub use reserved::{RESERVED, is_reserved};
 pub use schema::LIMIT;
 
 /// Reads the limits of a settings file. Each is valid by itself, and no two have the same id.
 ///
-/// The error lists every mistake in the file with its line; its `Display` shows them all. A file that cannot be opened or read is
-/// an error of the same kind.
+/// The error contains all diagnostics of the file, and its `Display` shows them all. A file that cannot be opened or read gives the
+/// same type of error.
 pub fn read_file(path: impl AsRef<Path>) -> Result<Vec<LimitSpec>, Diagnostics> {
     let path = path.as_ref();
     let name = path.display().to_string();
@@ -34,10 +34,10 @@ pub fn read_file(path: impl AsRef<Path>) -> Result<Vec<LimitSpec>, Diagnostics> 
     read_text(&name, &bytes)
 }
 
-/// At most one byte more than a file may have, which is enough to refuse it.
+/// Reads at most one byte more than [`MAX_FILE_BYTES`], which is enough to reject the file.
 fn read_bytes(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    File::open(path)?.take(LARGEST_FILE as u64 + 1).read_to_end(&mut bytes)?;
+    File::open(path)?.take(MAX_FILE_BYTES as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 

@@ -1,21 +1,21 @@
-//! The schema of a mapping: which fields it may have, and what each value looks like.
+//! Schemas of mappings: the names of fields and the types of their values.
 //!
 //! A subsystem describes each of its sections as one static [`MappingSchema`]. The reader ([`Mapping`](crate::Mapping)) and the
-//! published JSON Schema ([`json_schema`](crate::json_schema())) both work from it, so neither can know a field that the other
-//! does not. A schema judges one value at a time. Whether values fit together is for the subsystem to check.
+//! published JSON Schema ([`json_schema`](crate::json_schema())) both use it, so they always agree on the fields. A schema
+//! validates each value by itself. The subsystem validates combinations of values.
 
 use std::time::Duration;
 
 use serde_json::Value;
 
-/// The longest wait that a [`FieldType::Timeout`] accepts: one day.
-pub const LONGEST_TIMEOUT: Duration = Duration::from_secs(86_400);
+/// The maximum of a [`FieldType::Timeout`]: one day.
+pub const MAX_TIMEOUT: Duration = Duration::from_secs(86_400);
 
-/// The fields of one kind of mapping.
+/// The schema of a mapping.
 pub struct MappingSchema {
-    /// The word for it. If the mapping is the element of a list, this is also the name of its definition in the JSON Schema.
+    /// The name. For elements of lists, this is also the name of the definition in the JSON Schema.
     pub name: &'static str,
-    /// The same with its article, for messages: `a limit`.
+    /// The name with its article, for messages: `a limit`.
     pub what: &'static str,
     /// The fields, in the order in which messages list them.
     pub fields: &'static [FieldSchema],
@@ -25,15 +25,15 @@ pub struct MappingSchema {
 pub struct FieldSchema {
     /// The key in the file.
     pub name: &'static str,
-    /// What its value looks like.
+    /// The type of the value.
     pub value: FieldType,
-    /// Whether it must be written.
+    /// Whether the field is required.
     pub presence: Presence,
     /// The description in the published schema.
     pub about: &'static str,
 }
 
-/// What the value of a field looks like.
+/// The type of a value.
 pub enum FieldType {
     /// Any text. A plain number is its text.
     Text,
@@ -41,13 +41,13 @@ pub enum FieldType {
     Name,
     /// One of these words.
     Word(fn() -> Vec<&'static str>),
-    /// `-1`, `0`, or a whole number above.
+    /// `-1`, `0`, or a larger whole number.
     Limit,
-    /// A whole number from 1. The advice is shown when the number is below.
+    /// A whole number from 1.
     Count {
         /// The largest number.
         most: u64,
-        /// What to write instead of 0.
+        /// What to write instead of 0, for messages.
         advice: &'static str,
     },
     /// A whole number within bounds.
@@ -70,9 +70,9 @@ pub enum FieldType {
     Bool,
     /// `500ms`, `15s`, `10m`, `24h`, `7d`.
     Duration,
-    /// A duration of at most [`LONGEST_TIMEOUT`].
+    /// A duration of at most [`MAX_TIMEOUT`].
     Timeout {
-        /// The shortest wait.
+        /// The minimum.
         least: Duration,
     },
     /// A size such as `64MiB`.
@@ -84,7 +84,7 @@ pub enum FieldType {
     Instant,
     /// An IANA time zone.
     Zone,
-    /// A scalar with a grammar of its own.
+    /// A scalar that a subsystem parses.
     Custom(&'static CustomType),
     /// A list of texts.
     Texts,
@@ -92,12 +92,12 @@ pub enum FieldType {
     List {
         /// The schema of an element.
         element: &'static MappingSchema,
-        /// How many elements the JSON Schema demands. The reader does not check it.
+        /// The minimum number of elements in the JSON Schema. The reader does not check it.
         least: usize,
     },
     /// A mapping.
     Section(&'static MappingSchema),
-    /// Any value; it is skipped, and a warning says why.
+    /// Any value. It is skipped with a warning.
     Unread {
         /// The text of the warning.
         warning: &'static str,
@@ -108,23 +108,23 @@ pub enum FieldType {
 ///
 /// The reader checks the text and keeps it; [`Mapping::take_text`](crate::Mapping::take_text) returns it for parsing.
 pub struct CustomType {
-    /// Checks the text of a value; `plain` tells whether it was written without quotes. An error says what is wrong and what to do.
+    /// Checks the text of a value. `plain` is true for an unquoted scalar. The error says what is wrong and what to do.
     pub check: fn(text: &str, plain: bool) -> Result<(), String>,
-    /// What the value may be, with its article, for messages: `an address such as 127.0.0.1:7700, or off`.
+    /// A description of the valid values with its article, for messages: `an address such as 127.0.0.1:7700, or off`.
     pub allowed: &'static str,
     /// Its JSON Schema.
     pub json_schema: fn() -> Value,
 }
 
-/// Whether and where a field must be written.
+/// Whether a field is required or allowed.
 pub enum Presence {
-    /// It must be written.
+    /// Required.
     Always,
-    /// It may be left out.
+    /// Optional.
     Optional,
-    /// Only where the field `policy` has one of these words, and there always.
+    /// Required if the field `policy` has one of these words; otherwise not allowed.
     AlwaysIn(&'static [&'static str]),
-    /// Only where the field `policy` has one of these words.
+    /// Optional if the field `policy` has one of these words; otherwise not allowed.
     OptionalIn(&'static [&'static str]),
 }
 
@@ -141,7 +141,7 @@ impl MappingSchema {
 }
 
 impl FieldSchema {
-    /// The policies that have this field, or `None` if all have it.
+    /// The policies with this field. `None` if the field does not depend on the policy.
     pub const fn policies(&self) -> Option<&'static [&'static str]> {
         match self.presence {
             Presence::AlwaysIn(policies) | Presence::OptionalIn(policies) => Some(policies),

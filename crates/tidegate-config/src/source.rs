@@ -1,37 +1,37 @@
-//! The bytes of a file as text with places: where a value stands, and what its line looks like.
+//! The text of a settings file, with line numbers, columns and excerpts for diagnostics.
 //!
-//! Places are byte ranges; lines and columns are worked out only for what is reported. A line ends at LF, CR LF
-//! or a lone CR, as YAML has it, and a column counts characters from 1.
+//! Positions are byte ranges. Lines and columns are computed only for reported positions. A line ends at LF, CR LF or a lone CR,
+//! as in YAML. A column counts characters from 1.
 
 use std::borrow::Cow;
 
 use unicode_width::UnicodeWidthChar;
 
-use crate::text::passwords;
+use crate::text::password_ranges;
 
-/// The largest file that is read.
-pub const LARGEST_FILE: usize = 64 << 20;
+/// The maximum size of a settings file in bytes.
+pub const MAX_FILE_BYTES: usize = 64 << 20;
 
-/// How many characters of a line are shown before and after the place.
+/// The maximum number of characters that an excerpt shows before and after a position.
 const SHOWN_BEFORE: usize = 60;
 const SHOWN_AFTER: usize = 60;
 
-/// Where YAML may end a value inside a line.
-const SPLITS: [char; 12] = [',', '{', '}', '[', ']', '#', '"', '\'', ':', ' ', '\t', '@'];
+/// Characters that can end a YAML value inside a line.
+const VALUE_DELIMITERS: [char; 12] = [',', '{', '}', '[', ']', '#', '"', '\'', ':', ' ', '\t', '@'];
 
 /// A range of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SourceSpan {
     /// The first byte.
     pub start: usize,
-    /// The byte behind the last.
+    /// The byte after the last.
     pub end: usize,
 }
 
 impl SourceSpan {
     pub(crate) const START: SourceSpan = SourceSpan::at(0);
 
-    /// Between two bytes.
+    /// An empty range before the byte `start`.
     pub(crate) const fn at(start: usize) -> SourceSpan {
         SourceSpan { start, end: start }
     }
@@ -41,11 +41,12 @@ impl SourceSpan {
     }
 }
 
-/// A named text and where its lines begin.
+/// A named text with the offsets of its lines.
 pub struct ConfigSource<'a> {
     pub(crate) name: &'a str,
     pub(crate) text: &'a str,
-    lines: Vec<usize>,
+    /// The offset of each line.
+    line_starts: Vec<usize>,
 }
 
 impl<'a> ConfigSource<'a> {
@@ -57,28 +58,29 @@ impl<'a> ConfigSource<'a> {
             b'\r' => bytes.get(at + 1) != Some(&b'\n'),
             _ => false,
         };
-        let lines = std::iter::once(0).chain((0..bytes.len()).filter(ends_line).map(|at| at + 1)).collect();
-        ConfigSource { name, text, lines }
+        let line_starts =
+            std::iter::once(0).chain((0..bytes.len()).filter(ends_line).map(|at| at + 1)).collect();
+        ConfigSource { name, text, line_starts }
     }
 
-    /// The line and the column of a place, both from 1.
+    /// The line and the column of a position, both from 1.
     pub fn line_and_column(&self, span: SourceSpan) -> (usize, usize) {
         let line = self.line_index(span);
-        let start = self.lines[line];
+        let start = self.line_starts[line];
         (line + 1, self.text.get(start..span.start).map_or(0, |before| before.chars().count()) + 1)
     }
 
-    /// The part of the line around a place.
+    /// The part of a line around a position.
     pub(crate) fn excerpt(&self, span: SourceSpan) -> SourceExcerpt {
         let line = self.line_index(span);
         let whole = self.line(line);
-        let whole = &*starred(whole);
+        let whole = &*mask_passwords(whole);
         let (before, after) =
-            whole.split_at_checked(span.start.saturating_sub(self.lines[line])).unwrap_or((whole, ""));
+            whole.split_at_checked(span.start.saturating_sub(self.line_starts[line])).unwrap_or((whole, ""));
         let first = before.char_indices().rev().take(SHOWN_BEFORE).last().map_or(before.len(), |(at, _)| at);
         let last = after.char_indices().nth(SHOWN_AFTER).map_or(after.len(), |(at, _)| at);
 
-        let mut shown = Shown::default();
+        let mut shown = TerminalText::default();
         if first > 0 {
             shown.push('…');
         }
@@ -100,37 +102,37 @@ impl<'a> ConfigSource<'a> {
         SourceExcerpt { text: shown.text, caret, width }
     }
 
-    /// Parts of passwords on the line of a place, as they may have been read: a password with a comma is two values to YAML.
+    /// The parts of passwords on the line of a position. YAML reads a password with a comma as two values, so each part counts.
     pub(crate) fn secrets(&self, span: SourceSpan) -> Vec<&'a str> {
         let line = self.line(self.line_index(span));
-        let parts = passwords(line).into_iter().flat_map(|range| line[range].split(SPLITS));
+        let parts = password_ranges(line).into_iter().flat_map(|range| line[range].split(VALUE_DELIMITERS));
         parts.filter(|part| !part.is_empty()).collect()
     }
 
     fn line(&self, line: usize) -> &'a str {
-        let end = self.lines.get(line + 1).copied().unwrap_or(self.text.len());
-        self.text.get(self.lines[line]..end).unwrap_or("").trim_end_matches(['\n', '\r'])
+        let end = self.line_starts.get(line + 1).copied().unwrap_or(self.text.len());
+        self.text.get(self.line_starts[line]..end).unwrap_or("").trim_end_matches(['\n', '\r'])
     }
 
     fn line_index(&self, span: SourceSpan) -> usize {
-        self.lines.partition_point(|start| *start <= span.start).saturating_sub(1)
+        self.line_starts.partition_point(|start| *start <= span.start).saturating_sub(1)
     }
 }
 
-/// A line of the file, cut to a readable width, and the part of it that is meant.
+/// An excerpt of a line with the marked columns.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SourceExcerpt {
-    /// The line, or the part of it around the place; `…` stands for what was cut.
+    /// The line, or the part around the position; `…` marks omitted text.
     pub text: String,
-    /// How many columns of the text are before the mark.
+    /// The number of columns before the mark.
     pub caret: usize,
-    /// How many columns the mark has, at least 1.
+    /// The width of the mark in columns, at least 1.
     pub width: usize,
 }
 
-/// A line with a star for every byte of a password, so that all else stays in its column.
-fn starred(line: &str) -> Cow<'_, str> {
-    let found = passwords(line);
+/// Replaces each byte of a password by a star, so that the other text keeps its columns.
+fn mask_passwords(line: &str) -> Cow<'_, str> {
+    let found = password_ranges(line);
     if found.is_empty() {
         return Cow::Borrowed(line);
     }
@@ -142,24 +144,24 @@ fn starred(line: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Text for a terminal: tabs are spaces, what cannot be seen is made visible, and its width is known.
+/// Text for a terminal with its width. Tabs become four spaces; invisible characters become U+FFFD.
 #[derive(Default)]
-struct Shown {
+struct TerminalText {
     text: String,
     width: usize,
 }
 
-impl Shown {
+impl TerminalText {
     fn push(&mut self, letter: char) {
-        // Marks that turn the direction of text could make a line look like another one.
-        let turns =
+        // Bidirectional marks could make a line look like a different one.
+        let is_direction_mark =
             matches!(letter, '\u{200e}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
         match letter.width() {
             _ if letter == '\t' => {
                 self.text.push_str("    ");
                 self.width += 4;
             }
-            Some(width) if !turns => {
+            Some(width) if !is_direction_mark => {
                 self.text.push(letter);
                 self.width += width;
             }

@@ -1,12 +1,14 @@
-//! From text to a tree of values that know their places.
+//! YAML parser: from text to a tree of values with their positions.
 //!
-//! YAML 1.2, of which JSON is a subset, through an event parser; the tree is built here, without recursion, so
-//! that no text can exhaust the stack. Scalars stay text: whether `10` is a number is for the reader of the field
-//! to say. Anchors and aliases work and share their nodes; the tree as it would be written out is bounded in
-//! nodes and in depth, so aliases of aliases cannot grow it without end.
+//! The parser accepts YAML 1.2, which includes JSON. An event parser reads the text, and this module builds the tree without
+//! recursion, so a deeply nested text cannot overflow the stack. Scalars stay text: the schema of a field decides whether `10`
+//! is a number.
 //!
-//! Refused with a place: keys written twice, keys that are not text, tags, a second document, aliases of nothing
-//! or of themselves. Reading goes on behind all of these. Behind broken syntax it cannot.
+//! Aliases share the nodes of their anchors. The expanded tree is limited to 4,000,000 nodes and 64 levels, so nested aliases
+//! cannot grow it without bound.
+//!
+//! Duplicate keys, keys that are not text, tags and invalid aliases are reported with their positions, and parsing continues.
+//! A second document and broken syntax end the parsing.
 
 use std::fmt::Write as _;
 use std::rc::Rc;
@@ -18,25 +20,25 @@ use crate::diagnostic::DiagnosticSink;
 use crate::source::SourceSpan;
 use crate::text::{quoted, shortened};
 
-/// The deepest nesting.
-const DEEPEST: usize = 64;
-/// The most values, counting those behind aliases each time.
-const MOST_NODES: usize = 4_000_000;
+/// The maximum nesting depth.
+const MAX_DEPTH: usize = 64;
+/// The maximum number of values. Each use of an alias counts all values of its anchor.
+const MAX_NODES: usize = 4_000_000;
 
-/// A value and where it stands.
+/// A value with its position.
 pub struct YamlNode {
-    /// Where it is in the text.
+    /// The position in the text.
     pub span: SourceSpan,
     pub(crate) kind: YamlKind,
-    /// How many nodes this is when written out.
+    /// The number of nodes in the expanded subtree, this one included.
     nodes: usize,
-    /// How many levels.
+    /// The number of levels in the subtree.
     levels: usize,
 }
 
-/// What a value is, as far as syntax can say.
+/// The syntactic type of a value.
 pub(crate) enum YamlKind {
-    /// One text, quoted or plain; nothing written at all is [`YamlKind::Empty`].
+    /// A text, quoted or plain. A plain scalar without text is [`YamlKind::Empty`].
     Scalar {
         text: String,
         plain: bool,
@@ -44,7 +46,7 @@ pub(crate) enum YamlKind {
     Empty,
     List(Vec<Rc<YamlNode>>),
     Map(Vec<YamlEntry>),
-    /// Something that has been reported already.
+    /// A value with an error that was reported already.
     Broken,
 }
 
@@ -58,29 +60,29 @@ pub(crate) struct YamlEntry {
 impl YamlNode {
     pub(crate) fn new(span: SourceSpan, kind: YamlKind) -> YamlNode {
         let (mut nodes, mut levels) = (1_usize, 0);
-        let mut contain = |child: &YamlNode| {
+        let mut add_child = |child: &YamlNode| {
             nodes = nodes.saturating_add(child.nodes);
             levels = levels.max(child.levels);
         };
         match &kind {
-            YamlKind::List(children) => children.iter().for_each(|child| contain(child)),
-            YamlKind::Map(entries) => entries.iter().for_each(|entry| contain(&entry.value)),
+            YamlKind::List(children) => children.iter().for_each(|child| add_child(child)),
+            YamlKind::Map(entries) => entries.iter().for_each(|entry| add_child(&entry.value)),
             YamlKind::Scalar { .. } | YamlKind::Empty | YamlKind::Broken => {}
         }
         YamlNode { span, kind, nodes, levels: levels + 1 }
     }
 
-    /// Whether the document has no value.
+    /// Whether no value is written.
     pub fn is_empty(&self) -> bool {
         matches!(self.kind, YamlKind::Empty)
     }
 
-    /// Whether it is a list.
+    /// Whether the value is a list.
     pub fn is_list(&self) -> bool {
         matches!(self.kind, YamlKind::List(_))
     }
 
-    /// The fields of a mapping; none if it is something else.
+    /// The fields of a mapping. Empty for other values.
     pub(crate) fn entries(&self) -> &[YamlEntry] {
         match &self.kind {
             YamlKind::Map(entries) => entries,
@@ -88,7 +90,7 @@ impl YamlNode {
         }
     }
 
-    /// The value of a field of a mapping.
+    /// The value of a field. `None` if the value is not a mapping or lacks the field.
     pub fn field(&self, name: &str) -> Option<&YamlNode> {
         match &self.kind {
             YamlKind::Map(entries) => {
@@ -98,7 +100,7 @@ impl YamlNode {
         }
     }
 
-    /// An element of a list.
+    /// An element of a list. `None` if the value is not a list or is shorter.
     pub fn element(&self, index: usize) -> Option<&YamlNode> {
         match &self.kind {
             YamlKind::List(children) => children.get(index).map(Rc::as_ref),
@@ -106,8 +108,8 @@ impl YamlNode {
         }
     }
 
-    /// What it is, in a message.
-    pub(crate) fn found(&self) -> String {
+    /// A description of the value for messages.
+    pub(crate) fn describe(&self) -> String {
         match &self.kind {
             YamlKind::Scalar { text, plain: true } if text.parse::<f64>().is_ok() || text == "null" => {
                 shortened(text)
@@ -121,19 +123,19 @@ impl YamlNode {
     }
 }
 
-/// The tree of a text, or nothing if its syntax is broken. A text without any value is [`YamlKind::Empty`].
+/// Parses a text. Returns `None` after a syntax error. A text without a value becomes [`YamlKind::Empty`].
 pub(crate) fn parse(sink: &mut DiagnosticSink<'_>) -> Option<Rc<YamlNode>> {
     let source = sink.source();
     let options = granit_parser::options! { emit_unresolved_aliases: true, emit_comments: false };
-    let mut builder = Builder { stack: Vec::new(), anchors: HashMap::new(), nodes: 0, root: None, sink };
+    let mut builder = TreeBuilder { stack: Vec::new(), anchors: HashMap::new(), nodes: 0, root: None, sink };
     for event in Parser::new_from_str_with_options(source.text, options) {
         match event {
-            Ok((event, span)) => builder.take(event, place_of(&span)).ok()?,
+            Ok((event, span)) => builder.handle_event(event, span_of(&span)).ok()?,
             Err(error) => {
                 let span = error.marker().byte_offset().unwrap_or(source.text.len());
                 let help = syntax_help(&error);
                 let message = match error.kind() {
-                    ErrorKind::RecursionLimitExceeded => too_deep(),
+                    ErrorKind::RecursionLimitExceeded => depth_message(),
                     _ => format!("this is not YAML: {}", error.info()),
                 };
                 builder.sink.error_with_help(SourceSpan::at(span), "", message, help);
@@ -144,146 +146,152 @@ pub(crate) fn parse(sink: &mut DiagnosticSink<'_>) -> Option<Rc<YamlNode>> {
     Some(builder.root.unwrap_or_else(|| Rc::new(YamlNode::new(SourceSpan::START, YamlKind::Empty))))
 }
 
-/// The parser cannot or must not go on; the reason has been reported.
-struct Stop;
+/// Parsing ended early; the reason was reported.
+struct ParseAborted;
 
-struct Builder<'r, 's> {
-    stack: Vec<Frame>,
+struct TreeBuilder<'r, 's> {
+    stack: Vec<OpenCollection>,
     anchors: HashMap<usize, Rc<YamlNode>>,
     nodes: usize,
     root: Option<Rc<YamlNode>>,
     sink: &'r mut DiagnosticSink<'s>,
 }
 
-/// A list or a mapping that is still open.
-struct Frame {
+/// A list or a mapping whose end was not read yet.
+struct OpenCollection {
     span: SourceSpan,
     anchor: usize,
-    open: Open,
+    contents: OpenContents,
 }
 
-enum Open {
+enum OpenContents {
     List(Vec<Rc<YamlNode>>),
     Map {
         entries: Vec<YamlEntry>,
-        seen: HashMap<String, SourceSpan>,
-        key: Option<Key>,
+        first_keys: HashMap<String, SourceSpan>,
+        key: Option<PendingKey>,
     },
-    /// A list or a mapping with a tag, which has been reported.
+    /// A list or a mapping with a tag; the tag was reported.
     Tagged,
 }
 
-/// A key whose value comes next.
-enum Key {
+/// A key whose value was not read yet.
+enum PendingKey {
     Text(String, SourceSpan),
     Broken,
 }
 
-impl Builder<'_, '_> {
-    fn take(&mut self, event: Event<'_>, span: SourceSpan) -> Result<(), Stop> {
+impl TreeBuilder<'_, '_> {
+    fn handle_event(&mut self, event: Event<'_>, span: SourceSpan) -> Result<(), ParseAborted> {
         match event {
             Event::DocumentStart(..) if self.root.is_some() => {
                 let message = "a second document begins here; a file has one, so remove this line";
                 self.sink.error(span, "", message);
-                return Err(Stop);
+                return Err(ParseAborted);
             }
             Event::Scalar(text, style, anchor, tag) => {
                 let plain = style == ScalarStyle::Plain;
                 let kind = match tag {
-                    Some(tag) => self.refuse_tag(span, &tag.original()),
+                    Some(tag) => self.report_tag(span, &tag.original()),
                     None if plain && span.is_empty() => YamlKind::Empty,
                     None => YamlKind::Scalar { text: text.into_owned(), plain },
                 };
-                self.close(YamlNode::new(span, kind), anchor)?;
+                self.close_node(YamlNode::new(span, kind), anchor)?;
             }
             Event::SequenceStart(_, anchor, tag) => {
                 let tag = tag.map(|tag| tag.original());
-                self.open(span, anchor, tag, Open::List(Vec::new()))?;
+                self.open_collection(span, anchor, tag, OpenContents::List(Vec::new()))?;
             }
             Event::MappingStart(_, anchor, tag) => {
-                let empty = Open::Map { entries: Vec::new(), seen: HashMap::new(), key: None };
-                self.open(span, anchor, tag.map(|tag| tag.original()), empty)?;
+                let empty = OpenContents::Map { entries: Vec::new(), first_keys: HashMap::new(), key: None };
+                self.open_collection(span, anchor, tag.map(|tag| tag.original()), empty)?;
             }
             Event::SequenceEnd | Event::MappingEnd => {
-                let frame = self.stack.pop().expect("the parser closes what it has opened");
-                let kind = match frame.open {
-                    Open::List(children) => YamlKind::List(children),
-                    Open::Map { entries, .. } => YamlKind::Map(entries),
-                    Open::Tagged => YamlKind::Broken,
+                let collection = self.stack.pop().expect("the parser closes what it has opened");
+                let kind = match collection.contents {
+                    OpenContents::List(children) => YamlKind::List(children),
+                    OpenContents::Map { entries, .. } => YamlKind::Map(entries),
+                    OpenContents::Tagged => YamlKind::Broken,
                 };
-                self.close(YamlNode::new(frame.span, kind), frame.anchor)?;
+                self.close_node(YamlNode::new(collection.span, kind), collection.anchor)?;
             }
             Event::Alias(anchor) => match self.anchors.get(&anchor).cloned() {
-                Some(node) => self.attach(span, node)?,
-                None => self.refuse_alias(span, "this alias stands inside what it stands for")?,
+                Some(node) => self.attach_node(span, node)?,
+                None => self.report_alias(span, "this alias stands inside what it stands for")?,
             },
             Event::UnresolvedAlias(name) => {
                 let name = shortened(&name);
                 let message = format!(
                     "nothing before this is marked &{name}; if *{name} is meant as text, put it in quotes"
                 );
-                self.refuse_alias(span, &message)?;
+                self.report_alias(span, &message)?;
             }
             _ => {}
         }
         Ok(())
     }
 
-    fn open(&mut self, span: SourceSpan, anchor: usize, tag: Option<String>, open: Open) -> Result<(), Stop> {
-        if self.stack.len() >= DEEPEST {
-            return self.too_deep(span);
+    fn open_collection(
+        &mut self,
+        span: SourceSpan,
+        anchor: usize,
+        tag: Option<String>,
+        contents: OpenContents,
+    ) -> Result<(), ParseAborted> {
+        if self.stack.len() >= MAX_DEPTH {
+            return self.report_depth(span);
         }
-        let open = match tag {
+        let contents = match tag {
             Some(tag) => {
-                self.refuse_tag(span, &tag);
-                Open::Tagged
+                self.report_tag(span, &tag);
+                OpenContents::Tagged
             }
-            None => open,
+            None => contents,
         };
-        self.stack.push(Frame { span, anchor, open });
+        self.stack.push(OpenCollection { span, anchor, contents });
         Ok(())
     }
 
-    fn close(&mut self, node: YamlNode, anchor: usize) -> Result<(), Stop> {
+    fn close_node(&mut self, node: YamlNode, anchor: usize) -> Result<(), ParseAborted> {
         let node = Rc::new(node);
         if anchor != 0 {
             self.anchors.insert(anchor, Rc::clone(&node));
         }
         let span = node.span;
-        self.attach(span, node)
+        self.attach_node(span, node)
     }
 
-    /// Puts a finished node where it belongs. `place` is its own, or that of the alias that stands for it.
-    fn attach(&mut self, span: SourceSpan, node: Rc<YamlNode>) -> Result<(), Stop> {
-        // What a node holds was counted when it was closed; an alias stands for all of it again.
+    /// Adds a finished node to the innermost open collection. `span` is its own position or that of an alias to it.
+    fn attach_node(&mut self, span: SourceSpan, node: Rc<YamlNode>) -> Result<(), ParseAborted> {
+        // The children of a node were counted when they were attached. An alias counts the whole subtree again.
         let added = if span == node.span { 1 } else { node.nodes };
         self.nodes = self.nodes.saturating_add(added);
-        if self.nodes > MOST_NODES {
+        if self.nodes > MAX_NODES {
             let message =
-                format!("this file has more than {MOST_NODES} values, counting those behind aliases");
+                format!("this file has more than {MAX_NODES} values, counting those behind aliases");
             self.sink.error(span, "", message);
-            return Err(Stop);
+            return Err(ParseAborted);
         }
-        if self.stack.len() + node.levels > DEEPEST + 1 {
-            return self.too_deep(span);
+        if self.stack.len() + node.levels > MAX_DEPTH + 1 {
+            return self.report_depth(span);
         }
-        match self.stack.last_mut().map(|frame| &mut frame.open) {
+        match self.stack.last_mut().map(|collection| &mut collection.contents) {
             None => self.root = Some(node),
-            Some(Open::Tagged) => {}
-            Some(Open::List(children)) => children.push(node),
-            Some(Open::Map { entries, seen, key }) => match key.take() {
+            Some(OpenContents::Tagged) => {}
+            Some(OpenContents::List(children)) => children.push(node),
+            Some(OpenContents::Map { entries, first_keys, key }) => match key.take() {
                 None => {
-                    *key = Some(key_of(&node, span));
+                    *key = Some(pending_key(&node, span));
                     self.check_key(span, &node);
                 }
-                Some(Key::Broken) => {}
-                Some(Key::Text(text, key_span)) => {
-                    if let Some(first) = seen.get(&text).copied() {
-                        // Put back for a moment: the report wants its path.
-                        *key = Some(Key::Text(text, key_span));
-                        self.refuse_second(key_span, first);
+                Some(PendingKey::Broken) => {}
+                Some(PendingKey::Text(text, key_span)) => {
+                    if let Some(first) = first_keys.get(&text).copied() {
+                        // The report needs the key for the path; it removes the key afterwards.
+                        *key = Some(PendingKey::Text(text, key_span));
+                        self.report_duplicate_key(key_span, first);
                     } else {
-                        seen.insert(text.clone(), key_span);
+                        first_keys.insert(text.clone(), key_span);
                         entries.push(YamlEntry { key: text, key_span, value: node });
                     }
                 }
@@ -294,68 +302,68 @@ impl Builder<'_, '_> {
 
     fn check_key(&mut self, span: SourceSpan, node: &YamlNode) {
         if !matches!(node.kind, YamlKind::Scalar { .. } | YamlKind::Broken) {
-            let message = format!("a field's name must be text, found {}", node.found());
-            self.sink.error(span, self.path(), message);
+            let message = format!("a field's name must be text, found {}", node.describe());
+            self.sink.error(span, self.next_path(), message);
         }
     }
 
-    /// Reports a key that is written twice and takes it off the frame.
-    fn refuse_second(&mut self, span: SourceSpan, first: SourceSpan) {
+    /// Reports a duplicate key and removes it from the innermost open collection.
+    fn report_duplicate_key(&mut self, span: SourceSpan, first: SourceSpan) {
         let (line, _) = self.sink.source().line_and_column(first);
         let message = format!("is written twice; the first is on line {line}; remove one of them");
-        self.sink.error(span, self.path(), message);
-        if let Some(Frame { open: Open::Map { key, .. }, .. }) = self.stack.last_mut() {
+        self.sink.error(span, self.next_path(), message);
+        if let Some(OpenCollection { contents: OpenContents::Map { key, .. }, .. }) = self.stack.last_mut() {
             *key = None;
         }
     }
 
-    fn refuse_tag(&mut self, span: SourceSpan, tag: &str) -> YamlKind {
+    fn report_tag(&mut self, span: SourceSpan, tag: &str) -> YamlKind {
         let message = format!("tags are not read; remove {}", shortened(tag));
-        self.sink.error(span, self.path(), message);
+        self.sink.error(span, self.next_path(), message);
         YamlKind::Broken
     }
 
-    fn refuse_alias(&mut self, span: SourceSpan, message: &str) -> Result<(), Stop> {
-        self.sink.error(span, self.path(), message);
-        self.attach(span, Rc::new(YamlNode::new(span, YamlKind::Broken)))
+    fn report_alias(&mut self, span: SourceSpan, message: &str) -> Result<(), ParseAborted> {
+        self.sink.error(span, self.next_path(), message);
+        self.attach_node(span, Rc::new(YamlNode::new(span, YamlKind::Broken)))
     }
 
-    fn too_deep(&mut self, span: SourceSpan) -> Result<(), Stop> {
-        self.sink.error(span, "", too_deep());
-        Err(Stop)
+    fn report_depth(&mut self, span: SourceSpan) -> Result<(), ParseAborted> {
+        self.sink.error(span, "", depth_message());
+        Err(ParseAborted)
     }
 
-    /// The path of the value that comes next.
-    fn path(&self) -> String {
+    /// The path of the next value.
+    fn next_path(&self) -> String {
         let mut path = String::new();
-        for frame in &self.stack {
-            match &frame.open {
-                Open::List(children) => {
-                    write!(path, "[{}]", children.len()).expect("a string takes all writes");
+        for collection in &self.stack {
+            match &collection.contents {
+                OpenContents::List(children) => {
+                    write!(path, "[{}]", children.len()).expect("writing to a string succeeds");
                 }
-                Open::Map { key: Some(Key::Text(text, _)), .. } => {
+                OpenContents::Map { key: Some(PendingKey::Text(text, _)), .. } => {
                     let dot = if path.is_empty() { "" } else { "." };
-                    write!(path, "{dot}{}", shortened(text)).expect("a string takes all writes");
+                    write!(path, "{dot}{}", shortened(text)).expect("writing to a string succeeds");
                 }
-                Open::Map { .. } | Open::Tagged => {}
+                OpenContents::Map { .. } | OpenContents::Tagged => {}
             }
         }
         path
     }
 }
 
-fn key_of(node: &YamlNode, span: SourceSpan) -> Key {
+fn pending_key(node: &YamlNode, span: SourceSpan) -> PendingKey {
     match &node.kind {
-        YamlKind::Scalar { text, .. } => Key::Text(text.clone(), span),
-        _ => Key::Broken,
+        YamlKind::Scalar { text, .. } => PendingKey::Text(text.clone(), span),
+        _ => PendingKey::Broken,
     }
 }
 
-fn too_deep() -> String {
-    format!("this is nested more than {DEEPEST} levels deep")
+fn depth_message() -> String {
+    format!("this is nested more than {MAX_DEPTH} levels deep")
 }
 
-/// What usually causes a syntax error.
+/// A hint about the usual cause of a syntax error.
 fn syntax_help(error: &ScanError) -> Option<String> {
     use ErrorKind as K;
     let help = match error.kind() {
@@ -387,6 +395,6 @@ fn syntax_help(error: &ScanError) -> Option<String> {
     Some(help.to_owned())
 }
 
-fn place_of(span: &Span) -> SourceSpan {
+fn span_of(span: &Span) -> SourceSpan {
     span.byte_range().map_or(SourceSpan::START, |bytes| SourceSpan { start: bytes.start, end: bytes.end })
 }

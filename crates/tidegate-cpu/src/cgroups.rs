@@ -1,4 +1,4 @@
-//! Cgroups: where they are, in either of the two versions that kernels have.
+//! Cgroups of version 1 and version 2.
 //!
 //! ```text
 //!   version 2                          version 1, one directory for each controller or for several together
@@ -7,8 +7,8 @@
 //!     a.slice/cpu.max, cpu.stat        /sys/fs/cgroup/cpu,cpuacct    both
 //! ```
 //!
-//! Machines with both have version 2 in `unified`; it is used if the CPU controller is there. A cgroup is named by its path below the
-//! directory of its hierarchy; a path that begins with that directory means the same.
+//! Machines with both versions mount version 2 at `unified`. It is used if it has the CPU controller. The name of a cgroup is its path below
+//! the root of its hierarchy. A path that starts with that root means the same cgroup.
 
 use std::fmt;
 use std::fs;
@@ -17,21 +17,21 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::processes::ProcFs;
 
-/// The file that makes a directory a cgroup: the processes in it.
+/// The list of processes, which every cgroup has.
 pub(crate) const PROCS: &str = "cgroup.procs";
-/// Which controllers the children of a cgroup of version 2 have.
+/// The controllers of a version 2 cgroup's children.
 pub(crate) const SUBTREE: &str = "cgroup.subtree_control";
-/// Which controllers a cgroup of version 2 has.
+/// The controllers of a version 2 cgroup.
 const CONTROLLERS: &str = "cgroup.controllers";
-/// Where version 2 is, on machines that have both.
-const BESIDE_VERSION_ONE: &str = "unified";
+/// Mount point of version 2 on machines with both versions.
+const UNIFIED: &str = "unified";
 
-/// Where the kernel's directories are. Tests have directories with the same files.
+/// Mount points of the kernel's file systems. Tests use ordinary directories with the same files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FilesystemRoots {
-    /// Processes and counters of the machine.
+    /// The procfs.
     pub proc: PathBuf,
-    /// Cgroups.
+    /// The cgroup file system.
     pub cgroup: PathBuf,
 }
 
@@ -47,23 +47,23 @@ impl FilesystemRoots {
     }
 }
 
-/// Which kind of cgroups.
+/// Version of the cgroup file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CgroupVersion {
-    /// A tree for each controller.
+    /// One tree for each controller.
     One,
-    /// One tree.
+    /// One tree for all controllers.
     Two,
 }
 
 /// The trees in which CPU time is limited and counted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hierarchy {
-    /// Which kind.
+    /// Version of the trees.
     pub version: CgroupVersion,
-    /// The root of the tree that limits.
+    /// Root of the tree with the CPU limits.
     pub limits: PathBuf,
-    /// The root of the tree that counts; often the same.
+    /// Root of the tree with the CPU counters. Often the same tree.
     pub counts: PathBuf,
     root: PathBuf,
 }
@@ -71,15 +71,15 @@ pub struct Hierarchy {
 /// One cgroup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cgroup {
-    /// Its path below the root of its tree; empty for the root itself.
+    /// Path below the root of the tree. Empty for the root itself.
     pub name: PathBuf,
-    /// Its directory in the tree that limits.
+    /// Directory in the tree with the limits.
     pub limits: PathBuf,
-    /// Its directory in the tree that counts.
+    /// Directory in the tree with the counters.
     pub counts: PathBuf,
 }
 
-/// Which of the trees of version 1 is meant.
+/// Which tree of version 1 to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ControllerUse {
     Limits,
@@ -87,15 +87,15 @@ pub(crate) enum ControllerUse {
 }
 
 impl Hierarchy {
-    /// Looks for it.
+    /// Finds the cgroup trees of the machine.
     pub fn find(roots: &FilesystemRoots) -> Result<Hierarchy, CgroupError> {
         let root = &roots.cgroup;
         if root.join(CONTROLLERS).is_file() {
-            return Ok(Hierarchy::two(root, root.clone()));
+            return Ok(Hierarchy::version_two(root, root.clone()));
         }
-        let unified = root.join(BESIDE_VERSION_ONE);
+        let unified = root.join(UNIFIED);
         if has_cpu(&unified) {
-            return Ok(Hierarchy::two(root, unified));
+            return Ok(Hierarchy::version_two(root, unified));
         }
         let missing = || CgroupError::NoController { path: root.clone() };
         let mut trees: Vec<PathBuf> = fs::read_dir(root)
@@ -109,11 +109,11 @@ impl Hierarchy {
         Ok(Hierarchy { version: CgroupVersion::One, limits, counts, root: root.clone() })
     }
 
-    fn two(root: &Path, tree: PathBuf) -> Hierarchy {
+    fn version_two(root: &Path, tree: PathBuf) -> Hierarchy {
         Hierarchy { version: CgroupVersion::Two, limits: tree.clone(), counts: tree, root: root.to_owned() }
     }
 
-    /// The cgroup at this path, which must be there.
+    /// The existing cgroup at this path.
     pub fn at(&self, path: &Path) -> Result<Cgroup, CgroupError> {
         let cgroup = self.named(&self.name_of(path)?);
         for folder in [&cgroup.limits, &cgroup.counts] {
@@ -126,13 +126,13 @@ impl Hierarchy {
         Ok(cgroup)
     }
 
-    /// The cgroup of this name, whether it is there or not.
+    /// The cgroup with this name, which need not exist.
     pub(crate) fn named(&self, name: &Path) -> Cgroup {
         let below = |tree: &Path| if name.as_os_str().is_empty() { tree.to_owned() } else { tree.join(name) };
         Cgroup { name: name.to_owned(), limits: below(&self.limits), counts: below(&self.counts) }
     }
 
-    /// The name of the cgroup that a process is in; `None` if it is gone, or is in one that cannot be seen from here.
+    /// The name of a process's cgroup. `None` if the process is gone or its cgroup is not visible from here.
     pub(crate) fn of_process(
         &self,
         proc: &ProcFs,
@@ -152,10 +152,10 @@ impl Hierarchy {
             let (controllers, path) = rest.split_once(':')?;
             is_meant(controllers).then_some(path)
         });
-        Ok(paths.next().and_then(|path| plain(Path::new(path))))
+        Ok(paths.next().and_then(|path| relative_path(Path::new(path))))
     }
 
-    /// Every cgroup below this one that has it as its parent, in the order of their names.
+    /// The direct children of a cgroup, sorted by name.
     pub(crate) fn below(cgroup: &Path) -> io::Result<Vec<PathBuf>> {
         let mut found = Vec::new();
         for entry in fs::read_dir(cgroup)? {
@@ -173,16 +173,16 @@ impl Hierarchy {
         let below_tree =
             [&self.limits, &self.counts].into_iter().find_map(|tree| path.strip_prefix(tree).ok());
         match below_tree {
-            Some(name) => plain(name).ok_or_else(outside),
-            // Another tree, such as the one for memory, is not a name below this one.
+            Some(name) => relative_path(name).ok_or_else(outside),
+            // A path in another tree, for example the memory tree, is not a name in this one.
             None if path.starts_with(&self.root) => Err(outside()),
-            None => plain(path).ok_or_else(outside),
+            None => relative_path(path).ok_or_else(outside),
         }
     }
 }
 
-/// The path without a leading `/`, if it does not lead upwards.
-fn plain(path: &Path) -> Option<PathBuf> {
+/// The path without a leading `/`. `None` if it contains `..`.
+fn relative_path(path: &Path) -> Option<PathBuf> {
     let mut name = PathBuf::new();
     for part in path.components() {
         match part {
@@ -194,23 +194,23 @@ fn plain(path: &Path) -> Option<PathBuf> {
     Some(name)
 }
 
-/// Whether a cgroup of version 2 may limit CPU time.
+/// Whether a version 2 cgroup has the CPU controller.
 pub(crate) fn has_cpu(cgroup: &Path) -> bool {
     lists_cpu(&cgroup.join(CONTROLLERS))
 }
 
-/// Whether a file with a list of controllers has this one.
+/// Whether a list of controllers contains the CPU controller.
 pub(crate) fn lists_cpu(file: &Path) -> bool {
     fs::read_to_string(file).is_ok_and(|list| list.split_ascii_whitespace().any(|word| word == "cpu"))
 }
 
-/// The processes that are in a cgroup itself.
+/// Processes of a cgroup, without its descendants.
 pub(crate) fn processes_in(cgroup: &Path) -> io::Result<Vec<u32>> {
     let text = fs::read_to_string(cgroup.join(PROCS))?;
     Ok(text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect())
 }
 
-/// The threads that are in a cgroup of version 2 itself.
+/// Threads of a version 2 cgroup, without its descendants.
 pub(crate) fn threads_in(cgroup: &Path) -> io::Result<Vec<u32>> {
     let text = fs::read_to_string(cgroup.join("cgroup.threads"))?;
     Ok(text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect())
@@ -220,44 +220,44 @@ pub(crate) fn threads_in(cgroup: &Path) -> io::Result<Vec<u32>> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum CgroupError {
-    /// It is not there.
+    /// There is no such cgroup.
     Missing {
         /// Its directory.
         path: PathBuf,
     },
-    /// Something else is there.
+    /// The path is not a cgroup.
     NotACgroup {
-        /// What.
+        /// The path.
         path: PathBuf,
     },
-    /// It is not in the tree of CPU time.
+    /// The path is outside the trees with CPU limits and counters.
     Outside {
-        /// What was asked for.
+        /// The requested path.
         path: PathBuf,
-        /// Where cgroups are.
+        /// Root of all trees.
         root: PathBuf,
     },
-    /// CPU time is neither limited nor counted there.
+    /// The CPU controller is not available.
     NoController {
-        /// Where.
+        /// Directory of the cgroup.
         path: PathBuf,
     },
-    /// This user may not.
+    /// The user lacks permission.
     NotAllowed {
-        /// Which file or directory.
+        /// The file or directory.
         path: PathBuf,
     },
-    /// The system says something else.
+    /// Another system error.
     Failed {
-        /// At which file or directory.
+        /// The file or directory.
         path: PathBuf,
-        /// What it says.
+        /// The system's error.
         error: io::Error,
     },
 }
 
 impl CgroupError {
-    /// What an error at this path means.
+    /// Converts a system error at this path.
     pub(crate) fn of(path: &Path, error: io::Error) -> CgroupError {
         let path = path.to_owned();
         match error.kind() {
@@ -275,11 +275,7 @@ impl fmt::Display for CgroupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             CgroupError::Missing { path } => {
-                write!(
-                    f,
-                    "there is no {}; `find /sys/fs/cgroup -type d` lists the cgroups there are",
-                    path.display()
-                )
+                write!(f, "there is no {}; `find /sys/fs/cgroup -type d` lists all cgroups", path.display())
             }
             CgroupError::NotACgroup { path } => {
                 write!(
@@ -290,13 +286,13 @@ impl fmt::Display for CgroupError {
             }
             CgroupError::Outside { path, root } => write!(
                 f,
-                "{} is not a cgroup that counts CPU time; name one by its path below the tree of cgroups in {}",
+                "{} is not a cgroup with CPU accounting; name one by its path below {}",
                 path.display(),
                 root.display()
             ),
             CgroupError::NoController { path } => write!(
                 f,
-                "{} has no CPU controller; mount cgroups there, or enforce by signals or not at all",
+                "{} has no CPU controller; mount it there, or enforce by signals or not at all",
                 path.display()
             ),
             CgroupError::NotAllowed { path } => write!(

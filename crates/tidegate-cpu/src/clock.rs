@@ -1,4 +1,4 @@
-//! What time it is: by the wall clock, and by one that nobody sets and that does not stop while the machine sleeps.
+//! Clocks: the wall clock, and a monotonic clock that continues during suspend.
 
 use std::io;
 use std::path::Path;
@@ -9,25 +9,25 @@ use tidegate_core::Timestamp;
 
 use crate::meter::CounterId;
 
-/// An instant, by both clocks.
+/// One reading of both clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClockReading {
-    /// What the wall clock says, in nanoseconds.
+    /// Wall clock time, in nanoseconds.
     pub wall: Timestamp,
-    /// How long ago the machine was started.
+    /// Time since boot, including suspended time.
     pub uptime: Duration,
-    /// Which start of the machine that was.
+    /// Identity of the boot.
     pub boot: u64,
 }
 
-/// Reads the clocks of a machine.
+/// Reads the machine's clocks.
 #[derive(Debug, Clone, Copy)]
 pub struct MachineClock {
     boot: u64,
 }
 
 impl MachineClock {
-    /// The clocks of this machine; where `/proc` is says which start of it this is.
+    /// The clocks of this machine. The boot identity comes from this procfs.
     pub fn new(proc: &Path) -> io::Result<MachineClock> {
         let id = std::fs::read(proc.join("sys/kernel/random/boot_id"))?;
         let bytes = CounterId::of(&[id.trim_ascii()]).to_bytes();
@@ -35,7 +35,7 @@ impl MachineClock {
         Ok(MachineClock { boot })
     }
 
-    /// Now.
+    /// Reads both clocks.
     pub fn now(&self) -> ClockReading {
         let wall = time(clock_gettime(ClockId::Realtime));
         ClockReading {

@@ -1,19 +1,19 @@
-//! Enforcers: how something is kept from using more CPU time than it may.
+//! Enforcers: keep CPU usage within a limit.
 //!
 //! | enforcer | limits | by |
 //! |---|---|---|
 //! | [`QuotaEnforcer`] | a cgroup | the kernel's quota for it |
 //! | [`SharedQuota`] | several cgroups together | a quota for each, whose sum is the limit |
-//! | [`CgroupScope`] | a process tree | a cgroup made for it |
+//! | [`CgroupScope`] | a process tree | a temporary cgroup |
 //! | [`SignalEnforcer`] | a process tree | stopping it for a part of the time |
-//! | [`MachineEnforcer`] | all that may be limited on a machine | shares of what the rest leaves |
-//! | [`AdvisoryEnforcer`] | nothing | saying what the limit is |
+//! | [`MachineEnforcer`] | all limitable cgroups of a machine | shares of what the rest leaves |
+//! | [`AdvisoryEnforcer`] | nothing | reporting the limit |
 //!
-//! A limit is a rate whose unit is one percent of the machine, all of its cores together. Everything that an enforcer changes is noted by
-//! the [`CpuWatchdog`](crate::watchdog::CpuWatchdog) before, and undone by [`Enforcer::restore`] or when the enforcer is dropped.
+//! A limit is a rate in percent of the machine, all cores together. Every change is registered with the
+//! [`CpuWatchdog`](crate::watchdog::CpuWatchdog) first. [`Enforcer::restore`] or the drop of the enforcer undoes it.
 //!
-//! Nobody limits the governor itself, the first process of the machine, or what people log in with: then nobody could lift the limit again.
-//! [`limitable_cgroups`] finds what may be limited on a whole machine.
+//! The governor itself, the first process of the machine and programs needed to log in are never limited: otherwise the limit could not be
+//! lifted again. [`limitable_cgroups`] finds what may be limited on a machine.
 
 mod bandwidth;
 mod cgroup_scope;
@@ -45,27 +45,27 @@ use crate::cgroups::CgroupError;
 use crate::meter::MeterError;
 use crate::watchdog::{Undo, WatchdogError};
 
-/// Billionths of a percent in all of a machine.
+/// Billionths of a percent in a whole machine.
 const WHOLE: u128 = 100 * 1_000_000_000;
 
-/// What somebody gets at least whom the others leave nothing: a hundredth of the machine.
-const LEAST: Rate = Rate::from_units(1);
+/// Minimum limit when other processes use everything: a hundredth of the machine.
+const MIN_LIMIT: Rate = Rate::from_units(1);
 
-/// What is left of a limit for some, if others use so much of it.
-pub(crate) fn left_by(others: Rate, limit: Rate) -> Rate {
-    limit.minus(others).max(LEAST.min(limit))
+/// The part of a limit that other usage leaves.
+pub(crate) fn remaining_limit(others: Rate, limit: Rate) -> Rate {
+    limit.minus(others).max(MIN_LIMIT.min(limit))
 }
 
-/// Something that keeps to a limit.
+/// Enforces a limit.
 pub trait Enforcer: Send {
-    /// From now on, no more than this.
+    /// Sets the limit.
     fn apply(&mut self, limit: Rate) -> Result<(), EnforceError>;
 
-    /// Makes everything as it was before the first limit. Once is as good as twice.
+    /// Restores the state before the first limit. Repeated calls have no further effect.
     fn restore(&mut self) -> Result<(), EnforceError>;
 }
 
-/// Limits nothing: whoever reads the limit may keep to it.
+/// Enforces nothing. Programs may read the limit and comply.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct AdvisoryEnforcer;
 
@@ -79,7 +79,7 @@ impl Enforcer for AdvisoryEnforcer {
     }
 }
 
-/// Why something cannot be limited. Nothing was changed, unless it says so.
+/// Why a limit cannot be enforced. Nothing was changed unless the variant says otherwise.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum EnforceError {
@@ -87,53 +87,53 @@ pub enum EnforceError {
     Cgroup(CgroupError),
     /// The machine or the process tree cannot be measured.
     Meter(MeterError),
-    /// What is to be undone cannot be noted.
+    /// The undo step cannot be kept.
     Watchdog(WatchdogError),
-    /// Limiting it would limit somebody who must not be.
+    /// The target contains a protected process.
     Protected {
-        /// What was to be limited.
+        /// The target.
         what: String,
-        /// Who is in it.
-        who: String,
+        /// The protected process.
+        process: String,
     },
-    /// This user may not send signals to the process.
+    /// The user may not signal the process.
     NotOurs {
-        /// Its number.
+        /// Process number.
         pid: u32,
     },
-    /// The process has ended, with all that it started.
+    /// The process and all its descendants have ended.
     Gone {
-        /// Its number.
+        /// Process number.
         pid: u32,
     },
-    /// The kernel did not take the limit; the one before is in force.
+    /// The kernel rejected the limit. The previous one is still active.
     Refused {
-        /// Which file was written.
+        /// The file.
         path: PathBuf,
-        /// What.
+        /// The rejected content.
         content: String,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
-    /// Something could not be made as it was before.
+    /// An undo step failed.
     NotRestored {
-        /// What.
+        /// The step.
         undo: Undo,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
-    /// The system failed.
+    /// Another system error.
     Failed {
-        /// What was to be done.
-        doing: &'static str,
-        /// What it says.
+        /// The failed operation.
+        operation: &'static str,
+        /// The system's error.
         error: io::Error,
     },
 }
 
 impl EnforceError {
-    /// Whether it is only this user who may not. Then what is used can still be told, and the limit given as advice.
-    pub fn is_for_want_of_rights(&self) -> bool {
+    /// Whether only permissions are missing. Then usage can still be measured and the limit reported.
+    pub fn is_permission_error(&self) -> bool {
         match self {
             EnforceError::Cgroup(CgroupError::NotAllowed { .. }) | EnforceError::NotOurs { .. } => true,
             EnforceError::Refused { error, .. } | EnforceError::Failed { error, .. } => is_forbidden(error),
@@ -146,12 +146,12 @@ fn is_forbidden(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem)
 }
 
-#[expect(clippy::disallowed_methods, reason = "how much time passed while somebody ran")]
+#[expect(clippy::disallowed_methods, reason = "measures elapsed real time")]
 fn now() -> Instant {
     Instant::now()
 }
 
-/// What an error of a file of a cgroup means for whoever wrote into it.
+/// Converts the error of a write into a cgroup file.
 fn refused(path: &Path, content: &str, error: io::Error) -> EnforceError {
     if is_forbidden(&error) {
         return CgroupError::of(path, error).into();
@@ -189,25 +189,22 @@ impl fmt::Display for EnforceError {
             EnforceError::Cgroup(error) => write!(f, "{error}"),
             EnforceError::Meter(error) => write!(f, "{error}"),
             EnforceError::Watchdog(error) => write!(f, "{error}"),
-            EnforceError::Protected { what, who } => {
-                write!(f, "{what} is not limited: {who} is in it; choose something that is not around it")
+            EnforceError::Protected { what, process } => {
+                write!(f, "{what} is not limited: it contains {process}; choose a target without it")
             }
             EnforceError::NotOurs { pid } => {
                 write!(f, "no permission to stop process {pid}; run as its user or as root")
             }
-            EnforceError::Gone { pid } => write!(f, "process {pid} has ended, with all that it started"),
+            EnforceError::Gone { pid } => write!(f, "process {pid} and all its descendants have ended"),
             EnforceError::Refused { path, content, error } => write!(
                 f,
-                "the kernel does not take '{content}' for {}: {error}; a cgroup below or above it may have a limit of its own",
+                "the kernel rejects '{content}' for {}: {error}; a cgroup above or below it may have its own limit",
                 path.display()
             ),
             EnforceError::NotRestored { undo, error } => {
-                write!(
-                    f,
-                    "this is not as it was before: {undo:?}: {error}; it is tried again at the next start"
-                )
+                write!(f, "cannot undo a change: {undo:?}: {error}; the next start tries it again")
             }
-            EnforceError::Failed { doing, error } => write!(f, "cannot {doing}: {error}"),
+            EnforceError::Failed { operation, error } => write!(f, "cannot {operation}: {error}"),
         }
     }
 }

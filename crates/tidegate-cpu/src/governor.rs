@@ -1,8 +1,7 @@
-//! The governor: when a limit changes, and to what.
+//! The governor decides when the limit changes, and to what.
 //!
-//! It is told what was used since it last looked, and says what may be used until it looks again. A limit that has to fall falls at
-//! once; one that could rise rises when it is worth it (`increase_deadband_points`) and not too often (`adjust_interval_seconds`). No clock is
-//! read here.
+//! It receives the usage since the last call and returns the limit until the next one. A lower limit applies at once. A higher one applies
+//! when the increase is large enough (`increase_deadband_points`) and not too soon (`adjust_interval_seconds`). The governor reads no clock.
 
 use std::time::Duration;
 
@@ -11,57 +10,57 @@ use tidegate::budget::{BudgetAccount, BudgetAdvice, BudgetStatus, BudgetTime, Qu
 use crate::journal::UsageSample;
 use crate::settings::GovernorSettings;
 
-/// Keeps a budget.
+/// Decides the limit from a CPU budget.
 #[derive(Debug, Clone)]
 pub struct Governor {
     settings: GovernorSettings,
     account: BudgetAccount,
     applied: Rate,
-    /// When the limit may rise again.
-    rises_at: i64,
-    /// How many samples were taken in this window.
+    /// Earliest time of the next increase.
+    next_increase_at: i64,
+    /// Samples in this window.
     samples: u64,
-    /// How many of them were above the limit by more than the tolerance.
+    /// Samples in this window above limit and tolerance.
     exceeded: u64,
 }
 
-/// What was seen since the last look.
+/// Usage since the last call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Observation {
-    /// So much was used.
+    /// Measured usage.
     Used(Quota),
-    /// Nobody knows.
+    /// Usage is unknown.
     Nothing,
 }
 
-/// What came of a look.
+/// Result of one observation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GovernorDecision {
-    /// What the budget says.
+    /// Advice of the budget.
     pub advice: BudgetAdvice,
-    /// What the present time slot allows, if there is one.
+    /// Ceiling of the current time slot, if there is one.
     pub slot: Option<Rate>,
-    /// What may be used until the next look.
+    /// Limit until the next observation.
     pub applied: Rate,
-    /// What was used since the last look, on average.
+    /// Average usage since the last observation.
     pub measured: Option<Rate>,
-    /// Whether that was above the limit by more than the tolerance.
+    /// Whether the usage exceeded the limit by more than the tolerance.
     pub exceeds: bool,
 }
 
-/// How much of the quota is used.
+/// Level of quota usage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Risk {
     /// Below 70 %.
     Low,
-    /// From 70 % on.
+    /// From 70 %.
     Medium,
-    /// From 90 % on.
+    /// From 90 %.
     High,
 }
 
 impl Risk {
-    /// The word for it.
+    /// The name used in outputs.
     pub const fn word(self) -> &'static str {
         match self {
             Risk::Low => "low",
@@ -72,11 +71,11 @@ impl Risk {
 }
 
 impl Governor {
-    /// Governs from now on.
+    /// Starts a governor with an empty history.
     pub fn new(settings: GovernorSettings, now: BudgetTime) -> Governor {
         let account = BudgetAccount::open(
             settings.terms,
-            settings.tiling.clone(),
+            settings.schedule.clone(),
             settings.unobserved,
             settings.guards,
             settings.step(),
@@ -84,19 +83,20 @@ impl Governor {
         );
         let applied = settings.terms.average.clamp(settings.terms.floor, settings.terms.ceiling);
         let mut governor =
-            Governor { settings, account, applied, rises_at: now.monotonic, samples: 0, exceeded: 0 };
+            Governor { settings, account, applied, next_increase_at: now.monotonic, samples: 0, exceeded: 0 };
         governor.decide();
         governor
     }
 
-    /// Something was used, or nobody knows; what may be used from now on.
-    pub fn look(&mut self, now: BudgetTime, seen: Observation) -> GovernorDecision {
-        let (measured, exceeds) = self.take(now, seen);
+    /// Records usage and decides the limit until the next call.
+    pub fn observe(&mut self, now: BudgetTime, observation: Observation) -> GovernorDecision {
+        let (measured, exceeds) = self.record(now, observation);
         let (advice, slot) = self.decide();
         GovernorDecision { advice, slot, applied: self.applied, measured, exceeds }
     }
 
-    /// Goes on where samples end, which reach back to the beginning of the window and of the trail if there are as many. `None` if there are none.
+    /// Resumes from samples. They should reach back to the start of the window and of the trailing window. Returns `None` without
+    /// samples.
     pub fn resume(settings: GovernorSettings, samples: &[UsageSample]) -> Option<Governor> {
         let (first, rest) = samples.split_first()?;
         let mut governor = Governor::new(settings, first.at);
@@ -104,27 +104,27 @@ impl Governor {
         for sample in rest {
             governor.applied = before.applied;
             let passed = sample.at.monotonic.saturating_sub(before.at.monotonic);
-            let used = Observation::Used(sample.total.minus(before.total).min(most_in(passed)));
-            governor.take(sample.at, if sample.observed { used } else { Observation::Nothing });
+            let used = Observation::Used(sample.total.minus(before.total).min(capacity_in(passed)));
+            governor.record(sample.at, if sample.observed { used } else { Observation::Nothing });
             before = sample;
         }
         let terms = &governor.settings.terms;
         governor.applied = before.applied.clamp(terms.floor, terms.ceiling);
-        governor.rises_at = governor.account.now().monotonic;
+        governor.next_increase_at = governor.account.now().monotonic;
         Some(governor)
     }
 
-    /// Puts what was seen into the books: what was used on average since the last time, and whether that was too much.
-    fn take(&mut self, now: BudgetTime, seen: Observation) -> (Option<Rate>, bool) {
-        let (before, tile) = (self.account.now(), self.account.window());
-        match seen {
+    /// Records usage. Returns the average rate and whether it exceeded the limit.
+    fn record(&mut self, now: BudgetTime, observation: Observation) -> (Option<Rate>, bool) {
+        let (before, window) = (self.account.now(), self.account.window());
+        match observation {
             Observation::Used(used) => self.account.observe(now, used),
             Observation::Nothing => self.account.observe_gap(now),
         }
-        if self.account.window() != tile {
+        if self.account.window() != window {
             (self.samples, self.exceeded) = (0, 0);
         }
-        let Observation::Used(used) = seen else { return (None, false) };
+        let Observation::Used(used) = observation else { return (None, false) };
         self.samples += 1;
         let nanos = u64::try_from(now.monotonic.saturating_sub(before.monotonic)).unwrap_or(0);
         let measured = (nanos > 0).then(|| used.rate_over(Duration::from_nanos(nanos)));
@@ -133,52 +133,52 @@ impl Governor {
         (measured, exceeds)
     }
 
-    /// Decides again: time has passed, or much was recalled.
+    /// Decides the limit for the current time and history.
     fn decide(&mut self) -> (BudgetAdvice, Option<Rate>) {
         let now = self.account.now();
         let advice = self.account.advice();
         let slot = (!self.settings.slots.is_empty())
-            .then(|| self.settings.tiling.zone().minute_of_day(now.wall))
+            .then(|| self.settings.schedule.zone().minute_of_day(now.wall))
             .and_then(|minute| self.settings.slot_ceiling(minute));
         let floor = self.settings.terms.floor;
         let wanted = slot.map_or(advice.limit, |slot| advice.limit.min(slot)).max(floor);
         if wanted < self.applied {
             self.applied = wanted;
-        } else if self.is_worth_it(wanted) && now.monotonic >= self.rises_at {
+        } else if self.is_worth_it(wanted) && now.monotonic >= self.next_increase_at {
             self.applied = wanted;
             let pause = i64::try_from(self.settings.adjust_every.as_nanos()).unwrap_or(i64::MAX);
-            self.rises_at = now.monotonic.saturating_add(pause);
+            self.next_increase_at = now.monotonic.saturating_add(pause);
         }
         (advice, slot)
     }
 
-    /// Whether a limit rises to this one: by the dead band, or to the ceiling, from which nothing better is to be waited for.
+    /// Whether an increase is large enough: at least the dead band, or up to the ceiling.
     fn is_worth_it(&self, wanted: Rate) -> bool {
         wanted >= self.applied.plus(self.settings.dead_band)
             || (wanted > self.applied && wanted >= self.settings.terms.ceiling)
     }
 
-    /// What may be used until the next look.
+    /// Limit until the next observation.
     pub fn applied(&self) -> Rate {
         self.applied
     }
 
-    /// The books.
+    /// The budget account.
     pub fn account(&self) -> &BudgetAccount {
         &self.account
     }
 
-    /// What the budget says now.
+    /// Current advice of the budget.
     pub fn advice(&mut self) -> BudgetAdvice {
         self.account.advice()
     }
 
-    /// How it governs.
+    /// Settings of the governor.
     pub fn settings(&self) -> &GovernorSettings {
         &self.settings
     }
 
-    /// How many samples were taken in this window, and how many were above the limit by more than the tolerance.
+    /// Number of samples in this window, and how many exceeded limit and tolerance.
     pub fn samples(&self) -> (u64, u64) {
         (self.samples, self.exceeded)
     }
@@ -195,13 +195,13 @@ impl Governor {
         }
     }
 
-    /// Whether what is left suffices for the floor.
-    pub fn standing(&mut self) -> BudgetStatus {
+    /// Whether the remaining quota covers the floor.
+    pub fn budget_status(&mut self) -> BudgetStatus {
         self.account.advice().forecast.status
     }
 }
 
-/// The most that a machine can do in so many nanoseconds. Whatever a counter says, no more was used.
-pub(crate) fn most_in(nanos: i64) -> Quota {
+/// Maximum usage of a machine in this many nanoseconds. Higher counter values are capped.
+pub(crate) fn capacity_in(nanos: i64) -> Quota {
     Rate::from_units(100).over(Duration::from_nanos(u64::try_from(nanos).unwrap_or(0)))
 }

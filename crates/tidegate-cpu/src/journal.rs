@@ -1,12 +1,12 @@
-//! The journal: every sample, on disk, so that a restart goes on with the same window.
+//! The sample journal: every sample on disk, so that a restart continues the same window.
 //!
 //! ```text
-//!   DIR/lock                        held while somebody governs; gone with whoever made it and wrote nothing
+//!   DIR/lock                        held by the running governor; removed if its creator wrote no sample
 //!   DIR/00000000001761091200.samples   a header, then records of one size; named by the second of the first
 //! ```
 //!
-//! A sample is one write at the end of a file, whatever the journal holds. Each has a checksum: what was torn by a power failure is
-//! seen and left out, and the time it was about counts as not looked at. Files whose samples are all older than the retention go.
+//! A sample is one append, whatever the size of the journal. Each has a checksum: a record that a power failure tore is skipped, and its
+//! time counts as unobserved. A file is deleted when all its samples are older than the retention.
 
 mod record;
 
@@ -23,94 +23,94 @@ use tidegate_core::{Span, Timestamp};
 use crate::meter::TargetId;
 use record::{HEADER, LENGTH};
 
-/// The most samples of a file: those of a day at five seconds each.
-const MOST_SAMPLES: u32 = 17_280;
+/// Maximum samples in a file: one day at five seconds each.
+const MAX_FILE_SAMPLES: u32 = 17_280;
 
-/// Every so many samples the disk is told to keep them: once a minute at five seconds each.
+/// Sync the file after this many samples: once a minute at five seconds each.
 const SYNC_EVERY: u32 = 12;
 
 const EXTENSION: &str = "samples";
 
-/// What was seen, and what was allowed from then on.
+/// Observed usage and the limit that followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UsageSample {
-    /// When.
+    /// Time of the sample.
     pub at: BudgetTime,
-    /// What was seen to be used since the journal began. The difference of two is what was used in between, also if one between them is lost.
+    /// Total usage since the journal began. The difference of two samples is the usage between them, even if one in between is lost.
     pub total: Quota,
-    /// Whether somebody looked since the sample before.
+    /// Whether usage since the previous sample is known.
     pub observed: bool,
-    /// What may be used from now on.
+    /// Limit from this sample on.
     pub applied: Rate,
-    /// What the counter said.
+    /// Counter value.
     pub counter: Duration,
-    /// Which life of the counter that was.
-    pub life: u128,
-    /// What it counts.
+    /// Identity of the counter.
+    pub counter_id: u128,
+    /// Identity of the counted target.
     pub target: TargetId,
-    /// Which boot of the machine it was, and how long after that.
+    /// Identity of the boot.
     pub boot: u64,
-    /// How long after the boot.
+    /// Time since boot.
     pub uptime: Duration,
 }
 
-/// A journal that is written.
+/// An open journal.
 #[derive(Debug)]
-pub struct Journal {
+pub struct SampleJournal {
     folder: PathBuf,
     retention: Duration,
-    /// The file that is written, and how many samples it has.
+    /// The current file and its number of samples.
     file: Option<(File, u32)>,
     unsynced: u32,
-    lock: Lock,
+    lock: JournalLock,
 }
 
-/// Held until the journal is closed.
+/// The journal's lock, held until it is closed.
 #[derive(Debug)]
-struct Lock {
+struct JournalLock {
     _file: File,
     path: PathBuf,
-    /// Whether nobody needs it afterwards: it was made here, and nothing was written.
-    is_passing: bool,
+    /// Whether the lock file may be removed at the end: it was created here, and no sample was written.
+    remove_on_drop: bool,
 }
 
-impl Lock {
-    /// Takes the lock of a folder.
-    fn take(folder: &Path) -> Result<Lock, JournalError> {
+impl JournalLock {
+    /// Locks a folder.
+    fn acquire(folder: &Path) -> Result<JournalLock, JournalError> {
         let path = folder.join("lock");
         let failed = |error| JournalError::Io(path.clone(), error);
         loop {
             let mut options = OpenOptions::new();
-            let made = options.create_new(true).write(true).open(&path);
-            let is_passing = made.is_ok();
-            let file = match made {
+            let created = options.create_new(true).write(true).open(&path);
+            let remove_on_drop = created.is_ok();
+            let file = match created {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                     match OpenOptions::new().write(true).open(&path) {
-                        // It went just now.
+                        // It was removed meanwhile.
                         Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                         opened => opened.map_err(failed)?,
                     }
                 }
-                made => made.map_err(failed)?,
+                created => created.map_err(failed)?,
             };
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {}
                 Err(rustix::io::Errno::WOULDBLOCK) => return Err(JournalError::InUse),
                 Err(error) => return Err(failed(error.into())),
             }
-            // Whoever made it may have removed it meanwhile, and the next one to come would make another.
+            // The creator may have removed the file meanwhile. Then another process could lock a new file, so check the identity.
             let (held, there) = (file.metadata().map_err(failed)?, fs::metadata(&path));
             if there.is_ok_and(|there| (there.dev(), there.ino()) == (held.dev(), held.ino())) {
-                return Ok(Lock { _file: file, path, is_passing });
+                return Ok(JournalLock { _file: file, path, remove_on_drop });
             }
         }
     }
 }
 
-impl Drop for Lock {
+impl Drop for JournalLock {
     fn drop(&mut self) {
-        if self.is_passing {
-            // While it is held; should it stay, it does no harm.
+        if self.remove_on_drop {
+            // Remove it while the lock is held. If this fails, the file is harmless.
             let _removed = fs::remove_file(&self.path);
         }
     }
@@ -119,7 +119,7 @@ impl Drop for Lock {
 /// Why a journal cannot be opened.
 #[derive(Debug)]
 pub enum JournalError {
-    /// Somebody else governs with it.
+    /// Another governor uses it.
     InUse,
     /// The folder or a file cannot be used.
     Io(PathBuf, io::Error),
@@ -136,24 +136,24 @@ impl std::fmt::Display for JournalError {
 
 impl std::error::Error for JournalError {}
 
-impl Journal {
-    /// Opens the journal of a folder, which is made if it is not there. There can be one at a time.
-    pub fn open(folder: &Path, retention: Duration) -> Result<Journal, JournalError> {
+impl SampleJournal {
+    /// Opens the journal of a folder and creates the folder if necessary. Only one process can have it open.
+    pub fn open(folder: &Path, retention: Duration) -> Result<SampleJournal, JournalError> {
         let failed = |path: &Path| {
             let path = path.to_owned();
             move |error| JournalError::Io(path, error)
         };
         fs::create_dir_all(folder).map_err(failed(folder))?;
-        let lock = Lock::take(folder)?;
-        Ok(Journal { folder: folder.to_owned(), retention, file: None, unsynced: 0, lock })
+        let lock = JournalLock::acquire(folder)?;
+        Ok(SampleJournal { folder: folder.to_owned(), retention, file: None, unsynced: 0, lock })
     }
 
-    /// Writes a sample down.
+    /// Appends a sample.
     pub fn append(&mut self, sample: &UsageSample) -> io::Result<()> {
-        if self.file.as_ref().is_none_or(|(_, count)| *count >= MOST_SAMPLES) {
-            self.begin(sample.at.wall)?;
+        if self.file.as_ref().is_none_or(|(_, count)| *count >= MAX_FILE_SAMPLES) {
+            self.start_file(sample.at.wall)?;
         }
-        self.lock.is_passing = false;
+        self.lock.remove_on_drop = false;
         let Some((file, count)) = &mut self.file else { return Ok(()) };
         file.write_all(&record::encode(sample))?;
         *count += 1;
@@ -165,17 +165,17 @@ impl Journal {
         Ok(())
     }
 
-    /// Has the disk keep everything.
+    /// Syncs all samples to disk.
     pub fn sync(&mut self) -> io::Result<()> {
         self.unsynced = 0;
         self.file.as_ref().map_or(Ok(()), |(file, _)| file.sync_data())
     }
 
-    /// Begins a new file. Files that nobody needs any more go.
-    fn begin(&mut self, now: Timestamp) -> io::Result<()> {
+    /// Starts a new file and deletes expired ones.
+    fn start_file(&mut self, now: Timestamp) -> io::Result<()> {
         self.sync()?;
         let mut second = now.ticks() / 1_000_000_000;
-        // A clock that was put back does not make files come in another order.
+        // Keep file names in order when the wall clock was set back.
         if let Some((last, _)) = files(&self.folder)?.last() {
             second = second.max(last + 1);
         }
@@ -183,14 +183,14 @@ impl Journal {
         let mut file = OpenOptions::new().append(true).create_new(true).open(path)?;
         file.write_all(HEADER)?;
         self.file = Some((file, 0));
-        self.forget(now.ticks() / 1_000_000_000)
+        self.delete_expired(now.ticks() / 1_000_000_000)
     }
 
-    fn forget(&self, now: u64) -> io::Result<()> {
+    fn delete_expired(&self, now: u64) -> io::Result<()> {
         let oldest = now.saturating_sub(self.retention.as_secs());
         let files = files(&self.folder)?;
         for pair in files.windows(2) {
-            // Everything in it is from before the next one began.
+            // All its samples are older than the next file.
             if pair[1].0 < oldest {
                 fs::remove_file(&pair[0].1)?;
             }
@@ -199,13 +199,13 @@ impl Journal {
     }
 }
 
-/// Whether somebody governs with this folder.
+/// Whether a governor uses this folder.
 pub fn is_in_use(folder: &Path) -> bool {
     let Ok(lock) = File::open(folder.join("lock")) else { return false };
     matches!(flock(&lock, FlockOperation::NonBlockingLockShared), Err(rustix::io::Errno::WOULDBLOCK))
 }
 
-/// The samples of a folder from an instant on, and those of the same file before it.
+/// The samples since an instant, and earlier ones of the same file.
 pub fn read_since(folder: &Path, since: Timestamp) -> io::Result<Vec<UsageSample>> {
     let files = match files(folder) {
         Ok(files) => files,
@@ -240,19 +240,19 @@ fn read(path: &Path) -> io::Result<Vec<UsageSample>> {
     let mut bytes = Vec::new();
     File::open(path)?.read_to_end(&mut bytes)?;
     if bytes.len() >= HEADER.len() && !bytes.starts_with(HEADER) {
-        let why = format!("{} is not a file of samples of this version", path.display());
+        let why = format!("{} is not a sample file of this version", path.display());
         return Err(io::Error::new(io::ErrorKind::InvalidData, why));
     }
     let records = bytes.get(HEADER.len()..).unwrap_or_default().chunks_exact(LENGTH);
     Ok(records.filter_map(record::decode).collect())
 }
 
-/// An instant some time before another.
+/// The instant this long before another.
 pub fn before(at: Timestamp, time: Duration) -> Timestamp {
     at.minus(Span::from_ticks(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
 }
 
-/// The files of a folder, the oldest first, by the second they begin with.
+/// The files of a folder in order, with the second in their names.
 fn files(folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder)? {

@@ -1,14 +1,16 @@
-//! The CPU governor: keeps a machine, a cgroup or a process tree under an average over a window, and uses as much of that as it can.
+//! The CPU governor keeps a machine, a cgroup or a process tree below an average CPU usage over a window.
+//!
+//! Within that average it allows as much usage as possible.
 //!
 //! ```text
-//!   meter ──used so far──▶ governor ──limit──▶ enforcer
-//!                           │    ▲
-//!                  samples  ▼    │ after a restart
-//!                          journal
+//!   meter ──usage──▶ governor ──limit──▶ enforcer
+//!                     │    ▲
+//!            samples  ▼    │ after a restart
+//!                    journal
 //! ```
 //!
-//! The arithmetic is [`tidegate::budget`]; [`governor`] says when a limit changes, and neither reads a clock. Everything that touches the
-//! machine is at the rim: counters are read, limits are written, and whatever was changed is put back.
+//! The arithmetic is in [`tidegate::budget`], and [`governor`] decides when a limit changes. Neither reads a clock. The other modules access
+//! the machine: they read counters, write limits, and restore everything that they changed.
 
 pub mod cgroups;
 pub mod clock;

@@ -1,14 +1,14 @@
-//! Meters: how much CPU time something has used.
+//! Meters read how much CPU time a target has used.
 //!
-//! A meter reads a counter that only rises, and the kernel is who counts. So a sample that comes late or not at all loses nothing: the next
-//! one has it. What a governor needs is the difference of two [`MeterReading`]s, and that exists only within one [`CounterId`] of the counter.
+//! A meter reads a kernel counter that only increases, so a late or missing sample loses nothing: the next one includes it. The governor
+//! needs the difference of two [`MeterReading`]s. It exists only if both have the same [`CounterId`].
 //!
 //! ```text
-//!   used │            ╭──            life A ends: the machine was started again, the cgroup made anew,
-//!        │        ╭───╯              the number of the process given to another
+//!   used │            ╭──            counter A ends: the machine restarted, the cgroup was recreated,
+//!        │        ╭───╯              or the process number was reused
 //!        │  ╭─────╯         ╭───
 //!        └──┴─────────┬─────┴─────▶
-//!            life A     life B
+//!            counter A    counter B
 //! ```
 
 mod cgroup;
@@ -32,38 +32,38 @@ pub use tree::TreeMeter;
 
 use crate::cgroups::CgroupError;
 
-/// What a counter said.
+/// One reading of a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MeterReading {
-    /// The CPU time of all cores together since the counter began.
+    /// CPU time of all cores since the counter began.
     pub used: Duration,
-    /// Which life of the counter it is.
-    pub life: CounterId,
-    /// What is counted, in this life and in others.
+    /// Identity of the counter.
+    pub counter_id: CounterId,
+    /// Identity of the counted target, which survives a counter restart.
     pub target: TargetId,
-    /// How long it has been counting, if that is known.
+    /// Age of the counter, if known.
     pub age: Option<Duration>,
 }
 
 impl MeterReading {
-    /// What was used since an earlier reading; `None` if the counter began anew in between.
+    /// Usage since an earlier reading. `None` if the counter restarted in between.
     ///
-    /// A process tree whose meter was made anew may have lost some that ended unseen; then it is nothing rather than less.
+    /// A recreated meter of a process tree may have missed ended processes. Then the result is zero and not negative.
     pub fn since(&self, earlier: &MeterReading) -> Option<Duration> {
-        (self.life == earlier.life).then(|| self.used.saturating_sub(earlier.used))
+        (self.counter_id == earlier.counter_id).then(|| self.used.saturating_sub(earlier.used))
     }
 }
 
-/// Something whose CPU time can be read.
+/// A source of CPU time readings.
 pub trait Meter: Send {
-    /// Reads it. Within a life it never says less than before.
+    /// Reads the counter. It never decreases while its identity is the same.
     fn read(&mut self) -> Result<MeterReading, MeterError>;
 }
 
-/// Billionths of a percent in all of a machine.
+/// Billionths of a percent in a whole machine.
 const WHOLE: i128 = 100 * 1_000_000_000;
 
-/// CPU time of so many cores together as a quota: percents of the machine, rounded up.
+/// Converts CPU time of all cores to a quota in percent of the machine, rounded up.
 pub(crate) fn of_machine(used: Duration, cores: u32) -> Quota {
     let nanos = i128::try_from(used.as_nanos()).unwrap_or(i128::MAX);
     let cores = i128::from(cores.max(1));
@@ -76,21 +76,21 @@ pub(crate) fn of_machine(used: Duration, cores: u32) -> Quota {
 pub enum MeterError {
     /// The cgroup cannot be used.
     Cgroup(CgroupError),
-    /// There is no such process, and none that it left.
+    /// There is no such process, and none of its descendants is left.
     Gone {
-        /// Its number.
+        /// Process number.
         pid: u32,
     },
-    /// A file of the kernel says something that makes no sense.
+    /// A kernel file has unexpected content.
     Unreadable {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
     },
     /// A file of the kernel cannot be read.
     Failed {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
 }
@@ -115,7 +115,7 @@ impl fmt::Display for MeterError {
                 write!(f, "there is no process {pid}; it has ended, or the number is wrong")
             }
             MeterError::Unreadable { path } => {
-                write!(f, "{} makes no sense; is it a file of the kernel?", path.display())
+                write!(f, "{} has an unexpected format; is it a kernel file?", path.display())
             }
             MeterError::Failed { path, error } => write!(f, "{} cannot be read: {error}", path.display()),
         }

@@ -1,76 +1,85 @@
-//! Metrics: the status in the text format of Prometheus, version 0.0.4, for a file that a collector reads.
+//! The status as metrics in the Prometheus text format 0.0.4, for a file that a collector reads.
 //!
-//! Everything is a gauge: a window begins anew, and what was counted in it does too. Quotas are in percents of the machine times minutes, as
-//! everywhere; times are in seconds, as everybody expects of metrics.
+//! All metrics are gauges, because a new window resets its counters. Quotas are in percent of the machine times minutes. Times are in
+//! seconds.
 
 use std::fmt::Write;
 use std::time::Duration;
 
 use tidegate::budget::{BudgetStatus, Quota, Rate};
-use tidegate_config::text::shown_decimal;
+use tidegate_config::text::format_decimal;
 use tidegate_core::Timestamp;
 
 use crate::governor::Risk;
 use crate::status::GovernorStatus;
 
-/// Whether a governor is at work.
+/// Whether a governor is running.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GovernorState {
-    /// Somebody looks and limits.
-    Yes,
-    /// What is told is how it was left.
-    No,
+    /// A governor is running.
+    Running,
+    /// No governor is running. The metrics show its last state.
+    Stopped,
 }
 
-/// The metrics of a status.
+/// Formats a status as metrics.
 pub fn text(status: &GovernorStatus, governing: GovernorState) -> String {
     let outlook = &status.outlook;
-    let mut page = Page(String::new());
-    page.gauge("running", "Whether a governor is at work.", i128::from(governing == GovernorState::Yes));
-    page.rate("applied_limit_percent", "What may be used now.", status.applied);
-    page.rate("safe_limit_percent", "What the window allows.", outlook.safe_rate);
-    page.rate(
-        "trailing_limit_percent",
-        "What the window that ends now allows.",
-        status.trailing_limit.min(WHOLE),
+    let mut metrics = MetricsText(String::new());
+    metrics.gauge(
+        "running",
+        "Whether a governor is running.",
+        i128::from(governing == GovernorState::Running),
     );
-    page.rate("target_percent", "What could be used from now on to end at the average.", outlook.target);
-    page.rate("average_percent", "What was seen to be used in this window, on average.", status.average);
-    page.quota("total_percent_minutes", "What the window has, reserve taken off.", outlook.total);
-    page.quota("used_percent_minutes", "What is used of that.", outlook.used);
-    page.quota("remaining_percent_minutes", "What is left; below zero it is over.", outlook.remaining);
+    metrics.rate("applied_limit_percent", "Current limit.", status.applied);
+    metrics.rate("safe_limit_percent", "Limit of the window.", outlook.safe_rate);
+    metrics.rate("trailing_limit_percent", "Limit of the trailing window.", status.trailing_limit.min(WHOLE));
+    metrics.rate(
+        "target_percent",
+        "Constant usage that would end the window at the average.",
+        outlook.target,
+    );
+    metrics.rate("average_percent", "Average observed usage in this window.", status.average);
+    metrics.quota("total_percent_minutes", "Quota of the window without the reserve.", outlook.total);
+    metrics.quota("used_percent_minutes", "Used part of the quota.", outlook.used);
+    metrics.quota(
+        "remaining_percent_minutes",
+        "Remaining quota. Negative if it is exceeded.",
+        outlook.remaining,
+    );
     let (used, total) = status.trailing;
-    page.quota("trailing_used_percent_minutes", "What the window that ends now has used.", used);
-    page.quota("trailing_total_percent_minutes", "What it may use.", total);
-    page.time("remaining_seconds", "How much of the window is left.", outlook.left);
-    page.time("unobserved_seconds", "How much of the window nobody looked at.", status.unobserved);
-    page.gauge("samples", "Samples in this window.", status.samples.into());
-    page.gauge(
-        "exceeded_samples",
-        "Those of them above the limit and the tolerance.",
-        status.exceeded.into(),
-    );
-    page.gauge("starting", "Whether too little is known of the window.", status.is_starting.into());
+    metrics.quota("trailing_used_percent_minutes", "Usage in the trailing window.", used);
+    metrics.quota("trailing_total_percent_minutes", "Quota of the trailing window.", total);
+    metrics.time("remaining_seconds", "Time left in the window.", outlook.left);
+    metrics.time("unobserved_seconds", "Unobserved time in the window.", status.unobserved);
+    metrics.gauge("samples", "Samples in this window.", status.samples.into());
+    metrics.gauge("exceeded_samples", "Samples above limit and tolerance.", status.exceeded.into());
+    metrics.gauge("starting", "Whether too little of the window is observed.", status.is_starting.into());
     let risks = [Risk::Low, Risk::Medium, Risk::High].map(|risk| (risk.word(), risk == status.risk));
-    page.choice("risk", "level", "How much of the quota is used: 1 for the level that it is.", &risks);
-    let standings = [BudgetStatus::Ok, BudgetStatus::Insufficient, BudgetStatus::Exhausted];
-    let standings = standings.map(|standing| (standing.word(), standing == outlook.status));
-    page.choice("status", "status", "Whether what is left suffices: 1 for what is the case.", &standings);
-    page.instant("window_start_timestamp_seconds", "When the window began.", status.window.start);
-    page.instant("window_end_timestamp_seconds", "When the window ends.", status.window.end);
-    page.instant("sampled_timestamp_seconds", "When the latest sample was taken.", status.at());
-    page.0
+    metrics.choice("risk", "level", "Level of quota usage: 1 for the current level.", &risks);
+    let statuses = [BudgetStatus::Ok, BudgetStatus::Insufficient, BudgetStatus::Exhausted];
+    let statuses = statuses.map(|budget_status| (budget_status.word(), budget_status == outlook.status));
+    metrics.choice(
+        "status",
+        "status",
+        "Whether the remaining quota suffices: 1 for the current status.",
+        &statuses,
+    );
+    metrics.instant("window_start_timestamp_seconds", "Start of the window.", status.window.start);
+    metrics.instant("window_end_timestamp_seconds", "End of the window.", status.window.end);
+    metrics.instant("sampled_timestamp_seconds", "Time of the latest sample.", status.at());
+    metrics.0
 }
 
-/// All of a machine: who may use more may use everything.
+/// The whole machine, the maximum of a limit.
 const WHOLE: Rate = Rate::from_units(100);
 
-/// The text so far.
-struct Page(String);
+/// Metrics text under construction.
+struct MetricsText(String);
 
-impl Page {
+impl MetricsText {
     fn family(&mut self, name: &str, help: &str) {
-        // A string takes everything.
+        // Writing into a string cannot fail.
         let _never_fails =
             write!(self.0, "# HELP tidegate_cpu_{name} {help}\n# TYPE tidegate_cpu_{name} gauge\n");
     }
@@ -84,10 +93,10 @@ impl Page {
         self.sample(name, &value.to_string());
     }
 
-    /// A number of billionths.
+    /// A value in billionths.
     fn decimal(&mut self, name: &str, help: &str, billionths: i128) {
         self.family(name, help);
-        self.sample(name, &shown_decimal(billionths));
+        self.sample(name, &format_decimal(billionths));
     }
 
     fn rate(&mut self, name: &str, help: &str, rate: Rate) {

@@ -1,7 +1,7 @@
-//! Processes, as `/proc` tells of them.
+//! Processes as `/proc` describes them.
 //!
-//! A number is not a process: when one ends, its number is given to another. What is meant here is always a number *and* the tick at which
-//! its holder started, and whoever is sent a signal is held by a descriptor first, and looked at then.
+//! A process number alone does not identify a process: the kernel reuses it. A [`Process`] is therefore a number *and* the tick at which the
+//! process started. Before a signal is sent, the process is held by a pidfd and its start tick is checked after that.
 
 mod tree;
 
@@ -17,58 +17,58 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_s
 
 pub(crate) use tree::{ProcessTree, ScanDepth};
 
-/// Longer than any line that a process is described by.
-const LONGEST_STAT: usize = 2048;
-/// The kernel's mark for threads of its own.
+/// Longer than any line of `/proc/N/stat`.
+const MAX_STAT_LINE: usize = 2048;
+/// The kernel's flag for its own threads.
 const KERNEL_THREAD: u64 = 0x0020_0000;
 
-/// One process and no other.
+/// Identity of one process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Process {
-    /// Its number, which another one may have later.
+    /// Process number. The kernel may reuse it later.
     pub pid: u32,
-    /// The tick after the boot at which it started.
+    /// Start time, in ticks after boot.
     pub started: u64,
 }
 
-/// What a process is doing, as far as it matters here.
+/// State of a process, as far as limits need it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProcessState {
-    /// It runs, or would if it had something to do.
+    /// Running or sleeping.
     Living,
-    /// Somebody stopped it.
+    /// Stopped by a signal or a debugger.
     Stopped,
-    /// It has ended, and nobody has asked how.
+    /// Ended; its parent has not waited for it yet.
     Ended,
 }
 
-/// What is known of a process. Times are in ticks of the kernel's clock; see [`ticks`].
+/// State of a process. Times are in ticks of the kernel's clock; see [`ticks`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcStat {
-    /// Which one.
+    /// Identity.
     pub process: Process,
-    /// The first fifteen bytes of its program's name.
+    /// The first fifteen bytes of the program's name.
     pub name: String,
-    /// What it is doing.
-    pub doing: ProcessState,
-    /// Who started it, or took it over.
+    /// Current state.
+    pub state: ProcessState,
+    /// Number of the parent, which may be an adopter.
     pub parent: u32,
-    /// The process group it is in, which is named after its leader.
+    /// Process group, named after its leader.
     pub group: u32,
-    /// The session it is in, which is named after its leader.
+    /// Session, named after its leader.
     pub session: u32,
-    /// Whether it is a thread of the kernel.
+    /// Whether it is a kernel thread.
     pub is_kernel: bool,
-    /// How many threads it has.
+    /// Number of threads.
     pub threads: u64,
-    /// What it has used itself.
+    /// CPU time of the process itself.
     pub own: u64,
-    /// What its children had used, and theirs, when it asked how they ended.
+    /// CPU time of the descendants that it has waited for.
     pub reaped: u64,
 }
 
 impl ProcStat {
-    /// Reads the line of `/proc/N/stat`. A name may hold anything, also parentheses and spaces.
+    /// Parses a line of `/proc/N/stat`. A name may contain anything, including parentheses and spaces.
     fn of(pid: u32, line: &[u8]) -> Option<ProcStat> {
         let open = line.iter().position(|byte| *byte == b'(')?;
         let close = line.iter().rposition(|byte| *byte == b')')?;
@@ -77,7 +77,7 @@ impl ProcStat {
         let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
         let number =
             |at: usize| fields.get(at)?.parse::<i64>().ok().map(|number| number.max(0).unsigned_abs());
-        let doing = match *fields.first()? {
+        let state = match *fields.first()? {
             "T" | "t" => ProcessState::Stopped,
             "Z" | "X" | "x" => ProcessState::Ended,
             _ => ProcessState::Living,
@@ -85,7 +85,7 @@ impl ProcStat {
         Some(ProcStat {
             process: Process { pid, started: number(19)? },
             name,
-            doing,
+            state,
             parent: u32::try_from(number(1)?).ok()?,
             group: u32::try_from(number(2)?).ok()?,
             session: u32::try_from(number(3)?).ok()?,
@@ -97,14 +97,14 @@ impl ProcStat {
     }
 }
 
-/// The length of so many ticks.
+/// Duration of this many ticks.
 pub fn ticks(count: u64) -> Duration {
     let per_second = rustix::param::clock_ticks_per_second().max(1);
     let rest = u32::try_from(count % per_second * 1_000_000_000 / per_second);
     Duration::new(count / per_second, rest.unwrap_or_default())
 }
 
-/// A directory like `/proc`.
+/// A procfs directory such as `/proc`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcFs {
     root: PathBuf,
@@ -116,36 +116,36 @@ impl ProcFs {
         ProcFs { root: root.to_owned() }
     }
 
-    /// Where it is.
+    /// Path of the directory.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// Whether it is made up by the kernel, and not a directory on a disk.
+    /// Whether this is a real procfs and not a test directory.
     fn is_real(&self) -> bool {
         rustix::fs::statfs(&self.root).is_ok_and(|found| found.f_type == rustix::fs::PROC_SUPER_MAGIC)
     }
 
-    /// What is known of the process of this number; `None` if there is none.
+    /// State of the process with this number, or `None` if there is none.
     pub fn stat(&self, pid: u32) -> io::Result<Option<ProcStat>> {
         match self.open(pid)? {
-            Some(file) => unless_gone(self.stat_in(&file, pid)),
+            Some(file) => none_if_gone(self.stat_in(&file, pid)),
             None => Ok(None),
         }
     }
 
-    /// The file that tells of a process; `None` if there is none.
+    /// The open `stat` file of a process, or `None` if there is none.
     fn open(&self, pid: u32) -> io::Result<Option<File>> {
-        unless_gone(File::open(self.path_of(pid)))
+        none_if_gone(File::open(self.path_of(pid)))
     }
 
-    /// What this file of a process says now. One that is gone is an error.
+    /// Reads an open `stat` file. Fails if the process is gone.
     fn stat_in(&self, file: &File, pid: u32) -> io::Result<ProcStat> {
-        let mut line = [0; LONGEST_STAT];
+        let mut line = [0; MAX_STAT_LINE];
         let length = read_once(file, &mut line)?;
         let unreadable = || {
             let path = self.path_of(pid);
-            io::Error::new(io::ErrorKind::InvalidData, format!("{} makes no sense", path.display()))
+            io::Error::new(io::ErrorKind::InvalidData, format!("{} has an unexpected format", path.display()))
         };
         ProcStat::of(pid, &line[..length]).ok_or_else(unreadable)
     }
@@ -154,12 +154,12 @@ impl ProcFs {
         self.root.join(format!("{pid}/stat"))
     }
 
-    /// What is known of this very process; `None` if it is gone.
-    pub fn look(&self, process: Process) -> io::Result<Option<ProcStat>> {
+    /// State of exactly this process, or `None` if it is gone.
+    pub fn stat_of(&self, process: Process) -> io::Result<Option<ProcStat>> {
         Ok(self.stat(process.pid)?.filter(|stat| stat.process == process))
     }
 
-    /// The numbers of all processes.
+    /// Numbers of all processes.
     pub fn all(&self) -> io::Result<Vec<u32>> {
         let mut pids = Vec::new();
         for entry in fs::read_dir(&self.root)? {
@@ -168,46 +168,46 @@ impl ProcFs {
         Ok(pids)
     }
 
-    /// The numbers of a process's children; `None` if this kernel does not tell.
+    /// Process numbers of the children, or `None` if this kernel does not list them.
     pub(crate) fn children(&self, stat: &ProcStat) -> io::Result<Option<Vec<u32>>> {
         let mut threads = vec![stat.process.pid];
         if stat.threads > 1 {
             let tasks = self.root.join(format!("{}/task", stat.process.pid));
-            let Some(entries) = unless_gone(fs::read_dir(tasks))? else { return Ok(Some(Vec::new())) };
+            let Some(entries) = none_if_gone(fs::read_dir(tasks))? else { return Ok(Some(Vec::new())) };
             let names = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
             threads = names.collect();
         }
         let mut children = Vec::new();
         for thread in threads {
             match self.open_children(stat.process.pid, thread)? {
-                Some(file) => children.extend(unless_gone(children_in(&file))?.unwrap_or_default()),
-                // A process that is there and has no such file: the kernel was built without it.
-                None if stat.threads == 1 && self.look(stat.process)?.is_some() => return Ok(None),
+                Some(file) => children.extend(none_if_gone(children_in(&file))?.unwrap_or_default()),
+                // The process exists but the file does not: the kernel was built without it.
+                None if stat.threads == 1 && self.stat_of(stat.process)?.is_some() => return Ok(None),
                 None => {}
             }
         }
         Ok(Some(children))
     }
 
-    /// The file that tells of a thread's children; `None` if there is none.
+    /// The open `children` file of a thread, or `None` if there is none.
     fn open_children(&self, pid: u32, thread: u32) -> io::Result<Option<File>> {
-        unless_gone(File::open(self.root.join(format!("{pid}/task/{thread}/children"))))
+        none_if_gone(File::open(self.root.join(format!("{pid}/task/{thread}/children"))))
     }
 
-    /// The name of the file that a process was started from; `None` if that is not for us to know, or there is none.
+    /// Name of the executable file of a process. `None` if it is not readable or there is none.
     pub(crate) fn program(&self, pid: u32) -> Option<String> {
         let path = fs::read_link(self.root.join(format!("{pid}/exe"))).ok()?;
         let name = path.file_name()?.to_string_lossy().into_owned();
-        // A file that was replaced since then.
+        // The file was replaced after the start.
         Some(name.strip_suffix(" (deleted)").map_or_else(|| name.clone(), str::to_owned))
     }
 
-    /// The lines of `/proc/N/cgroup`; `None` if there is no such process.
+    /// Text of `/proc/N/cgroup`, or `None` if there is no such process.
     pub(crate) fn cgroups(&self, pid: u32) -> io::Result<Option<String>> {
-        unless_gone(fs::read_to_string(self.root.join(format!("{pid}/cgroup"))))
+        none_if_gone(fs::read_to_string(self.root.join(format!("{pid}/cgroup"))))
     }
 
-    /// How long ago the machine was started, suspended time included.
+    /// Time since boot, including suspended time.
     pub(crate) fn uptime(&self) -> io::Result<Duration> {
         let path = self.root.join("uptime");
         let text = fs::read_to_string(&path)?;
@@ -217,40 +217,41 @@ impl ProcFs {
             (Ok(seconds), Ok(hundredths)) => {
                 Ok(Duration::from_secs(seconds) + Duration::from_millis(hundredths * 10))
             }
-            _ => {
-                Err(io::Error::new(io::ErrorKind::InvalidData, format!("{} makes no sense", path.display())))
-            }
+            _ => Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("{} has an unexpected format", path.display()),
+            )),
         }
     }
 
-    /// What this boot of the machine is called. No other is.
+    /// The unique name of this boot.
     pub(crate) fn boot(&self) -> io::Result<String> {
         Ok(fs::read_to_string(self.root.join("sys/kernel/random/boot_id"))?.trim().to_owned())
     }
 
-    /// Takes hold of a process; `None` if it is gone, or its number is another's by now.
-    pub(crate) fn hold(&self, process: Process) -> io::Result<Option<PidHandle>> {
+    /// Holds a process. Returns `None` if it is gone or its number belongs to another process.
+    pub(crate) fn open_pidfd(&self, process: Process) -> io::Result<Option<PidHandle>> {
         let Some(pid) = i32::try_from(process.pid).ok().and_then(Pid::from_raw) else { return Ok(None) };
         let descriptor = match pidfd_open(pid, PidfdFlags::empty()) {
             Ok(descriptor) => Some(descriptor),
             Err(Errno::SRCH) => return Ok(None),
-            // Old kernels have no such descriptors, and a process may have as many as it is allowed: then looking right before must do.
+            // Old kernels have no pidfd, and the number of open files is limited. Then the check right before the signal must do.
             Err(_) => None,
         };
-        // Held first and looked at then: what is seen now is what is held.
-        Ok(self.look(process)?.map(|_| PidHandle { process, pid, descriptor }))
+        // Check after the pidfd was opened: the identity seen now belongs to the pidfd.
+        Ok(self.stat_of(process)?.map(|_| PidHandle { process, pid, descriptor }))
     }
 
-    /// Sends a signal; `false` if the process is gone.
+    /// Sends a signal. Returns `false` if the process is gone.
     pub(crate) fn signal(&self, process: Process, signal: Signal) -> io::Result<bool> {
-        match self.hold(process)? {
-            Some(hold) => hold.signal(self, signal),
+        match self.open_pidfd(process)? {
+            Some(open_pidfd) => open_pidfd.signal(self, signal),
             None => Ok(false),
         }
     }
 }
 
-/// A process that is held: its number cannot become another's unnoticed.
+/// A held process. The pidfd keeps referring to it after its number is reused.
 #[derive(Debug)]
 pub(crate) struct PidHandle {
     process: Process,
@@ -259,11 +260,11 @@ pub(crate) struct PidHandle {
 }
 
 impl PidHandle {
-    /// Sends a signal; `false` if the process is gone.
+    /// Sends a signal. Returns `false` if the process is gone.
     pub(crate) fn signal(&self, proc: &ProcFs, signal: Signal) -> io::Result<bool> {
         let sent = match &self.descriptor {
             Some(descriptor) => pidfd_send_signal(descriptor, signal),
-            None if proc.look(self.process)?.is_none() => return Ok(false),
+            None if proc.stat_of(self.process)?.is_none() => return Ok(false),
             None => kill_process(self.pid, signal),
         };
         match sent {
@@ -274,23 +275,23 @@ impl PidHandle {
     }
 }
 
-/// Which number the kernel gave last, to a process or a thread.
+/// The last number that the kernel assigned to a process or a thread.
 #[derive(Debug)]
-struct Newest {
-    /// `loadavg`, where there is one.
+struct LastPid {
+    /// The `loadavg` file, if there is one.
     file: Option<File>,
-    /// Its last word, when it was read last.
+    /// The last field at the previous read.
     last: Vec<u8>,
 }
 
-impl Newest {
-    fn of(proc: &ProcFs) -> Newest {
-        Newest { file: File::open(proc.root.join("loadavg")).ok(), last: Vec::new() }
+impl LastPid {
+    fn of(proc: &ProcFs) -> LastPid {
+        LastPid { file: File::open(proc.root.join("loadavg")).ok(), last: Vec::new() }
     }
 
-    /// Whether a number was given since this was asked last. Where it cannot be known, one may have been.
+    /// Whether a number was assigned since the previous call. Returns `true` if that is unknown.
     fn has_changed(&mut self) -> bool {
-        let mut line = [0; LONGEST_STAT];
+        let mut line = [0; MAX_STAT_LINE];
         let Some(file) = &self.file else { return true };
         let Ok(length) = read_once(file, &mut line) else { return true };
         let last = line[..length].trim_ascii_end().rsplit(|byte| *byte == b' ').next().unwrap_or_default();
@@ -302,13 +303,13 @@ impl Newest {
     }
 }
 
-/// Who is asking: this process.
+/// Number of this process.
 pub(crate) fn own_pid() -> u32 {
     std::process::id()
 }
 
-/// A process that ended while it was looked at is not an error.
-fn unless_gone<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+/// Turns the error of a process that ended meanwhile into `None`.
+fn none_if_gone<T>(result: io::Result<T>) -> io::Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
         Err(error) if is_gone(&error) => Ok(None),
@@ -320,15 +321,15 @@ fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || Errno::from_io_error(error) == Some(Errno::SRCH)
 }
 
-/// The numbers in a file of children.
+/// Process numbers in a `children` file.
 fn children_in(file: &File) -> io::Result<Vec<u32>> {
-    let mut buffer = [0; LONGEST_STAT];
+    let mut buffer = [0; MAX_STAT_LINE];
     let mut text = Vec::new();
     loop {
         let length = read_at(file, &mut buffer, text.len() as u64)?;
         text.extend_from_slice(&buffer[..length]);
-        // The kernel fills what it can, up to a number that has no room.
-        if length < LONGEST_STAT / 2 {
+        // The kernel fills the buffer up to a number that does not fit.
+        if length < MAX_STAT_LINE / 2 {
             break;
         }
     }
@@ -336,7 +337,7 @@ fn children_in(file: &File) -> io::Result<Vec<u32>> {
     Ok(numbers.filter_map(|number| number.parse().ok()).collect())
 }
 
-/// Reads a file that the kernel makes up, whole, with one call; how long it is.
+/// Reads a whole kernel file with one call and returns its length.
 fn read_once(file: &File, buffer: &mut [u8]) -> io::Result<usize> {
     read_at(file, buffer, 0)
 }
@@ -357,25 +358,25 @@ mod tests {
     const LINE: &str = "7 (a) (b c) T 3 7 6 0 -1 2097152 1 2 3 4 100 20 30 -4 20 0 2 0 5000 1 2 3";
 
     #[test]
-    fn a_line_is_read_behind_its_name() {
-        let stat = ProcStat::of(7, LINE.as_bytes()).expect("it makes sense");
+    fn stat_line_with_parentheses_in_the_name_is_parsed() {
+        let stat = ProcStat::of(7, LINE.as_bytes()).expect("it parses");
         assert_eq!(stat.process, Process { pid: 7, started: 5000 });
         assert_eq!(
-            (stat.name.as_str(), stat.doing, stat.parent, stat.group, stat.session),
+            (stat.name.as_str(), stat.state, stat.parent, stat.group, stat.session),
             ("a) (b c", ProcessState::Stopped, 3, 7, 6)
         );
         assert_eq!((stat.is_kernel, stat.threads, stat.own, stat.reaped), (true, 2, 120, 30));
     }
 
     #[test]
-    fn half_a_line_is_none() {
+    fn truncated_stat_line_returns_none() {
         for length in 0..LINE.len() - "5000 1 2 3".len() {
             assert_eq!(ProcStat::of(7, &LINE.as_bytes()[..length]), None, "{length}");
         }
     }
 
     #[test]
-    fn ticks_have_a_length() {
+    fn ticks_convert_to_a_duration() {
         let second = rustix::param::clock_ticks_per_second();
         assert_eq!(ticks(second * 3), Duration::from_secs(3));
         assert_eq!(ticks(second / 2), Duration::from_millis(500));
@@ -383,12 +384,12 @@ mod tests {
     }
 
     #[test]
-    fn this_process_is_found_and_its_number_alone_is_not_enough() {
+    fn process_with_wrong_start_time_is_not_found() {
         let proc = ProcFs::at(Path::new("/proc"));
         let own = proc.stat(own_pid()).expect("it can be read").expect("it is there").process;
-        assert!(proc.hold(own).expect("it can be held").is_some());
+        assert!(proc.open_pidfd(own).expect("it can be held").is_some());
         let another = Process { started: own.started + 1, ..own };
-        assert!(proc.hold(another).expect("it can be looked at").is_none());
-        assert!(!proc.signal(another, Signal::KILL).expect("nobody is sent anything"));
+        assert!(proc.open_pidfd(another).expect("it can be read").is_none());
+        assert!(!proc.signal(another, Signal::KILL).expect("it is not sent"));
     }
 }

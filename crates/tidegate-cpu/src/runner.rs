@@ -1,6 +1,7 @@
-//! The runner: one look after another, from the counter to the limit, with every sample written down.
+//! The runner: samples the meter, decides the limit, enforces it, and writes every sample to the journal.
 //!
-//! What is limited may be less than what is measured: a command, on a machine whose average counts. Then it gets what the others leave.
+//! The limited part may be smaller than the measured one, for example a command on a machine whose average counts. Then the command gets
+//! what the others leave.
 
 use std::fmt;
 use std::io;
@@ -10,59 +11,59 @@ use std::time::Duration;
 use tidegate::budget::{BudgetTime, Quota, Rate};
 
 use crate::clock::ClockReading;
-use crate::enforcer::{EnforceError, Enforcer, left_by};
-use crate::governor::{Governor, GovernorDecision, Observation, most_in};
-use crate::journal::{Journal, UsageSample, before, read_since};
+use crate::enforcer::{EnforceError, Enforcer, remaining_limit};
+use crate::governor::{Governor, GovernorDecision, Observation, capacity_in};
+use crate::journal::{SampleJournal, UsageSample, before, read_since};
 use crate::meter::{CounterId, Meter, MeterError, MeterReading, TargetId, of_machine};
 use crate::settings::GovernorSettings;
 
-/// Limits are enforced in steps of a twentieth of a point, rounded down: a kernel gives a new quota with every limit that is written, and a limit
-/// falls a little with every look.
-const STEP: u64 = 50_000_000;
+/// Enforced limits are multiples of a twentieth of a point. A limit falls a little with every sample, and every write starts a new
+/// quota period in the kernel.
+const LIMIT_STEP: u64 = 50_000_000;
 
-/// What is put in force for a limit: as much of it as whole steps have, or the limit itself if it is less than a step.
-pub fn in_force(limit: Rate) -> Rate {
-    let stepped = Rate::from_billionths(limit.billionths() / STEP * STEP);
+/// Rounds a limit down to whole steps. A limit below one step is not rounded.
+pub fn round_to_step(limit: Rate) -> Rate {
+    let stepped = Rate::from_billionths(limit.billionths() / LIMIT_STEP * LIMIT_STEP);
     if stepped == Rate::ZERO { limit } else { stepped }
 }
 
-/// How much may be counted late, in nanoseconds of the whole machine: counters tick, and what a process used is told when it ends.
-const LATE: i64 = 1_000_000_000;
+/// Usage that may be counted late, in nanoseconds of the whole machine. Counters tick, and some usage counts only when a process ends.
+const MAX_CARRY_OVER: i64 = 1_000_000_000;
 
-/// Measures, decides, enforces and writes down.
+/// Measures, decides, enforces and records.
 pub struct Runner {
     governor: Governor,
-    journal: Journal,
+    journal: SampleJournal,
     cores: u32,
-    measured: MeasuredUsage,
-    /// What is limited, if that is not all that is measured.
-    part: Option<MeasuredUsage>,
+    measured: MeterState,
+    /// Meter of the limited part, if it differs from the measured target.
+    limited_part: Option<MeterState>,
     enforcer: Box<dyn Enforcer>,
-    /// What is enforced.
+    /// The enforced limit.
     enforced: Option<Rate>,
     last: UsageSample,
-    /// What was counted and did not fit into its time: it counts in the time after.
-    late: Quota,
-    /// What was counted at the last look and cannot have been used.
-    surplus: Quota,
-    /// Why the last sample could not be kept.
-    unkept: Option<io::Error>,
+    /// Usage that exceeded its interval. It is added to the next interval.
+    carried_over: Quota,
+    /// Usage of the last sample that the machine cannot have used.
+    discarded_usage: Quota,
+    /// Error of the last journal write.
+    journal_error: Option<io::Error>,
 }
 
-/// A counter, and what it said last.
-struct MeasuredUsage {
+/// A meter and its last reading.
+struct MeterState {
     meter: Box<dyn Meter>,
     last: MeterReading,
 }
 
-impl MeasuredUsage {
-    fn of(mut meter: Box<dyn Meter>) -> Result<MeasuredUsage, MeterError> {
+impl MeterState {
+    fn of(mut meter: Box<dyn Meter>) -> Result<MeterState, MeterError> {
         let last = meter.read()?;
-        Ok(MeasuredUsage { meter, last })
+        Ok(MeterState { meter, last })
     }
 
-    /// What was used since the last time, if that is known.
-    fn look(&mut self) -> Result<Option<Duration>, MeterError> {
+    /// Usage since the last call, if it is known.
+    fn sample(&mut self) -> Result<Option<Duration>, MeterError> {
         let reading = self.meter.read()?;
         let used = reading.since(&self.last);
         self.last = reading;
@@ -70,12 +71,12 @@ impl MeasuredUsage {
     }
 }
 
-/// Why governing cannot go on.
+/// Why the governor cannot continue.
 #[derive(Debug)]
 pub enum RunError {
-    /// What was to be measured cannot be, or is gone.
+    /// The target cannot be measured or is gone.
     Meter(MeterError),
-    /// The limit cannot be put in force.
+    /// The limit cannot be enforced.
     Enforce(EnforceError),
     /// The journal cannot be written or read.
     Journal(io::Error),
@@ -86,7 +87,7 @@ impl fmt::Display for RunError {
         match self {
             RunError::Meter(error) => write!(f, "{error}"),
             RunError::Enforce(error) => write!(f, "{error}"),
-            RunError::Journal(error) => write!(f, "the samples cannot be kept: {error}"),
+            RunError::Journal(error) => write!(f, "cannot write the sample journal: {error}"),
         }
     }
 }
@@ -105,26 +106,26 @@ impl From<EnforceError> for RunError {
     }
 }
 
-/// The samples that a governor needs to go on: those of its window, and of the same time before now.
+/// The samples needed to resume: those of the current window and of the trailing window.
 pub fn recent(folder: &Path, settings: &GovernorSettings, now: ClockReading) -> io::Result<Vec<UsageSample>> {
-    let tile = settings.tiling.window(now.wall);
-    let since = tile.start.min(before(now.wall, settings.tiling.nominal_length()));
+    let window = settings.schedule.window(now.wall);
+    let since = window.start.min(before(now.wall, settings.schedule.nominal_length()));
     read_since(folder, before(since, settings.step()))
 }
 
 impl Runner {
-    /// Goes on where the journal ends, or begins anew. What was used since then is known if the counter still lives.
-    pub fn begin(
+    /// Resumes from the journal, or starts with an empty history. Usage in between is known if the counter is still the same.
+    pub fn start(
         settings: GovernorSettings,
-        journal: (Journal, &[UsageSample]),
+        journal: (SampleJournal, &[UsageSample]),
         cores: u32,
         meter: Box<dyn Meter>,
-        part: Option<Box<dyn Meter>>,
+        limited_part: Option<Box<dyn Meter>>,
         enforcer: Box<dyn Enforcer>,
         now: ClockReading,
     ) -> Result<Runner, RunError> {
-        let measured = MeasuredUsage::of(meter)?;
-        let part = part.map(MeasuredUsage::of).transpose()?;
+        let measured = MeterState::of(meter)?;
+        let limited_part = limited_part.map(MeterState::of).transpose()?;
         let (journal, samples) = journal;
         let reading = measured.last;
         let first =
@@ -132,18 +133,18 @@ impl Runner {
         let resumed = Governor::resume(settings.clone(), samples).zip(samples.last().copied());
         let (governor, last) = resumed.unwrap_or_else(|| {
             let governor = Governor::new(settings, first);
-            let begin = UsageSample {
+            let first_sample = UsageSample {
                 at: first,
                 total: Quota::ZERO,
                 observed: false,
                 applied: governor.applied(),
                 counter: reading.used,
-                life: number(reading.life),
+                counter_id: number(reading.counter_id),
                 target: reading.target,
                 boot: now.boot,
                 uptime: now.uptime,
             };
-            (governor, begin)
+            (governor, first_sample)
         });
         let is_resumed = !samples.is_empty();
         let mut runner = Runner {
@@ -151,95 +152,96 @@ impl Runner {
             journal,
             cores,
             measured,
-            part,
+            limited_part,
             enforcer,
             enforced: None,
             last,
-            late: Quota::ZERO,
-            surplus: Quota::ZERO,
-            unkept: None,
+            carried_over: Quota::ZERO,
+            discarded_usage: Quota::ZERO,
+            journal_error: None,
         };
         if is_resumed {
-            runner.bridge(reading, now);
+            runner.record_gap(reading, now);
         } else {
             runner.write(runner.last);
         }
-        if let Some(error) = runner.unkept.take() {
+        if let Some(error) = runner.journal_error.take() {
             return Err(RunError::Journal(error));
         }
         runner.enforce(None)?;
         Ok(runner)
     }
 
-    /// What happened while nobody governed: what the counter says, and what it does not say by policy.
+    /// Records the time without a governor: usage from the counter where possible, otherwise as unobserved time.
     ///
-    /// A counter says it if it is the one that was read then, or the same began anew with the machine. Another one has counted something else until now.
-    fn bridge(&mut self, reading: MeterReading, now: ClockReading) {
-        let moment = self.moment(now);
-        if number(reading.life) == self.last.life && reading.used >= self.last.counter {
+    /// The counter is usable if it is the one of the last sample, or if it restarted together with the machine and has the same target.
+    fn record_gap(&mut self, reading: MeterReading, now: ClockReading) {
+        let budget_time = self.budget_time(now);
+        if number(reading.counter_id) == self.last.counter_id && reading.used >= self.last.counter {
             let used = self.quota(reading.used.saturating_sub(self.last.counter));
-            self.note(moment, Observation::Used(used), reading, now);
+            self.record(budget_time, Observation::Used(used), reading, now);
             return;
         }
-        // A counter that began since then knows everything from there on. Older versions did not write down what they counted.
-        let is_same = [TargetId::UNKNOWN, reading.target].contains(&self.last.target);
-        let is_reborn = is_same && now.boot != self.last.boot;
-        let slept =
-            Duration::from_nanos(u64::try_from(moment.monotonic - self.last.at.monotonic).unwrap_or(0));
-        let age = reading.age.filter(|age| is_reborn && *age < slept);
-        let unseen = age.map(|age| slept.saturating_sub(age)).filter(|unseen| *unseen < slept);
-        let Some(unseen) = unseen else {
-            self.note(moment, Observation::Nothing, reading, now);
+        // A restarted counter covers the time since its start. Older versions did not record the target.
+        let is_same_target = [TargetId::UNKNOWN, reading.target].contains(&self.last.target);
+        let has_restarted = is_same_target && now.boot != self.last.boot;
+        let gap =
+            Duration::from_nanos(u64::try_from(budget_time.monotonic - self.last.at.monotonic).unwrap_or(0));
+        let age = reading.age.filter(|age| has_restarted && *age < gap);
+        let unobserved = age.map(|age| gap.saturating_sub(age)).filter(|unobserved| *unobserved < gap);
+        let Some(unobserved) = unobserved else {
+            self.record(budget_time, Observation::Nothing, reading, now);
             return;
         };
-        let known = slept.saturating_sub(unseen);
+        let known = gap.saturating_sub(unobserved);
         let began = BudgetTime {
             wall: before(now.wall, known).max(self.last.at.wall),
-            monotonic: moment
+            monotonic: budget_time
                 .monotonic
                 .saturating_sub_unsigned(u64::try_from(known.as_nanos()).unwrap_or(u64::MAX)),
         };
-        let reborn =
+        let restart =
             ClockReading { wall: began.wall, uptime: now.uptime.saturating_sub(known), boot: now.boot };
-        self.note(began, Observation::Nothing, MeterReading { used: Duration::ZERO, ..reading }, reborn);
+        self.record(began, Observation::Nothing, MeterReading { used: Duration::ZERO, ..reading }, restart);
         let used = self.quota(reading.used);
-        self.note(moment, Observation::Used(used), reading, now);
+        self.record(budget_time, Observation::Used(used), reading, now);
     }
 
-    /// Looks at the counter, decides, and puts the limit in force.
-    pub fn look(&mut self, now: ClockReading) -> Result<GovernorDecision, RunError> {
-        let used = self.measured.look()?;
+    /// Samples the meter, decides the limit and enforces it.
+    pub fn sample(&mut self, now: ClockReading) -> Result<GovernorDecision, RunError> {
+        let used = self.measured.sample()?;
         let reading = self.measured.last;
-        let seen = used.map_or(Observation::Nothing, |used| Observation::Used(self.quota(used)));
-        let moment = self.moment(now);
-        let passed = u64::try_from(moment.monotonic - self.last.at.monotonic).unwrap_or(0);
-        let look = self.note(moment, seen, reading, now);
-        let rest = match &mut self.part {
+        let observation = used.map_or(Observation::Nothing, |used| Observation::Used(self.quota(used)));
+        let budget_time = self.budget_time(now);
+        let passed = u64::try_from(budget_time.monotonic - self.last.at.monotonic).unwrap_or(0);
+        let decision = self.record(budget_time, observation, reading, now);
+        let others = match &mut self.limited_part {
             None => None,
-            Some(part) => {
-                let own = part.look()?.unwrap_or_default();
+            Some(limited_part) => {
+                let own = limited_part.sample()?.unwrap_or_default();
                 let others = used.unwrap_or_default().saturating_sub(own);
                 Some(self.quota(others).rate_over(Duration::from_nanos(passed.max(1))))
             }
         };
-        self.enforce(rest)?;
-        Ok(look)
+        self.enforce(others)?;
+        Ok(decision)
     }
 
-    /// How long nothing has to be done: until the next sample, or until the window ends.
-    pub fn pause(&self, now: ClockReading) -> Duration {
+    /// Time until the next sample or the end of the window.
+    pub fn next_sample_in(&self, now: ClockReading) -> Duration {
         let account = self.governor.account();
         let left = Duration::from_nanos(account.window().end.since(now.wall).ticks());
         let next = self.governor.settings().sample_every;
         if left.is_zero() { next } else { next.min(left) }
     }
 
-    /// Lifts the limit, and ends. What was kept of the samples is told apart: it does not change how the run ended.
+    /// Lifts the limit and ends. The result of the last journal sync is returned separately, because it does not change how the run
+    /// ended.
     pub fn finish(mut self) -> Result<(Governor, io::Result<()>), RunError> {
         let restored = self.enforcer.restore();
-        let kept = self.journal.sync();
+        let synced = self.journal.sync();
         restored?;
-        Ok((self.governor, kept))
+        Ok((self.governor, synced))
     }
 
     /// The governor.
@@ -247,56 +249,56 @@ impl Runner {
         &mut self.governor
     }
 
-    /// Why the last sample could not be kept, if it could not. Governing goes on; a restart would miss what was not kept since.
-    pub fn unkept(&self) -> Option<&io::Error> {
-        self.unkept.as_ref()
+    /// Error of the last journal write, if it failed. The governor continues, but a restart would miss the samples since then.
+    pub fn journal_error(&self) -> Option<&io::Error> {
+        self.journal_error.as_ref()
     }
 
-    /// What was counted at the last look although the machine cannot have done it in that time, if anything was. It counts as nothing.
-    pub fn surplus(&self) -> Option<Quota> {
-        (self.surplus > Quota::ZERO).then_some(self.surplus)
+    /// Usage of the last sample beyond the capacity of the machine, if any. It is discarded.
+    pub fn discarded_usage(&self) -> Option<Quota> {
+        (self.discarded_usage > Quota::ZERO).then_some(self.discarded_usage)
     }
 
-    /// What is enforced, if not the limit itself.
+    /// The enforced limit.
     pub fn enforced(&self) -> Option<Rate> {
         self.enforced
     }
 
-    fn enforce(&mut self, rest: Option<Rate>) -> Result<(), RunError> {
+    fn enforce(&mut self, others: Option<Rate>) -> Result<(), RunError> {
         let applied = self.governor.applied();
-        let limit = in_force(rest.map_or(applied, |rest| left_by(rest, applied)));
-        // Several that share a limit are served anew each time.
+        let limit = round_to_step(others.map_or(applied, |others| remaining_limit(others, applied)));
+        // Apply an unchanged limit too: cgroups that share it get new shares.
         self.enforcer.apply(limit)?;
         self.enforced = Some(limit);
         Ok(())
     }
 
-    /// What of a count goes into this time: as much as the machine can do in it. A little more was counted late, and goes into the time after.
-    fn fitting(&mut self, at: BudgetTime, used: Quota) -> Quota {
-        let counted = used.plus(self.late);
-        let fitting = counted.min(most_in(at.monotonic.saturating_sub(self.last.at.monotonic)));
-        let rest = counted.minus(fitting);
-        self.late = rest.min(most_in(LATE));
-        self.surplus = rest.minus(self.late);
-        fitting
+    /// Caps usage at the machine's capacity in this interval. A small excess was counted late and is carried over to the next interval.
+    fn cap_to_capacity(&mut self, at: BudgetTime, used: Quota) -> Quota {
+        let counted = used.plus(self.carried_over);
+        let capped = counted.min(capacity_in(at.monotonic.saturating_sub(self.last.at.monotonic)));
+        let excess = counted.minus(capped);
+        self.carried_over = excess.min(capacity_in(MAX_CARRY_OVER));
+        self.discarded_usage = excess.minus(self.carried_over);
+        capped
     }
 
-    fn note(
+    fn record(
         &mut self,
         at: BudgetTime,
-        seen: Observation,
+        observation: Observation,
         reading: MeterReading,
         now: ClockReading,
     ) -> GovernorDecision {
-        let seen = match seen {
-            Observation::Used(used) => Observation::Used(self.fitting(at, used)),
+        let observation = match observation {
+            Observation::Used(used) => Observation::Used(self.cap_to_capacity(at, used)),
             Observation::Nothing => {
-                (self.late, self.surplus) = (Quota::ZERO, Quota::ZERO);
+                (self.carried_over, self.discarded_usage) = (Quota::ZERO, Quota::ZERO);
                 Observation::Nothing
             }
         };
-        let look = self.governor.look(at, seen);
-        let (used, observed) = match seen {
+        let decision = self.governor.observe(at, observation);
+        let (used, observed) = match observation {
             Observation::Used(used) => (used, true),
             Observation::Nothing => (Quota::ZERO, false),
         };
@@ -304,24 +306,24 @@ impl Runner {
             at,
             total: self.last.total.plus(used),
             observed,
-            applied: look.applied,
+            applied: decision.applied,
             counter: reading.used,
-            life: number(reading.life),
+            counter_id: number(reading.counter_id),
             target: reading.target,
             boot: now.boot,
             uptime: now.uptime,
         });
-        look
+        decision
     }
 
-    /// A sample that cannot be kept is in the next one that can.
+    /// Totals are cumulative, so the next successful sample includes a failed one.
     fn write(&mut self, sample: UsageSample) {
-        self.unkept = self.journal.append(&sample).err();
+        self.journal_error = self.journal.append(&sample).err();
         self.last = sample;
     }
 
-    /// The steady clock goes on over restarts: by the time since the start of the machine, or by the wall clock if that was another one.
-    fn moment(&self, now: ClockReading) -> BudgetTime {
+    /// Continues the monotonic clock over restarts: by the uptime, or by the wall clock after a reboot.
+    fn budget_time(&self, now: ClockReading) -> BudgetTime {
         let passed = if now.boot == self.last.boot {
             now.uptime.saturating_sub(self.last.uptime)
         } else {
@@ -336,6 +338,6 @@ impl Runner {
     }
 }
 
-fn number(life: CounterId) -> u128 {
-    u128::from_le_bytes(life.to_bytes())
+fn number(counter_id: CounterId) -> u128 {
+    u128::from_le_bytes(counter_id.to_bytes())
 }

@@ -1,4 +1,4 @@
-//! Settings: what a file and arguments say, made whole.
+//! Settings of the governor, merged from a file and arguments.
 
 mod schema;
 mod spec;
@@ -13,42 +13,42 @@ use tidegate_core::calendar::{MAX_SCHEDULED_WINDOW, MIN_SCHEDULED_WINDOW, Window
 pub use schema::CPU;
 pub use spec::{CpuFlaw, CpuSpec, TimeSlot, read_cpu, read_cpu_below};
 
-/// The share of the quota that is taken off unless somebody says otherwise: one percent.
-const USUAL_RESERVE: u64 = 10_000_000;
+/// Default reserve: one percent of the quota.
+const DEFAULT_RESERVE: u64 = 10_000_000;
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// How the governor is to govern.
+/// Complete settings of the governor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GovernorSettings {
-    /// What is promised, and how it is spread.
+    /// Limits of the budget.
     pub terms: BudgetTerms,
-    /// The windows.
-    pub tiling: WindowSchedule,
-    /// How often the counter is read.
+    /// The window schedule.
+    pub schedule: WindowSchedule,
+    /// Sampling interval.
     pub sample_every: Duration,
-    /// How often the limit may rise.
+    /// Minimum time between increases of the limit.
     pub adjust_every: Duration,
-    /// Whether windows that end at any moment are kept under the average too.
+    /// Whether trailing windows are kept below the average too.
     pub guards: bool,
-    /// By how much the limit rises at least.
+    /// Minimum increase of the limit.
     pub dead_band: Rate,
-    /// How much more than the limit may be measured before that is told.
+    /// How far usage may exceed the limit before it is reported.
     pub tolerance: Rate,
-    /// What time counts as that nobody looked at.
+    /// How unobserved time counts.
     pub unobserved: Unobserved,
     /// How long samples are kept.
     pub retention: Duration,
-    /// Hours in which less may be used.
+    /// Time slots with lower limits.
     pub slots: Vec<TimeSlot>,
 }
 
-/// What is wrong with settings.
+/// An invalid setting.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SettingsFlaw {
-    /// The field to blame.
+    /// The field to report.
     pub field: &'static str,
-    /// What is wrong with it.
+    /// Description of the problem.
     pub message: String,
 }
 
@@ -61,9 +61,9 @@ impl fmt::Display for SettingsFlaw {
 impl std::error::Error for SettingsFlaw {}
 
 impl GovernorSettings {
-    /// The settings that these words stand for.
+    /// Validates a spec and fills in defaults.
     pub fn of(spec: CpuSpec) -> Result<GovernorSettings, SettingsFlaw> {
-        let reserve = spec.reserve.or(Share::from_billionths(USUAL_RESERVE));
+        let reserve = spec.reserve.or(Share::from_billionths(DEFAULT_RESERVE));
         let spec = CpuSpec { reserve, ..spec };
         if let Some(flaw) = spec.flaws().into_iter().next() {
             return Err(SettingsFlaw { field: flaw.field, message: flaw.message });
@@ -71,7 +71,7 @@ impl GovernorSettings {
         let terms = spec.terms();
         let window = spec.window.unwrap_or(DAY);
         let zone = spec.zone.unwrap_or(Zone::UTC);
-        let tiling =
+        let schedule =
             WindowSchedule::new(zone, spec.first_hour.unwrap_or(0), window).ok_or_else(|| SettingsFlaw {
                 field: "rolling_window_hours",
                 message: format!(
@@ -93,7 +93,7 @@ impl GovernorSettings {
         }
         Ok(GovernorSettings {
             terms,
-            tiling,
+            schedule,
             sample_every,
             adjust_every,
             guards: spec.guards.unwrap_or(true),
@@ -105,12 +105,12 @@ impl GovernorSettings {
         })
     }
 
-    /// The longest that a limit stands before somebody looks again.
+    /// The longest time that a limit applies before the next decision.
     pub fn step(&self) -> Duration {
         self.sample_every.max(self.adjust_every)
     }
 
-    /// What the slots allow at a time of day.
+    /// The lowest slot ceiling at a minute of the day, if a slot contains it.
     pub fn slot_ceiling(&self, minute: u16) -> Option<Rate> {
         let time = tidegate_config::text::TimeOfDay::from_minutes(minute);
         self.slots.iter().filter(|slot| slot.covers(time)).map(|slot| slot.ceiling).min()

@@ -1,7 +1,6 @@
-//! Simulations: the governor over a recorded or invented load, as fast as it can be reckoned.
+//! Simulation: runs the governor over a recorded or synthetic load, as fast as possible.
 //!
-//! A trace says how much would be used; of that the governor allows what it allows. What happens in between two looks happens evenly, as
-//! everywhere.
+//! A trace contains the demand, and the governor allows a part of it. Usage between two samples is evenly distributed.
 
 use std::time::Duration;
 
@@ -12,68 +11,68 @@ use tidegate_core::{Span, Timestamp};
 use crate::governor::{Governor, GovernorDecision, Observation};
 use crate::settings::GovernorSettings;
 
-/// A governor and a load.
+/// A governor with a simulated load.
 #[derive(Debug, Clone)]
 pub struct Simulation {
     governor: Governor,
-    tile: ScheduledWindow,
+    current_window: ScheduledWindow,
     is_whole: bool,
     windows: Vec<SimulatedWindow>,
-    outcome: SimulationSummary,
-    /// What was used in the present window.
+    outcome: CpuSimulationSummary,
+    /// Usage in the current window.
     used: Quota,
 }
 
-/// A window that has passed.
+/// A completed window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SimulatedWindow {
-    /// From when to when.
-    pub tile: ScheduledWindow,
-    /// What was used in it.
+    /// Bounds of the window.
+    pub bounds: ScheduledWindow,
+    /// Usage in the window.
     pub used: Quota,
-    /// What the average allows, reserve included.
+    /// Usage that the average allows, including the reserve.
     pub allowed: Quota,
-    /// Whether the trace covers all of it.
+    /// Whether the trace covers the whole window.
     pub is_whole: bool,
 }
 
-/// What happened.
+/// Totals of a simulation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct SimulationSummary {
-    /// How often the governor looked.
-    pub looks: u64,
-    /// How often the limit changed.
+pub struct CpuSimulationSummary {
+    /// Number of samples.
+    pub samples: u64,
+    /// Number of limit changes.
     pub changes: u64,
-    /// What would have been used.
+    /// Usage without limits.
     pub demand: Quota,
-    /// What was used.
+    /// Actual usage.
     pub used: Quota,
-    /// The most that any window used that ends at any moment.
+    /// Highest usage of any trailing window.
     pub worst_trailing: Quota,
 }
 
 impl Simulation {
-    /// Begins at an instant. What was used before counts as the settings say of time that nobody looked at.
+    /// Starts a simulation. Earlier time counts as unobserved.
     pub fn new(settings: GovernorSettings, begin: Timestamp) -> Simulation {
-        let steady = i64::try_from(begin.ticks()).unwrap_or(i64::MAX);
-        let governor = Governor::new(settings, BudgetTime { wall: begin, monotonic: steady });
-        let tile = governor.account().window();
+        let monotonic = i64::try_from(begin.ticks()).unwrap_or(i64::MAX);
+        let governor = Governor::new(settings, BudgetTime { wall: begin, monotonic });
+        let current_window = governor.account().window();
         Simulation {
-            tile,
-            is_whole: tile.start == begin,
+            current_window,
+            is_whole: current_window.start == begin,
             governor,
             windows: Vec::new(),
-            outcome: SimulationSummary::default(),
+            outcome: CpuSimulationSummary::default(),
             used: Quota::ZERO,
         }
     }
 
-    /// Goes on to an instant; until then so much would be used. Each look is told.
+    /// Continues until an instant with a constant demand. Calls `on_sample` after each sample.
     pub fn run(
         &mut self,
         until: Timestamp,
         demand: Rate,
-        mut seen: impl FnMut(Timestamp, Rate, &GovernorDecision),
+        mut on_sample: impl FnMut(Timestamp, Rate, &GovernorDecision),
     ) {
         let sample = Span::from_ticks(nanos(self.governor.settings().sample_every));
         loop {
@@ -81,8 +80,8 @@ impl Simulation {
             if now >= until {
                 return;
             }
-            let next = now.plus(sample).min(until).min(self.tile.end);
-            self.step(next, demand, &mut seen);
+            let next = now.plus(sample).min(until).min(self.current_window.end);
+            self.step(next, demand, &mut on_sample);
         }
     }
 
@@ -90,41 +89,45 @@ impl Simulation {
         &mut self,
         next: Timestamp,
         demand: Rate,
-        seen: &mut impl FnMut(Timestamp, Rate, &GovernorDecision),
+        on_sample: &mut impl FnMut(Timestamp, Rate, &GovernorDecision),
     ) {
         let now = self.governor.account().now();
         let time = Duration::from_nanos(next.since(now.wall).ticks());
         let applied = self.governor.applied();
         let rate = demand.min(applied);
         let used = rate.over(time);
-        let steady = now.monotonic.saturating_add_unsigned(nanos(time));
-        let look = self.governor.look(BudgetTime { wall: next, monotonic: steady }, Observation::Used(used));
+        let monotonic = now.monotonic.saturating_add_unsigned(nanos(time));
+        let decision = self.governor.observe(BudgetTime { wall: next, monotonic }, Observation::Used(used));
         self.used = self.used.plus(used);
         let outcome = &mut self.outcome;
-        outcome.looks += 1;
-        outcome.changes += u64::from(look.applied != applied);
+        outcome.samples += 1;
+        outcome.changes += u64::from(decision.applied != applied);
         outcome.demand = outcome.demand.plus(demand.over(time));
         outcome.used = outcome.used.plus(used);
         outcome.worst_trailing = outcome.worst_trailing.max(self.governor.account().trailing_used());
-        if next >= self.tile.end {
+        if next >= self.current_window.end {
             self.close(true);
         }
-        seen(next, rate, &look);
+        on_sample(next, rate, &decision);
     }
 
     fn close(&mut self, ended: bool) {
-        let allowed = self.governor.settings().terms.average.over(self.tile.length());
-        let window =
-            SimulatedWindow { tile: self.tile, used: self.used, allowed, is_whole: self.is_whole && ended };
+        let allowed = self.governor.settings().terms.average.over(self.current_window.length());
+        let window = SimulatedWindow {
+            bounds: self.current_window,
+            used: self.used,
+            allowed,
+            is_whole: self.is_whole && ended,
+        };
         self.windows.push(window);
-        self.tile = self.governor.account().window();
+        self.current_window = self.governor.account().window();
         self.is_whole = true;
         self.used = Quota::ZERO;
     }
 
-    /// What happened, window by window.
-    pub fn finish(mut self) -> (SimulationSummary, Vec<SimulatedWindow>) {
-        if self.governor.account().now().wall > self.tile.start || self.windows.is_empty() {
+    /// Ends the simulation and returns the totals and the windows.
+    pub fn finish(mut self) -> (CpuSimulationSummary, Vec<SimulatedWindow>) {
+        if self.governor.account().now().wall > self.current_window.start || self.windows.is_empty() {
             self.close(false);
         }
         (self.outcome, self.windows)

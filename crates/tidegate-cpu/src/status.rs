@@ -1,4 +1,4 @@
-//! The status: how the budget stands, in numbers for people and programs.
+//! The status of a budget, in numbers.
 
 use std::time::Duration;
 
@@ -8,51 +8,51 @@ use tidegate_core::{Tick, Timestamp};
 
 use crate::governor::{Governor, Risk};
 
-/// Below this part of the samples that there could be, in percent, little is known of a window.
+/// A window with a smaller observed part, in percent, is reported as starting.
 const STARTING_PERCENT: u64 = 10;
 
-/// How the budget stands.
+/// The status of a budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GovernorStatus {
-    /// The present window.
+    /// The current window.
     pub window: ScheduledWindow,
-    /// How much of it has passed.
+    /// Elapsed time in the window.
     pub elapsed: Duration,
-    /// How it stands.
+    /// Forecast for the window.
     pub outlook: BudgetForecast,
-    /// What was seen to be used on average in it.
+    /// Average observed usage in the window.
     pub average: Rate,
-    /// What the trail allows.
+    /// Limit of the trailing window.
     pub trailing_limit: Rate,
-    /// What was used in the window that ends now, and what it may use.
+    /// Usage of the trailing window, and its quota.
     pub trailing: (Quota, Quota),
-    /// What may be used.
+    /// The current limit.
     pub applied: Rate,
-    /// How much of the quota is used.
+    /// Level of quota usage.
     pub risk: Risk,
-    /// How many samples there are.
+    /// Number of samples in the window.
     pub samples: u64,
-    /// How many of them were above the limit by more than the tolerance.
+    /// Samples above limit and tolerance.
     pub exceeded: u64,
-    /// How much of the window nobody looked at.
+    /// Unobserved time in the window.
     pub unobserved: Duration,
-    /// Whether there are so few samples that little is known.
+    /// Whether too little of the window is observed for a reliable average.
     pub is_starting: bool,
 }
 
 impl GovernorStatus {
-    /// The instant at which it stood so.
+    /// Time of the status.
     pub fn at(&self) -> Timestamp {
         self.window.start.plus(Tick::NANOSECOND.span(self.elapsed))
     }
 
-    /// How a governor's budget stands.
+    /// The status of a governor's budget.
     pub fn of(governor: &mut Governor) -> GovernorStatus {
         let advice = governor.advice();
         let (samples, exceeded) = governor.samples();
         let account = governor.account();
         let elapsed = account.elapsed();
-        let seen = elapsed.saturating_sub(account.unobserved_for()).as_nanos();
+        let observed = elapsed.saturating_sub(account.unobserved_for()).as_nanos();
         GovernorStatus {
             window: account.window(),
             elapsed,
@@ -65,7 +65,7 @@ impl GovernorStatus {
             samples,
             exceeded,
             unobserved: account.unobserved_for(),
-            is_starting: seen * 100 < elapsed.as_nanos() * u128::from(STARTING_PERCENT),
+            is_starting: observed * 100 < elapsed.as_nanos() * u128::from(STARTING_PERCENT),
         }
     }
 }

@@ -1,22 +1,21 @@
-//! The guardian: no stopped process and no changed limit is left behind, whatever becomes of the governor.
+//! The watchdog: no stopped process and no changed limit is left behind, however the governor ends.
 //!
-//! Who is about to change something says first how it is undone. That is kept twice: in a file, and by a watchdog, a small process at the
-//! other end of a pipe.
+//! Before a change, the governor registers how to undo it. The undo step is kept twice: in a file, and by a small process at the other end
+//! of a pipe.
 //!
 //! ```text
-//!   governor ──note──▶ file `undo` ──────────────▶ the next start: restore_left_behind
-//!      │ ╰────note──▶ pipe ──▶ watchdog ──pipe closes──▶ undoes everything, at once
+//!   governor ──add──▶ file `undo` ──────────────▶ the next start: restore_left_behind
+//!      │ ╰────add──▶ pipe ──▶ watchdog ──pipe closes──▶ undoes everything, at once
 //!      ╰─ then, and only then, the change itself
 //! ```
 //!
-//! The governor's end of the pipe is closed by the kernel, however the governor ends. The file is for the day on which both are killed. It
-//! names the boot it was written in: a machine that was started again has nothing that is stopped or limited, and what has the same name
-//! there is not the same.
+//! The kernel closes the governor's end of the pipe, however the governor ends. The file covers the case that both are killed. It names the
+//! boot in which it was written: after a reboot nothing is stopped or limited, and the same names mean other things.
 //!
-//! A command that is governed is started by the watchdog, which is its parent ([`WatchedProcess`]). A watchdog that was killed is replaced when that is
-//! noticed ([`CpuWatchdog::renew`]).
+//! The watchdog starts a governed command and is its parent ([`WatchedProcess`]). A killed watchdog is replaced as soon as the governor
+//! notices ([`CpuWatchdog::restart_if_exited`]).
 //!
-//! Refused: a parent-death signal for everybody that is stopped. It is lost when a program is replaced, and a limit has no signals.
+//! A parent-death signal for every stopped process is no alternative: `exec` of a privileged program clears it, and it cannot undo a limit.
 
 mod undo;
 mod undo_journal;
@@ -41,33 +40,33 @@ pub(crate) use undo::write_if_there;
 use undo_journal::UndoJournal;
 pub(crate) use undo_list::UndoList;
 pub use watch_loop::watch;
-pub use watched_process::{WatchedProcess, tend};
+pub use watched_process::{WatchedProcess, run_command_watchdog};
 
 use crate::cgroups::FilesystemRoots;
 
-/// The file in a directory of a governor that says what is to be undone.
+/// Name of the undo journal in the governor's state directory.
 const FILE: &str = "undo";
-/// Starts a program with the signals ignored by which people end programs: they are meant for the governor.
-const DEAF: &str = "trap '' HUP INT TERM; exec \"$@\"";
+/// Starts a program that ignores the signals of a terminal: those are meant for the governor.
+const IGNORE_SIGNALS_AND_EXEC: &str = "trap '' HUP INT TERM; exec \"$@\"";
 
-/// Keeps what is to be undone. Clones are the same guardian.
+/// Keeps the undo steps. Clones share the same state.
 #[derive(Debug, Clone)]
 pub struct CpuWatchdog {
-    desk: Arc<Mutex<WatchdogState>>,
+    state: Arc<Mutex<WatchdogState>>,
 }
 
 #[derive(Debug)]
 struct WatchdogState {
     file: PathBuf,
-    book: UndoJournal,
-    /// How a watchdog is started, if there shall be one.
-    kennel: Option<WatchdogCommand>,
-    watchdog: Option<WatchdogProcess>,
-    next: u64,
-    open: BTreeMap<u64, Undo>,
+    journal: UndoJournal,
+    /// How to start a watchdog process, if there is one.
+    command_line: Option<WatchdogCommand>,
+    watchdog: Option<WatchdogChild>,
+    next_number: u64,
+    pending: BTreeMap<u64, Undo>,
 }
 
-/// The program that is a watchdog, and its arguments.
+/// Program and arguments of the watchdog process.
 #[derive(Debug, Clone)]
 struct WatchdogCommand {
     program: PathBuf,
@@ -75,56 +74,66 @@ struct WatchdogCommand {
 }
 
 #[derive(Debug)]
-struct WatchdogProcess {
+struct WatchdogChild {
     child: Child,
     pipe: Option<UnixStream>,
-    /// The command it is the parent of.
-    ward: Option<u32>,
+    /// Process number of the command that it started.
+    command_pid: Option<u32>,
 }
 
 impl CpuWatchdog {
-    /// A guardian that has only the file: what is left behind is undone at the next start. The directory must be there.
-    ///
-    /// Call [`restore_left_behind`] before: what the file says by now is forgotten.
-    pub fn alone(folder: &Path) -> Result<CpuWatchdog, WatchdogError> {
+    /// A watchdog with only the file: the next start undoes what is left behind. The directory must exist. Call [`restore_left_behind`]
+    /// before, because the file is overwritten.
+    pub fn journal_only(folder: &Path) -> Result<CpuWatchdog, WatchdogError> {
         let file = folder.join(FILE);
         let boot = boot()?;
-        let book =
+        let journal =
             UndoJournal::begin(&file, &boot).map_err(|error| WatchdogError::of("write", &file, error))?;
-        let desk = WatchdogState { file, book, kennel: None, watchdog: None, next: 1, open: BTreeMap::new() };
-        Ok(CpuWatchdog { desk: Arc::new(Mutex::new(desk)) })
+        let state = WatchdogState {
+            file,
+            journal,
+            command_line: None,
+            watchdog: None,
+            next_number: 1,
+            pending: BTreeMap::new(),
+        };
+        Ok(CpuWatchdog { state: Arc::new(Mutex::new(state)) })
     }
 
-    /// A guardian with a watchdog: this program with these arguments, which must call [`watch`] with its standard input.
+    /// A watchdog with a process: this program with these arguments. The program must call [`watch`] with its standard input.
     pub fn spawn(folder: &Path, program: &Path, args: &[&OsStr]) -> Result<CpuWatchdog, WatchdogError> {
-        let guardian = CpuWatchdog::alone(folder)?;
-        let kennel = WatchdogCommand::of(program, args);
-        guardian.desk().kennel = Some(kennel);
-        let released = guardian.desk().release_watchdog();
-        guardian.unless_failed(released).map(|(guardian, ())| guardian)
+        let handle = CpuWatchdog::journal_only(folder)?;
+        let command_line = WatchdogCommand::of(program, args);
+        handle.state().command_line = Some(command_line);
+        let started = handle.state().start_watchdog();
+        handle.remove_file_on_error(started).map(|(handle, ())| handle)
     }
 
-    /// The same, and the watchdog starts a command and is its parent: it is given two more words, `--` and the command, and must call [`tend`] with its
-    /// standard input and that command. The command waits until it is continued.
+    /// Like [`CpuWatchdog::spawn`], and the watchdog process also starts a command as its child. It gets `--` and the command as
+    /// additional arguments, and must call [`run_command_watchdog`] with its standard input and that command. The command waits for
+    /// SIGCONT.
     pub fn spawn_with(
         folder: &Path,
         program: &Path,
         args: &[&OsStr],
         command: &[OsString],
     ) -> Result<(CpuWatchdog, WatchedProcess), WatchdogError> {
-        let guardian = CpuWatchdog::alone(folder)?;
-        let kennel = WatchdogCommand::of(program, args);
-        guardian.desk().kennel = Some(kennel);
+        let handle = CpuWatchdog::journal_only(folder)?;
+        let command_line = WatchdogCommand::of(program, args);
+        handle.state().command_line = Some(command_line);
         let mut watchdog = Command::new(program);
         watchdog.args(args).arg("--").args(command);
-        let started = guardian.desk().start_with(watchdog, command.first().map_or(program, Path::new));
-        guardian.unless_failed(started)
+        let started = handle.state().start_with_command(watchdog, command.first().map_or(program, Path::new));
+        handle.remove_file_on_error(started)
     }
 
-    /// What was not begun leaves no file.
-    fn unless_failed<T>(self, done: Result<T, WatchdogError>) -> Result<(CpuWatchdog, T), WatchdogError> {
-        match done {
-            Ok(done) => Ok((self, done)),
+    /// Removes the file if the start failed.
+    fn remove_file_on_error<T>(
+        self,
+        result: Result<T, WatchdogError>,
+    ) -> Result<(CpuWatchdog, T), WatchdogError> {
+        match result {
+            Ok(result) => Ok((self, result)),
             Err(error) => {
                 let _removed = self.finish();
                 Err(error)
@@ -132,139 +141,143 @@ impl CpuWatchdog {
         }
     }
 
-    /// Replaces a watchdog that is gone; whether one had to be.
-    pub fn renew(&self) -> Result<bool, WatchdogError> {
+    /// Replaces a watchdog process that has ended. Returns whether it did.
+    pub fn restart_if_exited(&self) -> Result<bool, WatchdogError> {
         if self.is_watched() {
             return Ok(false);
         }
-        let mut desk = self.desk();
-        desk.dismiss();
-        desk.release_watchdog()?;
-        Ok(desk.watchdog.is_some())
+        let mut state = self.state();
+        state.close_and_wait();
+        state.start_watchdog()?;
+        Ok(state.watchdog.is_some())
     }
 
-    /// The parent of this process, if it is the watchdog.
-    pub(crate) fn keeper_of(&self, pid: u32) -> Option<u32> {
-        let desk = self.desk();
-        let watchdog = desk.watchdog.as_ref()?;
-        (watchdog.ward == Some(pid)).then(|| watchdog.child.id())
+    /// The watchdog's process number, if the watchdog is the parent of this process.
+    pub(crate) fn subreaper_of(&self, pid: u32) -> Option<u32> {
+        let state = self.state();
+        let watchdog = state.watchdog.as_ref()?;
+        (watchdog.command_pid == Some(pid)).then(|| watchdog.child.id())
     }
 
-    /// Whether the watchdog is there, as far as is known. Without it, what is left behind waits for the next start.
+    /// Whether the watchdog process is known to run. Without it, undo steps wait for the next start.
     pub fn is_watched(&self) -> bool {
-        match &mut self.desk().watchdog {
+        match &mut self.state().watchdog {
             Some(watchdog) => watchdog.pipe.is_some() && matches!(watchdog.child.try_wait(), Ok(None)),
             None => false,
         }
     }
 
-    /// The number of the watchdog's process.
-    pub fn watchdog(&self) -> Option<u32> {
-        self.desk().watchdog.as_ref().map(|watchdog| watchdog.child.id())
+    /// Process number of the watchdog.
+    pub fn process_id(&self) -> Option<u32> {
+        self.state().watchdog.as_ref().map(|watchdog| watchdog.child.id())
     }
 
-    /// What is to be undone by now, the oldest first.
-    pub fn open(&self) -> Vec<Undo> {
-        self.desk().open.values().cloned().collect()
+    /// All pending undo steps, the oldest first.
+    pub fn pending_undos(&self) -> Vec<Undo> {
+        self.state().pending.values().cloned().collect()
     }
 
-    /// Notes how changes are undone that are about to be made. They may be made when this returns.
+    /// Registers undo steps before their changes are made. The changes may be made when this returns.
     pub fn register(&self, undos: &[Undo]) -> Result<Vec<u64>, WatchdogError> {
-        let mut desk = self.desk();
-        let first = desk.next;
+        let mut state = self.state();
+        let first = state.next_number;
         let numbered: Vec<(u64, Undo)> = (first..).zip(undos.iter().cloned()).collect();
         let lines: String = numbered
             .iter()
             .map(|(number, undo)| UndoRecord::Add { number: *number, undo: undo.clone() }.line())
             .collect();
-        desk.write(&lines)?;
-        desk.next += numbered.len() as u64;
+        state.write(&lines)?;
+        state.next_number += numbered.len() as u64;
         let numbers = numbered.iter().map(|(number, _)| *number).collect();
-        desk.open.extend(numbered);
+        state.pending.extend(numbered);
         Ok(numbers)
     }
 
-    /// Notes that these need not be undone any more.
+    /// Removes undo steps that are not needed any more.
     pub fn release(&self, numbers: &[u64]) -> Result<(), WatchdogError> {
-        let mut desk = self.desk();
+        let mut state = self.state();
         let known: Vec<u64> =
-            numbers.iter().copied().filter(|number| desk.open.remove(number).is_some()).collect();
+            numbers.iter().copied().filter(|number| state.pending.remove(number).is_some()).collect();
         let lines: String =
             known.iter().map(|number| UndoRecord::Forget { number: *number }.line()).collect();
-        if lines.is_empty() { Ok(()) } else { desk.write(&lines) }
+        if lines.is_empty() { Ok(()) } else { state.write(&lines) }
     }
 
-    /// Ends the watch, when everything is undone. What is not, the watchdog undoes, or the next start.
+    /// Ends the watchdog after everything is undone. The watchdog or the next start undoes what is left.
     pub fn finish(self) -> Result<(), WatchdogError> {
-        let mut desk = self.desk();
-        if !desk.open.is_empty() {
-            desk.dismiss();
+        let mut state = self.state();
+        if !state.pending.is_empty() {
+            state.close_and_wait();
             return Ok(());
         }
-        desk.tell(&UndoRecord::Done.line());
-        desk.dismiss();
-        desk.book.remove()
+        state.send(&UndoRecord::Done.line());
+        state.close_and_wait();
+        state.journal.remove()
     }
 
-    fn desk(&self) -> MutexGuard<'_, WatchdogState> {
-        // Whoever panicked has noted what it was to note, or has changed nothing.
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, WatchdogState> {
+        // A panic leaves either the step registered or nothing changed.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl WatchdogState {
     fn write(&mut self, lines: &str) -> Result<(), WatchdogError> {
-        self.tell(lines);
-        self.book.append(lines)?;
-        self.book.shorten(&self.open)
+        self.send(lines);
+        self.journal.append(lines)?;
+        self.journal.compact(&self.pending)
     }
 
-    /// Tells the watchdog. One that is gone is not missed here: the file is there, and the governor asks whether it is watched.
-    fn tell(&mut self, lines: &str) {
+    /// Sends records to the watchdog process. A failure is not an error: the file has them, and the governor checks `is_watched`.
+    fn send(&mut self, lines: &str) {
         if let Some(watchdog) = &mut self.watchdog {
-            let told = watchdog.pipe.as_mut().map(|pipe| pipe.write_all(lines.as_bytes()));
-            if told.is_some_and(|told| told.is_err()) {
+            let sent = watchdog.pipe.as_mut().map(|pipe| pipe.write_all(lines.as_bytes()));
+            if sent.is_some_and(|sent| sent.is_err()) {
                 watchdog.pipe = None;
             }
         }
     }
 
-    /// Starts a watchdog, if there shall be one, and tells it everything.
-    fn release_watchdog(&mut self) -> Result<(), WatchdogError> {
-        let Some(WatchdogCommand { program, args }) = &self.kennel else { return Ok(()) };
-        let mut deaf = Command::new("/bin/sh");
-        deaf.args(["-c", DEAF, "sh"]).arg(program).args(args);
-        let watchdog = WatchdogProcess::start(deaf)
+    /// Starts a watchdog process, if configured, and sends it all pending steps.
+    fn start_watchdog(&mut self) -> Result<(), WatchdogError> {
+        let Some(WatchdogCommand { program, args }) = &self.command_line else { return Ok(()) };
+        let mut shell = Command::new("/bin/sh");
+        shell.args(["-c", IGNORE_SIGNALS_AND_EXEC, "sh"]).arg(program).args(args);
+        let watchdog = WatchdogChild::start(shell)
             .map_err(|error| WatchdogError::of("start the watchdog", program, error))?;
         self.watchdog = Some(watchdog);
-        self.tell_all();
+        self.send_all();
         Ok(())
     }
 
-    /// Starts a watchdog that starts a command.
-    fn start_with(&mut self, watchdog: Command, command: &Path) -> Result<WatchedProcess, WatchdogError> {
+    /// Starts a watchdog process that starts a command.
+    fn start_with_command(
+        &mut self,
+        watchdog: Command,
+        command: &Path,
+    ) -> Result<WatchedProcess, WatchdogError> {
         let failed = |error| WatchdogError::of("start", command, error);
-        let mut watchdog = WatchdogProcess::start(watchdog).map_err(failed)?;
-        let ward = watchdog.take_charge().map_err(failed)?;
+        let mut watchdog = WatchdogChild::start(watchdog).map_err(failed)?;
+        let process = watchdog.start_command().map_err(failed)?;
         self.watchdog = Some(watchdog);
-        self.tell_all();
-        Ok(ward)
+        self.send_all();
+        Ok(process)
     }
 
-    /// Tells a new watchdog what it has to know.
-    fn tell_all(&mut self) {
+    /// Sends the state to a new watchdog process.
+    fn send_all(&mut self) {
         let path = std::path::absolute(&self.file).unwrap_or_else(|_| self.file.clone());
         let mut lines = UndoRecord::File { path }.line();
-        for (number, undo) in &self.open {
+        for (number, undo) in &self.pending {
             lines += &UndoRecord::Add { number: *number, undo: undo.clone() }.line();
         }
-        self.tell(&lines);
+        self.send(&lines);
     }
 
-    /// Closes the pipe and waits until the watchdog has done what it has to.
-    fn dismiss(&mut self) {
+    /// Closes the pipe and waits until the watchdog process has ended.
+    fn close_and_wait(&mut self) {
         if let Some(mut watchdog) = self.watchdog.take() {
-            watchdog.dismiss();
+            watchdog.close_and_wait();
         }
     }
 }
@@ -275,72 +288,72 @@ impl WatchdogCommand {
     }
 }
 
-impl WatchdogProcess {
-    fn start(mut command: Command) -> io::Result<WatchdogProcess> {
+impl WatchdogChild {
+    fn start(mut command: Command) -> io::Result<WatchdogChild> {
         let (ours, theirs) = UnixStream::pair()?;
         command.stdin(Stdio::from(OwnedFd::from(theirs))).stdout(Stdio::null()).stderr(Stdio::null());
-        Ok(WatchdogProcess { child: command.spawn()?, pipe: Some(ours), ward: None })
+        Ok(WatchdogChild { child: command.spawn()?, pipe: Some(ours), command_pid: None })
     }
 
-    /// Has it start its command.
-    fn take_charge(&mut self) -> io::Result<WatchedProcess> {
+    /// Lets the watchdog process start its command.
+    fn start_command(&mut self) -> io::Result<WatchedProcess> {
         let Some(pipe) = &self.pipe else { return Err(io::ErrorKind::BrokenPipe.into()) };
-        let begun = WatchedProcess::begin(pipe, self.child.id());
-        match &begun {
-            Ok(ward) => self.ward = Some(ward.pid()),
-            Err(_) => self.dismiss(),
+        let started = WatchedProcess::begin(pipe, self.child.id());
+        match &started {
+            Ok(process) => self.command_pid = Some(process.pid()),
+            Err(_) => self.close_and_wait(),
         }
-        begun
+        started
     }
 
-    fn dismiss(&mut self) {
+    fn close_and_wait(&mut self) {
         if let Some(pipe) = self.pipe.take() {
-            // Whoever still listens to it shall not keep it open.
+            // Another process may hold a copy of the socket. Shutdown closes it for all of them.
             let _closed = pipe.shutdown(Shutdown::Both);
         }
-        // It ends by itself; how, does not matter any more.
+        // It ends by itself. Its exit status does not matter.
         let _ended = self.child.wait();
     }
 }
 
 impl Drop for WatchdogState {
     fn drop(&mut self) {
-        self.dismiss();
+        self.close_and_wait();
     }
 }
 
-/// What [`restore_left_behind`] did.
+/// Result of [`restore_left_behind`].
 #[derive(Debug, Default)]
 pub struct RestoreReport {
-    /// What was to be undone, and is.
+    /// Steps that were undone.
     pub undone: Vec<Undo>,
-    /// What could not be undone, and why. It is tried again at the next start.
+    /// Steps that failed, with their errors. The next start tries them again.
     pub failed: Vec<(Undo, io::Error)>,
 }
 
-/// Undoes what a governor with this directory left behind. Once is as good as twice, and nothing to do is fine.
+/// Undoes what a governor with this directory left behind. It may be called repeatedly and when nothing is left.
 pub fn restore_left_behind(folder: &Path) -> Result<RestoreReport, WatchdogError> {
     let file = folder.join(FILE);
-    let notes = match std::fs::read(&file) {
-        Ok(bytes) => undo::notes(&bytes),
+    let records = match std::fs::read(&file) {
+        Ok(bytes) => undo::parse_records(&bytes),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(RestoreReport::default()),
         Err(error) => return Err(WatchdogError::of("read", &file, error)),
     };
     let boot = boot()?;
-    let open = if notes.boot.as_ref() == Some(&boot) { notes.open } else { BTreeMap::new() };
-    let restored = undo_all(open.into_values().collect());
+    let pending = if records.boot.as_ref() == Some(&boot) { records.open } else { BTreeMap::new() };
+    let restored = undo_all(pending.into_values().collect());
     if restored.failed.is_empty() {
         undo_journal::remove(&file)?;
     } else {
         let left = (1..).zip(restored.failed.iter().rev().map(|(undo, _)| undo.clone())).collect();
         UndoJournal::begin(&file, &boot)
             .map_err(|error| WatchdogError::of("write", &file, error))?
-            .write_anew(&left)?;
+            .rewrite(&left)?;
     }
     Ok(restored)
 }
 
-/// Undoes everything, the latest first.
+/// Undoes all steps, the latest first.
 fn undo_all(undos: Vec<Undo>) -> RestoreReport {
     let proc = FilesystemRoots::default().processes();
     let mut restored = RestoreReport::default();
@@ -355,27 +368,27 @@ fn undo_all(undos: Vec<Undo>) -> RestoreReport {
 
 fn boot() -> Result<String, WatchdogError> {
     let proc = FilesystemRoots::default().processes();
-    proc.boot().map_err(|error| WatchdogError::of("find the name of this boot in", proc.root(), error))
+    proc.boot().map_err(|error| WatchdogError::of("read the boot id in", proc.root(), error))
 }
 
-/// What is to be undone cannot be kept; then nothing may be changed.
+/// An undo step cannot be kept. Then nothing may be changed.
 #[derive(Debug)]
 pub struct WatchdogError {
-    doing: &'static str,
+    operation: &'static str,
     path: PathBuf,
     error: io::Error,
 }
 
 impl WatchdogError {
-    fn of(doing: &'static str, path: &Path, error: io::Error) -> WatchdogError {
-        WatchdogError { doing, path: path.to_owned(), error }
+    fn of(operation: &'static str, path: &Path, error: io::Error) -> WatchdogError {
+        WatchdogError { operation, path: path.to_owned(), error }
     }
 }
 
 impl fmt::Display for WatchdogError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let WatchdogError { doing, path, error } = self;
-        write!(f, "cannot {doing} {}: {error}; nothing is changed that could not be undone", path.display())
+        let WatchdogError { operation, path, error } = self;
+        write!(f, "cannot {operation} {}: {error}; no change is made that cannot be undone", path.display())
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::settings::GatewaySpec;
-use crate::settings::Route;
+use crate::settings::RouteSpec;
 use hashbrown::HashMap;
 use tokio_rustls::TlsAcceptor;
 
@@ -61,7 +61,7 @@ impl ConfigSnapshot {
         let backends: HashMap<Arc<str>, Arc<UpstreamBackend>> = built.collect();
         let mut routes = Vec::with_capacity(spec.routes.len());
         let mut targets = Vec::with_capacity(spec.routes.len());
-        let ids: Vec<String> = spec.routes.iter().map(Route::id).collect();
+        let ids: Vec<String> = spec.routes.iter().map(RouteSpec::id).collect();
         let counts = metrics.set_routes(ids.iter().map(String::as_str));
         for ((route, id), metrics) in spec.routes.iter().zip(ids).zip(counts) {
             // Validation guarantees that every route names an existing backend.

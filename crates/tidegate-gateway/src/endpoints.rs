@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::settings::{self as file, Balance, Probe};
+use crate::settings::{self as file, Balance, ProbeSpec};
 
 /// How long an endpoint is avoided after a failed connect.
 pub const CONNECT_COOLDOWN: Duration = Duration::from_secs(1);
@@ -40,7 +40,7 @@ pub struct UpstreamBackend {
     /// How long an unused connection stays in the pool.
     pub idle_timeout: Duration,
     /// The health probe, if configured.
-    pub probe: Option<Probe>,
+    pub probe: Option<ProbeSpec>,
     balance: Balance,
     /// Sorted by priority number.
     endpoints: Box<[Arc<UpstreamEndpoint>]>,
@@ -54,7 +54,7 @@ impl UpstreamBackend {
     /// Builds a backend from the settings. Endpoints of `before`, the previous backend of this name, are
     /// kept. Without a probe all endpoints become healthy again, so call this only when the new settings take
     /// effect.
-    pub fn new(spec: &file::Backend, before: Option<&UpstreamBackend>) -> UpstreamBackend {
+    pub fn new(spec: &file::BackendSpec, before: Option<&UpstreamBackend>) -> UpstreamBackend {
         let mut numbered: Vec<(u64, Arc<UpstreamEndpoint>)> = Vec::with_capacity(spec.endpoints.len());
         for endpoint in &spec.endpoints {
             let known = before.and_then(|before| before.endpoint(&endpoint.host, endpoint.port));
@@ -269,7 +269,7 @@ impl UpstreamEndpoint {
     }
 
     /// Records a probe result. Returns the new health if it changed.
-    pub fn record_probe(&self, healthy: bool, probe: &Probe) -> Option<bool> {
+    pub fn record_probe(&self, healthy: bool, probe: &ProbeSpec) -> Option<bool> {
         self.health.record_probe(healthy, probe)
     }
 
@@ -323,7 +323,7 @@ impl EndpointHealth {
         self.0.store(0, Ordering::Relaxed);
     }
 
-    fn record_probe(&self, healthy: bool, probe: &Probe) -> Option<bool> {
+    fn record_probe(&self, healthy: bool, probe: &ProbeSpec) -> Option<bool> {
         let after = |word: u64| {
             let (health_bit, streak) = (word & EndpointHealth::UNHEALTHY, word & !EndpointHealth::UNHEALTHY);
             let was_healthy = health_bit == 0;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::settings::Probe;
+use crate::settings::ProbeSpec;
 use hashbrown::HashMap;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, timeout};
@@ -44,7 +44,7 @@ pub(crate) async fn run(worker: Arc<GatewayWorker>) {
     }
 }
 
-async fn probe_endpoint(backend: Arc<UpstreamBackend>, endpoint: Arc<UpstreamEndpoint>, probe: Probe) {
+async fn probe_endpoint(backend: Arc<UpstreamBackend>, endpoint: Arc<UpstreamEndpoint>, probe: ProbeSpec) {
     let is_healthy = timeout(probe.timeout, responds_healthy(&endpoint, &probe)).await.unwrap_or(false);
     match endpoint.record_probe(is_healthy, &probe) {
         Some(true) => {
@@ -66,7 +66,7 @@ async fn probe_endpoint(backend: Arc<UpstreamBackend>, endpoint: Arc<UpstreamEnd
 }
 
 /// Whether the endpoint responds with a status from 200 to 399.
-async fn responds_healthy(endpoint: &UpstreamEndpoint, probe: &Probe) -> bool {
+async fn responds_healthy(endpoint: &UpstreamEndpoint, probe: &ProbeSpec) -> bool {
     let Ok(mut stream) = connect(endpoint, probe.timeout).await else { return false };
     let request = format!(
         "GET {} HTTP/1.1\r\nHost: {}\r\nUser-Agent: tidegate-probe\r\nAccept: */*\r\nConnection: close\r\n\r\n",

@@ -10,7 +10,7 @@
 //!
 //! Paths are compared as sent, without the query. The gateway must forward the path unchanged.
 
-use crate::settings::{HostPattern, LONGEST_HOST, PathPattern, PathRest, Route};
+use crate::settings::{HostPattern, MAX_HOST_BYTES, PathPattern, PathRest, RouteSpec};
 use arrayvec::ArrayVec;
 use hashbrown::HashMap;
 
@@ -41,7 +41,7 @@ struct LiteralRoutes {
 
 impl RouteTable {
     /// Builds an index of these routes.
-    pub fn new(routes: &[Route]) -> RouteTable {
+    pub fn new(routes: &[RouteSpec]) -> RouteTable {
         let mut index = RouteTable::default();
         for (at, route) in routes.iter().enumerate() {
             let paths = match &route.host {
@@ -113,14 +113,14 @@ impl HostPaths {
 }
 
 /// A host in lower case, without port and trailing dot.
-struct NormalizedHost(ArrayVec<u8, LONGEST_HOST>);
+struct NormalizedHost(ArrayVec<u8, MAX_HOST_BYTES>);
 
 impl NormalizedHost {
     /// `None` if the host is empty or longer than any valid host.
     fn normalize(host: &str) -> Option<NormalizedHost> {
         let name = without_port(host);
         let name = name.strip_suffix('.').unwrap_or(name);
-        if name.is_empty() || name.len() > LONGEST_HOST {
+        if name.is_empty() || name.len() > MAX_HOST_BYTES {
             return None;
         }
         Some(NormalizedHost(name.bytes().map(|byte| byte.to_ascii_lowercase()).collect()))

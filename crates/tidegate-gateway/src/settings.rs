@@ -26,7 +26,7 @@ use tidegate_config::{
 use tidegate_core::amount::MAX_LIMIT;
 
 use checks::{check_backends, check_routes};
-pub use patterns::{HostPattern, LONGEST_HOST, LONGEST_PATH, Network, PathPattern, PathRest};
+pub use patterns::{HostPattern, MAX_HOST_BYTES, MAX_PATTERN_BYTES, Network, PathPattern, PathRest};
 pub use schema::GATEWAY;
 
 /// The default port.
@@ -162,13 +162,13 @@ pub struct GatewaySpec {
     /// The client side.
     pub server: GatewayServer,
     /// The certificate, if TLS is enabled.
-    pub tls: Option<Certificate>,
+    pub tls: Option<CertificateFiles>,
     /// The address of the management port, if enabled.
     pub management: Option<SocketAddr>,
     /// The backends. Names are unique.
-    pub backends: Vec<Backend>,
+    pub backends: Vec<BackendSpec>,
     /// The routes. Each pair of host and path is unique, and every backend exists.
-    pub routes: Vec<Route>,
+    pub routes: Vec<RouteSpec>,
 }
 
 /// The client side.
@@ -221,7 +221,7 @@ impl Default for GatewayServer {
 
 /// The files of a certificate and its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Certificate {
+pub struct CertificateFiles {
     /// The certificate chain.
     pub certificate: String,
     /// The private key.
@@ -230,15 +230,15 @@ pub struct Certificate {
 
 /// A backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Backend {
+pub struct BackendSpec {
     /// The name that routes use.
     pub name: String,
     /// How the next endpoint is chosen.
     pub balance: Balance,
     /// The health probe, if configured.
-    pub probe: Option<Probe>,
+    pub probe: Option<ProbeSpec>,
     /// The endpoints: at least one, all distinct.
-    pub endpoints: Vec<Endpoint>,
+    pub endpoints: Vec<EndpointSpec>,
     /// The limits of the backend.
     pub limits: RateLimits,
     /// The maximum time to connect.
@@ -251,7 +251,7 @@ pub struct Backend {
 
 /// A health probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Probe {
+pub struct ProbeSpec {
     /// The request path.
     pub path: String,
     /// The period.
@@ -266,7 +266,7 @@ pub struct Probe {
 
 /// An endpoint of a backend.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Endpoint {
+pub struct EndpointSpec {
     /// The host name or address, in lower case; IPv6 without brackets.
     pub host: String,
     /// The port.
@@ -277,7 +277,7 @@ pub struct Endpoint {
 
 /// A route to a backend.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Route {
+pub struct RouteSpec {
     /// The matching hosts.
     pub host: HostPattern,
     /// The matching paths.
@@ -288,7 +288,7 @@ pub struct Route {
     pub limits: RateLimits,
 }
 
-impl Route {
+impl RouteSpec {
     /// The id of the route: its host, followed by its path unless that matches every path.
     pub fn id(&self) -> String {
         if self.path == PathPattern::any() {
@@ -337,8 +337,8 @@ fn read_tree(
     Some(GatewaySpec { server, tls, management, backends: backends.all, routes })
 }
 
-fn read_certificate(mut section: Mapping) -> Option<Certificate> {
-    Some(Certificate { certificate: section.take_text("certificate")?, key: section.take_text("key")? })
+fn read_certificate(mut section: Mapping) -> Option<CertificateFiles> {
+    Some(CertificateFiles { certificate: section.take_text("certificate")?, key: section.take_text("key")? })
 }
 
 fn read_server(sink: &mut DiagnosticSink<'_>, mut section: Mapping) -> GatewayServer {

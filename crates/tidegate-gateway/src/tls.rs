@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::settings::Certificate;
+use crate::settings::CertificateFiles;
 use rustls::ServerConfig;
 use rustls::pki_types::pem::{Error as PemError, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -27,7 +27,7 @@ impl fmt::Display for TlsError {
 impl std::error::Error for TlsError {}
 
 /// Loads a certificate and its key.
-pub(crate) fn acceptor(files: &Certificate) -> Result<TlsAcceptor, TlsError> {
+pub(crate) fn acceptor(files: &CertificateFiles) -> Result<TlsAcceptor, TlsError> {
     let error_for = |file: &str, why: String| TlsError { problems: vec![(file.to_owned(), why)] };
     let chain = CertificateDer::pem_file_iter(&files.certificate)
         .and_then(Iterator::collect::<Result<Vec<_>, _>>)
@@ -59,7 +59,7 @@ pub(crate) fn acceptor(files: &Certificate) -> Result<TlsAcceptor, TlsError> {
 }
 
 /// Checks that the files are usable.
-pub fn check_certificate(files: &Certificate) -> Result<(), TlsError> {
+pub fn check_certificate(files: &CertificateFiles) -> Result<(), TlsError> {
     acceptor(files).map(drop)
 }
 
@@ -77,7 +77,8 @@ mod tests {
 
     #[test]
     fn both_missing_files_are_reported() {
-        let files = Certificate { certificate: "/nowhere/chain.pem".into(), key: "/nowhere/key.pem".into() };
+        let files =
+            CertificateFiles { certificate: "/nowhere/chain.pem".into(), key: "/nowhere/key.pem".into() };
         let message = check_certificate(&files).expect_err("nothing is there").to_string();
         let problems: Vec<&str> = message.split("; ").collect();
         assert_eq!(problems.len(), 2, "{message}");

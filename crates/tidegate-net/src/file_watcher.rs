@@ -76,7 +76,7 @@ impl FileWatcher {
     }
 
     /// Reads the file whether it has changed or not. A file that is too large is cut one byte after the allowed size
-    /// ([`tidegate_config::LARGEST_FILE`]).
+    /// ([`tidegate_config::MAX_FILE_BYTES`]).
     pub fn read_now(&mut self) -> io::Result<Vec<u8>> {
         let stat = FileStat::of(&self.path);
         let contents = file_stat::read_bounded(&self.path);

@@ -27,7 +27,7 @@ use tidegate_config::{
 pub use activity::ActivitySpec;
 pub use auth::{Role, TokenSpec};
 pub use schema::SETTINGS;
-pub use server::{LEAST_MEMORY, Listen, MOST_CONNECTIONS, MOST_WORKERS, ServerSpec, StoreSpec};
+pub use server::{Listen, MAX_OPEN_CONNECTIONS, MAX_WORKER_THREADS, MIN_MEMORY_BYTES, ServerSpec, StoreSpec};
 pub use store_url::{StoreUrl, parse_store};
 
 /// The settings of a file that has no errors.

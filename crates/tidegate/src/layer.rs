@@ -1,9 +1,8 @@
-//! A layer that limits the calls of any tower service.
+//! A [`tower_layer::Layer`] that limits the calls of any tower service.
 //!
-//! What is counted lives in the [`Limiter`], never in the service: tower services are cloned for every connection and
-//! often for every request, and a limiter that lives in a clone limits nobody. Readiness reserves nothing either. A
-//! service that is polled ready and then not called would keep what it reserved; here the question is put when the call
-//! runs, and only then.
+//! The counts live in the [`Limiter`], never in the service: tower clones services per connection and often per
+//! request, and a limit inside a clone limits nothing. Readiness reserves nothing either, because a service that is
+//! polled ready may never be called. The order is sent when the call runs.
 //!
 //! ```text
 //!   request ──▶ ask ──▶ limiter ──granted──▶ inner service ──▶ respond ──▶ response, with the lease if there is one
@@ -12,10 +11,10 @@
 //!                └─ not limited ───────────▶ inner service
 //! ```
 //!
-//! A refused call does not reach the inner service. When there is no decision, because the limiter does not know the
-//! limit or cannot ask its store, the call is refused as well, unless somebody says otherwise.
+//! A refused call does not reach the inner service. If there is no decision, because the limit is unknown or the store
+//! cannot answer, the call is refused as well, unless [`Failure::Admit`] is returned.
 //!
-//! Requests and responses are whatever the service takes and gives; [`http`] knows those that most have.
+//! The layer is generic over requests and responses; [`http`] has the layer for HTTP.
 
 pub mod http;
 
@@ -38,8 +37,8 @@ use crate::reply::Detail;
 
 pub use asking::Asking;
 
-/// Limits calls with requests `Q` to services that answer with `I`; the limited service answers with `O`. Copies are
-/// the same layer.
+/// Limits calls with requests `Q` to a service that responds with `I`; the limited service responds with `O`. Clones
+/// share one limiter.
 ///
 /// ```
 /// use tidegate::layer::{Failure, LimitLayer};
@@ -87,24 +86,24 @@ type Fail<O> = Arc<dyn Fn(&AcquireError) -> Failure<O> + Send + Sync>;
 /// What happens to a call that does not fit now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
-    /// It is refused.
+    /// The call is refused.
     Refuse,
-    /// It waits this long, in line with the others.
+    /// The call waits in the queue for at most this long.
     Wait(Duration),
 }
 
-/// What happens to a call that could not be decided.
+/// What happens to a call without a decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Failure<O> {
-    /// It is answered like this.
+    /// The call gets this response.
     Refuse(O),
-    /// It is let through, and nobody is charged.
+    /// The call reaches the inner service, and nothing is charged.
     Admit,
 }
 
 impl<Q, R> LimitLayer<Q, R> {
-    /// A layer that asks `ask` what a request is to be counted as, answers those that are denied with `refuse`, and
-    /// those that could not be decided as `fail` says. What is held is given back when the response is there.
+    /// Creates a layer. `ask` maps a request to its limits, `refuse` makes the response to a refused call, and `fail`
+    /// handles a call without a decision. A lease is given back when the response is ready.
     pub fn new<A: Into<Asking>>(
         limiter: Limiter,
         ask: impl Fn(&Q) -> A + Send + Sync + 'static,
@@ -124,7 +123,7 @@ impl<Q, R> LimitLayer<Q, R> {
 }
 
 impl<Q, I, O> LimitLayer<Q, I, O> {
-    /// Lets a call that does not fit wait for as long as this, at most a minute, first come first served, before it is refused.
+    /// Queues a call that does not fit for up to `patience`, at most one minute, first come first served.
     pub fn waiting(mut self, patience: Duration) -> LimitLayer<Q, I, O> {
         self.mode = Mode::Wait(patience.min(MAX_WAIT));
         self
@@ -132,13 +131,13 @@ impl<Q, I, O> LimitLayer<Q, I, O> {
 
     async fn decide(&self, asking: &Asking) -> Result<Permit, AcquireError> {
         let asks = asking.asks();
-        let mut question = self.limiter.asks(&asks);
+        let mut request = self.limiter.asks(&asks);
         if self.detail == Detail::Readings {
-            question = question.readings();
+            request = request.readings();
         }
         match self.mode {
-            Mode::Refuse => question.try_acquire_async().await,
-            Mode::Wait(patience) => question.within(patience).await,
+            Mode::Refuse => request.try_acquire_async().await,
+            Mode::Wait(patience) => request.within(patience).await,
         }
     }
 
@@ -160,15 +159,15 @@ impl<Q, I, O> LimitLayer<Q, I, O> {
             }
         };
         if let Some(permit) = &permit {
-            keep(permit);
+            keep_alive(permit);
         }
         let response = inner.call(request).await?;
         Ok((self.respond)(response, permit))
     }
 }
 
-/// Keeps what is held from lapsing while the call goes on, however long that is.
-fn keep(permit: &Permit) {
+/// Renews the lease in the background while the call runs.
+fn keep_alive(permit: &Permit) {
     if let Some(lease) = permit.lease()
         && tokio::runtime::Handle::try_current().is_ok()
     {
@@ -228,7 +227,7 @@ where
     }
 
     fn call(&mut self, request: Q) -> Self::Future {
-        // It is this one that was polled ready; the call takes it along and leaves another.
+        // This instance was polled ready: the call takes it and leaves a clone.
         let another = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, another);
         Box::pin(self.layer.clone().serve(inner, request))

@@ -1,8 +1,7 @@
-//! The limiter: a store with manners.
+//! The limiter: the API of a [`LimitStore`](crate::store::LimitStore) for programs.
 //!
-//! A store decides and forgets who asked. Programs want three things more: answers that own what they hold and give it
-//! back when they are dropped ([`Lease`]), a place to wait in line ([`Request::within`]), and a way to
-//! ask that reads aloud:
+//! A store decides orders. The limiter adds three things: grants that give their lease back when they are dropped
+//! ([`Lease`]), a wait queue ([`Request::within`]), and a fluent request API:
 //!
 //! ```
 //! use tidegate::Limiter;
@@ -20,24 +19,24 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Asking at once needs no runtime. Waiting, keeping a lease alive and being told of its loss need tokio's timers, unless
-//! another [`HolderClock`] is given.
+//! Requests that do not wait need no runtime. Waiting, renewing a lease in the background and noticing its loss need
+//! tokio's timers, unless another [`HolderClock`] is given.
 //!
-//! Decided: a limiter adds no arithmetic. What is granted, when a lease lapses, whether a release counts: the store's
-//! answer decides, always. The limiter only knows who holds something in this process and who waits for it.
+//! The limiter computes no limits. The store alone decides what is granted, when a lease lapses and whether a release
+//! counts. The limiter knows only which leases this process holds and which requests wait.
 //!
-//! Decided: nobody is told what is not durable. Over a store with a log, calls like [`Request::try_acquire`], [`Limiter::try_release`] and
-//! [`Lease::renew`] block their thread until the log is written, which takes as long as the disk takes; their siblings that end in
-//! `_async`, and everything that waits in line, are futures that block nobody. A lease that is dropped is given back without waiting: if
-//! that is lost in a crash, it lapses instead. A store without a log never makes anybody wait.
+//! A grant is returned after it is durable. Over a store with a log, [`Request::try_acquire`],
+//! [`Limiter::try_release`], [`Lease::renew`] and their like block the thread until the log is synced. The `_async`
+//! variants and queued requests do not block. Dropping a lease does not wait: if a crash loses the release, the lease
+//! lapses instead. A store without a log never blocks.
 //!
-//! Decided: where somebody else decides ([`StoreReply::Later`](crate::store::StoreReply::Later)), the same calls block until they have, and the same
-//! futures wait for them. An order is on its way from the moment it is put. Whoever leaves before the answer is there is not told, and
-//! the store gives back what they were granted. If such a store is shared with other processes ([`Reach::Fleet`]), those release without
-//! wake_on_drop anybody here, and whoever is first in line looks again every [`FLEET_POLL_INTERVAL`].
+//! Over a remote store ([`StoreReply::Later`](crate::store::StoreReply::Later)) the same calls block, or are pending,
+//! until the reply arrives. The order is in flight once it is sent. If the caller is dropped first, the store gives
+//! back what it granted. Releases in other processes that share the store ([`Reach::Fleet`]) wake no waiter here, so
+//! the first waiter of a row asks again every [`FLEET_POLL_INTERVAL`].
 //!
-//! Refused: an order among processes. Who waits here is served in the order in which they came here; of two who wait in two processes the
-//! store serves the one who asks it first.
+//! Waiters of one process are served in order of arrival. There is no order between processes: the store serves the
+//! first order that reaches it.
 
 pub mod acquire;
 mod batch;
@@ -80,30 +79,30 @@ pub use overview::LimitOverview;
 pub use permit::Permit;
 pub use request::Request;
 
-/// The most who may wait for one row, unless said otherwise.
+/// The default for the most requests that wait for one row.
 pub const DEFAULT_MAX_WAITING_PER_ROW: usize = 10_000;
 
-/// The most who may wait at one limiter, unless said otherwise.
+/// The default for the most requests that wait at one limiter.
 pub const DEFAULT_MAX_WAITING: usize = 100_000;
 
-/// Asks a store, keeps what is held, and lets askers wait in line. Copies are the same limiter.
+/// Sends requests to a store, owns the leases, and queues requests that wait. Clones share one limiter.
 #[derive(Clone)]
 pub struct Limiter {
-    inner: Arc<Inner>,
+    inner: Arc<LimiterState>,
 }
 
 impl Limiter {
-    /// Starts a limiter: its limits, its store, its clocks.
+    /// Starts a builder for the limits, the store and the clocks.
     pub fn builder() -> LimiterBuilder {
         LimiterBuilder::new()
     }
 
-    /// A limiter over a new [`MemoryStore`] without limits.
+    /// Creates a limiter over a new [`MemoryStore`] without limits.
     pub fn in_memory() -> Limiter {
         Limiter::new(Arc::new(MemoryStore::new(SystemClock::new(), Memory::default())))
     }
 
-    /// A limiter over a store that has its limits.
+    /// Creates a limiter over a store that already has its limits.
     pub fn new(store: Arc<dyn LimitStore>) -> Limiter {
         let bounds = WaitBounds { in_all: DEFAULT_MAX_WAITING, per_row: DEFAULT_MAX_WAITING_PER_ROW };
         Limiter::over(store, Arc::new(SystemHolderClock), bounds)
@@ -111,7 +110,7 @@ impl Limiter {
 
     fn over(store: Arc<dyn LimitStore>, holder_clock: Arc<dyn HolderClock>, bounds: WaitBounds) -> Limiter {
         let Capabilities { tick, reach, .. } = store.capabilities();
-        let inner = Arc::new(Inner {
+        let inner = Arc::new(LimiterState {
             store,
             holder_clock,
             tick,
@@ -120,7 +119,7 @@ impl Limiter {
             detached_leases: DetachedLeases::default(),
             edits: AtomicU64::new(0),
         });
-        // The store outlives its limiters and must not keep them.
+        // The store outlives its limiters: a strong reference would leak them.
         let waiting = Arc::downgrade(&inner);
         inner.store.watch(Box::new(move |change| {
             let (Change::Put(limit) | Change::Removed(limit)) = change;
@@ -132,7 +131,7 @@ impl Limiter {
         Limiter { inner }
     }
 
-    /// A handle on a limit, which decides faster than a request by id.
+    /// Returns a handle on a limit, which decides faster than a request by id.
     ///
     /// # Errors
     /// [`OrderError::UnknownLimit`] if no limit has this id.
@@ -142,110 +141,109 @@ impl Limiter {
         Ok(LimitHandle::new(self, &limit))
     }
 
-    /// All of these requests or none, decided as one. They keep their counts; a hold, readings, a time to live or a
-    /// request id of any of them apply to the whole. All of them must come from this limiter.
+    /// Combines requests into one that is granted whole or not at all. Each keeps its count. A hold, readings, a time
+    /// to live or a request id of any of them applies to all. All requests must come from this limiter.
     pub fn all<'a>(&'a self, requests: impl IntoIterator<Item = Request<'a>>) -> Request<'a> {
         Request::all(self, requests)
     }
 
-    /// The store that decides. What is given back or reset there directly, and not through the limiter, does not wake
-    /// those who wait here; edits of limits do.
+    /// The store that decides. Releases and resets made directly at the store do not wake waiters of this limiter;
+    /// edits of limits do.
     pub fn store(&self) -> &dyn LimitStore {
         &*self.inner.store
     }
 
-    /// The holders' own sense of time.
+    /// The clock that lease deadlines and waits use.
     pub(crate) fn holder_clock(&self) -> &dyn HolderClock {
         &*self.inner.holder_clock
     }
 
-    /// One unit of this limit for this key.
+    /// Requests one unit of this limit for this key.
     pub fn ask<'a>(&'a self, limit_id: &'a str, key: &'a (impl AsRef<[u8]> + ?Sized)) -> Request<'a> {
         Request::one(self, Ask::one(limit_id, Some(key.as_ref())))
     }
 
-    /// One unit of this limit, which counts all keys together.
+    /// Requests one unit of this limit, which counts all keys together.
     pub fn ask_all<'a>(&'a self, limit_id: &'a str) -> Request<'a> {
         Request::one(self, Ask::one(limit_id, None))
     }
 
-    /// All of these or nothing.
+    /// Requests all of these asks, or nothing.
     pub fn asks<'a>(&'a self, asks: &'a [Ask<'a>]) -> Request<'a> {
         Request::many(self, asks)
     }
 
-    /// Gives a lease back by its id. `false` if it is gone, or if the store cannot answer.
+    /// Releases a lease by its id. Returns `false` if the lease is gone or the store cannot answer.
     pub fn release(&self, lease: LeaseId) -> bool {
         self.try_release(lease).unwrap_or(false)
     }
 
-    /// The same, for those who must know whether the store has answered.
+    /// Same as [`Limiter::release`], but reports a store that cannot answer.
     pub fn try_release(&self, lease: LeaseId) -> Result<bool, Unavailable> {
         self.inner.release(lease).wait(self.store())
     }
 
-    /// The same, blocking nobody.
+    /// Same as [`Limiter::try_release`], without blocking the thread.
     pub async fn release_async(&self, lease: LeaseId) -> Result<bool, Unavailable> {
         self.inner.release(lease).wait_async(self.store()).await
     }
 
-    /// Corrects a held charge to its true cost, then releases it, by the id of its lease.
+    /// Corrects the charge of a hold to its true cost and releases its lease, by the id of the lease.
     pub fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> Result<Settlement, AcquireError> {
         Ok(self.inner.settle(lease, actual).wait(self.store())??)
     }
 
-    /// The same, blocking nobody.
+    /// Same as [`Limiter::settle`], without blocking the thread.
     pub async fn settle_async(&self, lease: LeaseId, actual: Actual<'_>) -> Result<Settlement, AcquireError> {
         Ok(self.inner.settle(lease, actual).wait_async(self.store()).await??)
     }
 
-    /// Moves a lease's end to `ttl` from now (its own time to live if none is given), by its id.
+    /// Moves the end of a lease to `ttl` from now, by its id. Without `ttl` the lease keeps its own time to live.
     pub fn renew(&self, lease: LeaseId, ttl: Option<Duration>) -> Result<Renewal, AcquireError> {
         Ok(self.inner.renew(lease, ttl).wait(self.store())??)
     }
 
-    /// The same, blocking nobody.
+    /// Same as [`Limiter::renew`], without blocking the thread.
     pub async fn renew_async(&self, lease: LeaseId, ttl: Option<Duration>) -> Result<Renewal, AcquireError> {
         Ok(self.inner.renew(lease, ttl).wait_async(self.store()).await??)
     }
 
-    /// Takes over a lease that somebody handed over as an id, by renewing it. `None` if it is gone. Its fences are not
-    /// known here.
+    /// Takes over a lease by its id and renews it. Returns `None` if the lease is gone. Its fences are not known here.
     pub fn adopt(&self, lease: LeaseId, ttl: Duration) -> Result<Option<Lease>, AcquireError> {
         let before = self.inner.holder_clock.now();
         let renewed = self.inner.store.renew(lease, Some(ttl)).wait(self.store())??;
         Ok(Lease::adopted(&self.inner, lease, ttl, before, renewed))
     }
 
-    /// The same, blocking nobody.
+    /// Same as [`Limiter::adopt`], without blocking the thread.
     pub async fn adopt_async(&self, lease: LeaseId, ttl: Duration) -> Result<Option<Lease>, AcquireError> {
         let before = self.inner.holder_clock.now();
         let renewed = self.inner.store.renew(lease, Some(ttl)).wait_async(self.store()).await??;
         Ok(Lease::adopted(&self.inner, lease, ttl, before, renewed))
     }
 
-    /// Zeroes counts: those of one key, or everything of the limit. Leases go on, and those who wait look again.
+    /// Resets the counts of one key, or of the whole limit. Leases stay, and waiters ask again.
     pub fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> Result<(), AcquireError> {
         Ok(self.inner.reset(limit_id, key).wait(self.store())??)
     }
 
-    /// The same, blocking nobody.
+    /// Same as [`Limiter::reset`], without blocking the thread.
     pub async fn reset_async(&self, limit_id: &str, key: Option<&[u8]>) -> Result<(), AcquireError> {
         Ok(self.inner.reset(limit_id, key).wait_async(self.store()).await??)
     }
 
-    /// How many wait at this moment.
+    /// The number of waiting requests.
     pub fn waiting_in_all(&self) -> usize {
         self.inner.queues.len()
     }
 
-    /// How many wait at this moment for this limit.
+    /// The number of requests that wait for this limit.
     pub fn waiting(&self, limit_id: &str) -> usize {
         self.inner.queues.len_of(limit_id)
     }
 
-    /// What happened at a limit so far, and who waits for it. `None` if nobody knows the limit, or if the store does not
-    /// count: the memory store does, the plain one does not. Nobody who decides waits for whoever looks.
+    /// The statistics of a limit and its number of waiters. Returns `None` if the limit does not exist or the store
+    /// keeps no statistics. The memory store keeps them, the reference store does not. Does not block decisions.
     pub fn observe(&self, limit_id: &str) -> Option<LimitOverview> {
         let observed = self.inner.store.observe(limit_id)?;
         Some(LimitOverview::new(observed, self.waiting(limit_id)))
@@ -258,24 +256,24 @@ impl fmt::Debug for Limiter {
     }
 }
 
-/// What copies of a limiter share.
-struct Inner {
+/// The state that clones of a limiter share.
+struct LimiterState {
     store: Arc<dyn LimitStore>,
     holder_clock: Arc<dyn HolderClock>,
     tick: Tick,
     reach: Reach,
     queues: WaitQueues,
     detached_leases: DetachedLeases,
-    /// How often a limit changed. Handles look at their limit again when it did.
+    /// The number of edits of limits so far. A handle reloads its limit when it changes.
     edits: AtomicU64,
 }
 
-impl Inner {
-    fn clone_of(limiter: &Limiter) -> Arc<Inner> {
+impl LimiterState {
+    fn clone_of(limiter: &Limiter) -> Arc<LimiterState> {
         Arc::clone(&limiter.inner)
     }
 
-    /// Where somebody with these asks stands.
+    /// The queue positions of a request with these asks.
     fn positions(&self, asks: &[Ask<'_>]) -> Vec<QueuePosition> {
         let mut positions = Vec::new();
         for (index, ask) in asks.iter().enumerate() {
@@ -286,7 +284,7 @@ impl Inner {
         positions
     }
 
-    /// Something was given back at these rows, or nobody knows where.
+    /// Wakes the first waiters of these rows, or of all rows if the rows are not known.
     fn wake_rows(&self, rows: Option<&[RowId]>) {
         match rows {
             Some(rows) => self.queues.wake_rows(rows.iter().copied()),
@@ -295,7 +293,7 @@ impl Inner {
     }
 }
 
-/// The item of a limit that is told to somebody who stands behind others at a row of this kind: the first that counts there.
+/// The item that a refusal names if a request is behind other waiters of such a row: the first item that counts there.
 fn item_at(limit: &Limit, kind: RowKind) -> usize {
     let per = if kind == RowKind::All { Per::All } else { Per::Key };
     limit.items().iter().position(|item| item.per() == per).unwrap_or_default()

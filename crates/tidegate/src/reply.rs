@@ -1,7 +1,7 @@
-//! Replies: what a store says to a batch of orders.
+//! The replies of a store to a batch of orders.
 //!
-//! A denial is an answer. What could not be asked at all is a [`OrderError`]: the order named a limit nobody knows, or
-//! made no sense. The buffer is reused from batch to batch, so that answering costs no allocation once it has grown.
+//! A refusal is a reply. An [`OrderError`] means that there is no decision: the order names an unknown limit or is
+//! invalid. The buffer is reused from batch to batch, so that replies allocate nothing once it has grown.
 
 use std::fmt;
 use std::ops::Range;
@@ -13,38 +13,38 @@ use tidegate_core::{LeaseId, Limit, Reading, Timestamp, Wait};
 
 use crate::store::journal::Notes;
 
-/// How much an asker wants to know.
+/// The detail of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Detail {
-    /// Only whether, and if not, which item and until when.
+    /// The verdict; for a refusal also the binding item and the wait.
     #[default]
     Verdicts,
-    /// Also what every item says about itself.
+    /// The verdict and the readings of all items.
     Readings,
 }
 
-/// The answers to one batch, in the order of its orders.
+/// The replies to one batch, in the order of its orders.
 #[derive(Debug, Default)]
 pub struct Replies {
     detail: Detail,
     list: Vec<Result<OrderReply, OrderError>>,
     readings: Vec<ItemReading>,
-    /// What a store with a log is told about what they changed.
+    /// The changes that a store with a log has to write.
     notes: Option<Box<Notes>>,
 }
 
 impl Replies {
-    /// A buffer for answers in this detail.
+    /// Creates a buffer for replies in this detail.
     pub fn new(detail: Detail) -> Replies {
         Replies { detail, ..Replies::default() }
     }
 
-    /// How much is wanted.
+    /// The requested detail.
     pub fn detail(&self) -> Detail {
         self.detail
     }
 
-    /// Forgets the batch before.
+    /// Removes the replies of the previous batch.
     pub fn clear(&mut self) {
         self.list.clear();
         self.readings.clear();
@@ -53,52 +53,52 @@ impl Replies {
         }
     }
 
-    /// For stores with a log: from now on it is noted what answers change.
+    /// Records from now on what each order changes; for stores with a log.
     pub fn record_changes(&mut self) {
         self.notes.get_or_insert_default();
     }
 
-    /// For stores with a log: what the answers changed, if that is noted.
+    /// The recorded changes; for stores with a log. `None` unless they are recorded.
     pub fn notes(&mut self) -> Option<&mut Notes> {
         self.notes.as_deref_mut()
     }
 
-    /// How many answers there are.
+    /// The number of replies.
     pub fn len(&self) -> usize {
         self.list.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no replies.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// The answers, in the order of the orders.
+    /// The replies, in the order of the orders.
     pub fn iter(&self) -> impl Iterator<Item = &Result<OrderReply, OrderError>> {
         self.list.iter()
     }
 
-    /// The answer to the order at `index`.
+    /// The reply to the order at `index`.
     pub fn get(&self, index: usize) -> Option<&Result<OrderReply, OrderError>> {
         self.list.get(index)
     }
 
-    /// What the items of one answer said about themselves, in written order; none unless they were wanted.
+    /// The readings of one reply's items, in written order; empty unless readings were requested.
     pub fn readings(&self, answer: &OrderReply) -> &[ItemReading] {
         &self.readings[answer.readings.clone()]
     }
 
-    /// For stores: where the readings of the next answer begin.
+    /// The index at which the readings of the next reply begin; for stores.
     pub fn mark(&self) -> usize {
         self.readings.len()
     }
 
-    /// For stores: one more reading of the next answer.
+    /// Adds a reading to the next reply; for stores.
     pub fn read(&mut self, reading: ItemReading) {
         self.readings.push(reading);
     }
 
-    /// Takes back a grant that changed nothing: somebody else's turn is first.
+    /// Turns the grant of a peek into a refusal, because a waiter comes first.
     pub(crate) fn deny(&mut self, index: usize, denied: OrderRefusal) {
         if let Some(Ok(answer)) = self.list.get_mut(index)
             && answer.is_granted()
@@ -107,24 +107,24 @@ impl Replies {
         }
     }
 
-    /// For stores: the next answer.
+    /// Adds the next reply; for stores.
     pub fn push(&mut self, answer: Result<OrderReply, OrderError>) {
         self.list.push(answer);
     }
 }
 
-/// A decision, and everything there is to say about it.
+/// A decision with its details.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OrderReply {
     /// Granted or denied.
     pub outcome: Outcome,
-    /// The instant it was decided at.
+    /// The instant of the decision.
     pub at: Timestamp,
-    /// Whether the store could not really tell and answered by rule.
+    /// Whether the store could not decide: it replied by `on_outage`, or had no room for the key.
     pub degraded: bool,
     /// Limits in shadow mode that would have refused.
     pub shadowed: Vec<Arc<Limit>>,
-    /// Where its readings are; see [`Replies::readings`].
+    /// The range of its readings; see [`Replies::readings`].
     pub readings: Range<usize>,
 }
 
@@ -138,103 +138,103 @@ pub enum Outcome {
 }
 
 impl OrderReply {
-    /// Whether it was granted.
+    /// Whether the order was granted.
     pub fn is_granted(&self) -> bool {
         matches!(self.outcome, Outcome::Granted(_))
     }
 }
 
-/// The lease a grant comes with.
+/// The lease of a grant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GrantedLease {
-    /// Its identity.
+    /// The id of the lease.
     pub lease: LeaseId,
-    /// When it lapses.
+    /// The instant at which it lapses.
     pub expires_at: Timestamp,
-    /// For every limit it holds something of, a number that rises with every lease of that limit.
+    /// A fencing number for every limit that it holds units of; it rises with every lease of that limit.
     pub fences: Vec<(Arc<Limit>, u64)>,
 }
 
-/// Which item refused for the longest, and when asking again could help.
+/// A refusal: the item with the longest wait, and when a retry can help.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OrderRefusal {
     /// The limit.
     pub limit: Arc<Limit>,
-    /// The index of the item in it.
+    /// The index of the item in the limit.
     pub item: usize,
     /// The wait.
     pub wait: Wait,
-    /// The limit and the item of it that refused first in written order, however short its wait.
+    /// The limit and item that refused first in written order, even if its wait is shorter.
     pub first: (Arc<Limit>, usize),
-    /// Where only a release helps: the earliest instant at which a lease lapses that is in the way.
+    /// If only a release helps: the earliest instant at which a blocking lease lapses.
     pub lapses_at: Option<Timestamp>,
 }
 
 impl OrderRefusal {
-    /// The name of the item that binds.
+    /// The name of the binding item.
     pub fn item_name(&self) -> &str {
         self.limit.items()[self.item].name()
     }
 }
 
-/// What one item said about itself, after the decision.
+/// The reading of one item after the decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ItemReading {
     /// The limit.
     pub limit: Arc<Limit>,
-    /// The index of the item in it.
+    /// The index of the item in the limit.
     pub item: usize,
-    /// What it said.
+    /// The reading.
     pub reading: Reading,
 }
 
-/// Why an order could not be asked.
+/// Why an order has no decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OrderError {
-    /// No limit has this id. Never taken for an allow or a deny.
+    /// No limit has this id. It counts neither as a grant nor as a refusal.
     UnknownLimit {
         /// The id.
         limit_id: String,
     },
-    /// The limit counts per key and the ask names none.
+    /// The limit counts per key and the ask has no key.
     KeyMissing {
         /// The limit's id.
         limit_id: String,
     },
-    /// The key is above [`LONGEST_KEY`].
+    /// The key is longer than [`MAX_KEY_BYTES`].
     KeyTooLong {
-        /// How long it is.
+        /// The length of the key.
         bytes: usize,
     },
-    /// An order has 1 to [`MOST_ASKS`] asks.
+    /// An order has 1 to [`MAX_ASKS`] asks.
     AsksOutOfRange {
-        /// How many it has.
+        /// The number of asks.
         asks: usize,
     },
-    /// The request id is empty or above [`MAX_REQUEST_ID_BYTES`].
+    /// The request id is empty or longer than [`MAX_REQUEST_ID_BYTES`].
     RequestIdOutOfRange {
-        /// How long it is.
+        /// The length of the request id.
         bytes: usize,
     },
     /// The request id was granted with other asks.
     RequestIdReused,
-    /// A time to live below a millisecond, or above a century.
+    /// The time to live is below one millisecond or above a century.
     TtlOutOfRange,
-    /// Patience above [`MAX_WAIT`].
+    /// The patience is above [`MAX_WAIT`].
     PatienceOutOfRange,
-    /// A grant would come with a lease, and whoever asked has nowhere to put one.
+    /// The grant would come with a lease, but the caller used a method that returns none.
     NeedsLease,
-    /// A list of true costs has one for each ask that was granted.
+    /// The list of true costs needs one number for each granted ask.
     CostsOutOfRange {
-        /// How many it has.
+        /// The number of costs.
         costs: usize,
-        /// How many asks there are.
+        /// The number of asks.
         asks: usize,
     },
 }
 
 impl OrderError {
-    /// The stable code that programs look at.
+    /// The stable error code.
     pub fn code(&self) -> &'static str {
         match self {
             OrderError::UnknownLimit { .. } => "unknown_limit",
@@ -254,7 +254,7 @@ impl OrderError {
 impl fmt::Display for OrderError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            OrderError::UnknownLimit { limit_id } => unknown(limit_id, f),
+            OrderError::UnknownLimit { limit_id } => write_unknown_limit(limit_id, f),
             OrderError::KeyMissing { limit_id } => {
                 write!(f, "limit '{limit_id}' counts per key; the ask needs a limit_key")
             }
@@ -282,8 +282,8 @@ impl fmt::Display for OrderError {
     }
 }
 
-/// What is no id is not repeated whole: it may be as long as whoever asked liked.
-fn unknown(limit_id: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+/// Writes an unknown limit id, truncated: the caller may have sent any length.
+fn write_unknown_limit(limit_id: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     if limit_id.len() <= MAX_LIMIT_ID_BYTES {
         return write!(f, "unknown limit '{}'", limit_id.escape_debug());
     }
@@ -302,14 +302,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unknown_id_is_repeated_as_far_as_it_could_be_one() {
-        let told = |limit_id: String| OrderError::UnknownLimit { limit_id }.to_string();
-        assert_eq!(told("a'b\n".to_owned()), "unknown limit 'a\\'b\\n'");
+    fn display_of_unknown_limit_truncates_long_id() {
+        let message = |limit_id: String| OrderError::UnknownLimit { limit_id }.to_string();
+        assert_eq!(message("a'b\n".to_owned()), "unknown limit 'a\\'b\\n'");
         assert_eq!(
-            told("x".repeat(MAX_LIMIT_ID_BYTES)),
+            message("x".repeat(MAX_LIMIT_ID_BYTES)),
             format!("unknown limit '{}'", "x".repeat(MAX_LIMIT_ID_BYTES))
         );
-        let long = told(format!("x{}", "\u{e4}".repeat(500_000)));
+        let long = message(format!("x{}", "\u{e4}".repeat(500_000)));
         assert!(
             long.starts_with("unknown limit 'x\u{e4}\u{e4}") && long.ends_with("this one has 1000001"),
             "{long}"

@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use tidegate_config::text;
-use tidegate_server::settings::{Listen, MOST_WORKERS, StoreUrl, parse_store};
+use tidegate_server::settings::{Listen, MAX_WORKER_THREADS, StoreUrl, parse_store};
 
 use crate::log::LogArgs;
 
@@ -49,9 +49,9 @@ fn parse_address(text: &str) -> Result<Listen, String> {
 }
 
 pub(super) fn parse_workers(text: &str) -> Result<NonZeroUsize, String> {
-    let number = text.parse::<u64>().ok().filter(|number| (1..=MOST_WORKERS).contains(number));
+    let number = text.parse::<u64>().ok().filter(|number| (1..=MAX_WORKER_THREADS).contains(number));
     let number = number.and_then(|number| NonZeroUsize::new(usize::try_from(number).ok()?));
-    number.ok_or_else(|| format!("must be a whole number from 1 to {MOST_WORKERS}"))
+    number.ok_or_else(|| format!("must be a whole number from 1 to {MAX_WORKER_THREADS}"))
 }
 
 #[cfg(test)]

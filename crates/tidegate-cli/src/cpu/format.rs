@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::value::RawValue;
 use tidegate::budget::{Quota, Rate};
 use tidegate::model::{Span, Timestamp};
-use tidegate_config::text::shown_decimal;
+use tidegate_config::text::format_decimal;
 use tidegate_core::Zone;
 
 use crate::instant::InstantWriter;
@@ -24,7 +24,7 @@ pub(super) type JsonNumber = Box<RawValue>;
 
 /// Billionths as a JSON number.
 pub(super) fn json_number(billionths: i128) -> JsonNumber {
-    RawValue::from_string(shown_decimal(billionths)).expect("a decimal number is JSON")
+    RawValue::from_string(format_decimal(billionths)).expect("a decimal number is JSON")
 }
 
 /// A rate in percent.
@@ -61,7 +61,7 @@ pub(super) fn part(part: Quota, of: Quota) -> Option<i128> {
 
 /// Billionths with two decimals: `27.74`.
 pub(super) fn short(billionths: i128) -> String {
-    shown_decimal(billionths.div_euclid(HUNDREDTH) * HUNDREDTH)
+    format_decimal(billionths.div_euclid(HUNDREDTH) * HUNDREDTH)
 }
 
 /// `27.74 %`.

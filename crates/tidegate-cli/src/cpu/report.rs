@@ -44,7 +44,7 @@ pub(super) fn run(args: &CpuReportArgs) -> Result<(), Failure> {
     let columns = ChartColumns::of(&samples, from, to, COLUMNS);
     svg.write(chart::draw(&columns, &state.settings).as_bytes())?;
     svg.finish()?;
-    let zone = state.settings.tiling.zone();
+    let zone = state.settings.schedule.zone();
     let (from, to, svg) =
         (format::instant(zone, from), format::instant(zone, to), args.svg.display().to_string());
     let drawn = columns.samples();

@@ -23,13 +23,13 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tidegate_cpu::cgroups::FilesystemRoots;
 use tidegate_cpu::clock::MachineClock;
-use tidegate_cpu::journal::{Journal, JournalError};
+use tidegate_cpu::journal::{JournalError, SampleJournal};
 use tidegate_cpu::meter::cores;
 use tidegate_cpu::metrics::{self, GovernorState};
 use tidegate_cpu::runner::{RunError, Runner, recent};
 use tidegate_cpu::settings::CpuSpec;
 use tidegate_cpu::status::GovernorStatus;
-use tidegate_cpu::watchdog::{CpuWatchdog, restore_left_behind, tend, watch};
+use tidegate_cpu::watchdog::{CpuWatchdog, restore_left_behind, run_command_watchdog, watch};
 use tidegate_cpu::{Governor, GovernorSettings};
 
 use super::{atomic_file, format, settings, state_directory};
@@ -76,7 +76,7 @@ fn run_in_state(
     let state = &args.state;
     fs::create_dir_all(state)
         .map_err(|error| Failure::BadInput(format!("--state {}: {error}", state.display())))?;
-    let journal = Journal::open(state, settings.retention).map_err(|error| match error {
+    let journal = SampleJournal::open(state, settings.retention).map_err(|error| match error {
         JournalError::InUse => {
             Failure::BadInput(format!("{error} ({}); name another one with --state", state.display()))
         }
@@ -147,7 +147,11 @@ pub(crate) fn run_watchdog(args: &CpuWatchArgs) -> Result<(), Failure> {
     for signal in not_ignored().map_err(failed)? {
         signal_hook::flag::register(signal, Arc::default()).map_err(failed)?;
     }
-    let _restored = tend(io::stdin().as_fd().try_clone_to_owned().map_err(failed)?, program.as_ref(), rest);
+    let _restored = run_command_watchdog(
+        io::stdin().as_fd().try_clone_to_owned().map_err(failed)?,
+        program.as_ref(),
+        rest,
+    );
     Ok(())
 }
 
@@ -155,7 +159,7 @@ pub(crate) fn run_watchdog(args: &CpuWatchArgs) -> Result<(), Failure> {
 fn govern(
     args: &CpuRunArgs,
     (spec, settings): (CpuSpec, GovernorSettings),
-    journal: Journal,
+    journal: SampleJournal,
     guardian: &CpuWatchdog,
     mut started: Option<&mut GovernedCommand>,
     events: Sender<RunEvent>,
@@ -170,11 +174,11 @@ fn govern(
     let mut display = StatusDisplay::new(args, &target.description);
     let GovernedTarget { meter, part, enforcer, .. } = target;
     let mut runner =
-        Runner::begin(settings, (journal, &samples), cores(), meter, part, enforcer, clock.now())
+        Runner::start(settings, (journal, &samples), cores(), meter, part, enforcer, clock.now())
             .map_err(failed)?;
     // Readers of the samples need these settings. A refused start has no samples, so it saves nothing.
     state_directory::save_settings(&args.state, &spec)?;
-    write_metrics(args, runner.governor(), GovernorState::Yes)
+    write_metrics(args, runner.governor(), GovernorState::Running)
         .map_err(|failure| Failure::BadInput(format!("--prometheus: {failure}")))?;
     display.begin(runner.governor());
     if let Some(started) = &mut started {
@@ -186,7 +190,7 @@ fn govern(
     let (mut watchdog_gone, mut surplus_warning) = (RepeatedWarning::default(), RepeatedWarning::default());
     surplus_warning.update(surplus(&runner));
     let code = loop {
-        match received.recv_timeout(runner.pause(clock.now())) {
+        match received.recv_timeout(runner.next_sample_in(clock.now())) {
             Err(RecvTimeoutError::Timeout) => {}
             Ok(RunEvent::Ended(code)) => break Some(code),
             Ok(RunEvent::Signaled(signal)) => match &started {
@@ -202,11 +206,11 @@ fn govern(
             },
             Err(RecvTimeoutError::Disconnected) => break None,
         }
-        let renewed = guardian.renew();
+        let renewed = guardian.restart_if_exited();
         watchdog_gone.update(
             renewed.err().map(|error| format!("the watchdog has ended and is not restarted: {error}")),
         );
-        let look = match runner.look(clock.now()) {
+        let look = match runner.sample(clock.now()) {
             Ok(look) => look,
             // The target is gone; the exit code of the command follows.
             Err(error) if is_gone(&error) && started.is_some() => continue,
@@ -223,17 +227,17 @@ fn govern(
         ungoverned.update(None);
         surplus_warning.update(surplus(&runner));
         display.look(runner.governor(), &look);
-        let written = write_metrics(args, runner.governor(), GovernorState::Yes);
+        let written = write_metrics(args, runner.governor(), GovernorState::Running);
         unwritten_metrics.update(written.err().map(|failure| failure.to_string()));
         unkept.update(
-            runner.unkept().map(|error| format!("samples cannot be kept, governing goes on: {error}")),
+            runner.journal_error().map(|error| format!("samples cannot be kept, governing goes on: {error}")),
         );
     };
     // Accounts for the time until now, unless the counter is gone.
-    let _gone = runner.look(clock.now());
+    let _gone = runner.sample(clock.now());
     let (mut governor, kept) = runner.finish().map_err(failed)?;
     unkept.update(kept.err().map(|error| format!("the last samples may not be kept: {error}")));
-    let written = write_metrics(args, &mut governor, GovernorState::No);
+    let written = write_metrics(args, &mut governor, GovernorState::Stopped);
     unwritten_metrics.update(written.err().map(|failure| failure.to_string()));
     display.end(&mut governor);
     Ok(code)
@@ -254,7 +258,7 @@ impl RepeatedWarning {
 
 /// A warning if the counter rose by more than the machine can use.
 fn surplus(runner: &Runner) -> Option<String> {
-    let surplus = format::short_quota(runner.surplus()?);
+    let surplus = format::short_quota(runner.discarded_usage()?);
     Some(format!(
         "the counter rose by {surplus} more than all cores can use in that time; the excess is ignored"
     ))

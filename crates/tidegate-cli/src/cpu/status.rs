@@ -9,7 +9,7 @@ use tidegate_cpu::Governor;
 use tidegate_cpu::clock::ClockReading;
 use tidegate_cpu::journal::is_in_use;
 use tidegate_cpu::metrics::{self, GovernorState};
-use tidegate_cpu::runner::{in_force, recent};
+use tidegate_cpu::runner::{recent, round_to_step};
 use tidegate_cpu::status::GovernorStatus;
 
 use super::atomic_file::write_atomically;
@@ -23,8 +23,8 @@ use crate::{Failure, print_result};
 /// Prints the status and writes metrics if requested.
 pub(super) fn run(args: &CpuStatusArgs) -> Result<(), Failure> {
     let state = StateDirectory::open(&args.state)?;
-    let zone = state.settings.tiling.zone().clone();
-    let governing = if is_in_use(state.folder) { GovernorState::Yes } else { GovernorState::No };
+    let zone = state.settings.schedule.zone().clone();
+    let governing = if is_in_use(state.folder) { GovernorState::Running } else { GovernorState::Stopped };
     let status = read(state)?;
     if let Some(path) = &args.prometheus {
         write_atomically(path, &metrics::text(&status, governing))?;
@@ -84,14 +84,14 @@ pub(super) fn status_json(zone: &Zone, status: &GovernorStatus, governing: Gover
     let (trailing_used, trailing_quota) = status.trailing;
     StatusJson {
         at: format::instant(zone, status.at()),
-        running: governing == GovernorState::Yes,
+        running: governing == GovernorState::Running,
         status: outlook.status.word(),
         risk: status.risk.word(),
         used: format::quota(outlook.used),
         remaining: format::quota(outlook.remaining),
         total_quota: format::quota(outlook.total),
         applied_limit: format::rate(status.applied),
-        enforced_limit: format::rate(in_force(status.applied)),
+        enforced_limit: format::rate(round_to_step(status.applied)),
         safe_limit: format::rate(outlook.safe_rate),
         trailing_limit: format::rate(format::at_most_all(status.trailing_limit)),
         trailing_used: format::quota(trailing_used),
@@ -116,8 +116,8 @@ fn text(zone: &Zone, status: &GovernorStatus, governing: GovernorState) -> Strin
     let (trailing_used, trailing_total) = status.trailing;
     let trailing_limit = format::short_rate(format::at_most_all(status.trailing_limit));
     let running = match governing {
-        GovernorState::Yes => format!("yes, latest sample at {at}"),
-        GovernorState::No => format!("no; state at {at}"),
+        GovernorState::Running => format!("yes, latest sample at {at}"),
+        GovernorState::Stopped => format!("no; state at {at}"),
     };
     let mut standing = outlook.status.word().to_owned();
     if status.is_starting {
@@ -135,7 +135,7 @@ fn text(zone: &Zone, status: &GovernorStatus, governing: GovernorState) -> Strin
             format!(
                 "{}, enforced as {}",
                 format::short_rate(status.applied),
-                format::short_rate(in_force(status.applied))
+                format::short_rate(round_to_step(status.applied))
             ),
         ),
         ("safe limit", format::short_rate(outlook.safe_rate)),

@@ -1,7 +1,7 @@
-//! From typed fields to limits that make sense.
+//! Builds a limit from typed fields and validates it.
 //!
-//! What could not be read has been reported and is replaced here by something harmless, so that the core can
-//! still judge everything else: one pass over a file finds all that is wrong with it, and nothing twice.
+//! Invalid fields were reported before. They are replaced here by placeholders, so that the core can still validate the other
+//! fields. One pass over a file finds all errors and reports each of them once.
 
 use tidegate_core::spec::DEFAULT_TTL;
 use tidegate_core::{
@@ -10,25 +10,25 @@ use tidegate_core::{
 };
 
 use crate::diagnostic::DiagnosticSink;
-use crate::mapping::{FieldPath, Mapping, listed};
 use crate::schema::{FieldSchema, Presence};
 use crate::source::SourceSpan;
 use crate::yaml::YamlNode;
+use crate::yaml_mapping::{FieldPath, Mapping, join_or};
 
 use super::reserved::{RESERVED, is_reserved};
 use super::schema::ITEM;
 
-/// Reads one limit out of its fields, or reports all that is wrong with it.
+/// Builds a limit from its fields, or reports all its errors.
 pub(super) fn read_limit(
     sink: &mut DiagnosticSink<'_>,
     mut record: Mapping,
     node: &YamlNode,
     path: &FieldPath<'_>,
 ) -> Option<LimitSpec> {
-    let items = Items::read(sink, record.take_list("items"), path);
-    let overrides = Overrides::read(record.take_list("overrides"));
+    let items = ItemList::read(sink, record.take_list("items"), path);
+    let overrides = OverrideList::read(record.take_list("overrides"));
     let spec = LimitSpec {
-        id: record.take_text("id").unwrap_or_else(|| STAND_IN.to_owned()),
+        id: record.take_text("id").unwrap_or_else(|| PLACEHOLDER.to_owned()),
         description: record.take_text("description"),
         time_zone: record.take_zone("time_zone").unwrap_or(Zone::UTC),
         week_start: record.take_choice("week_start", &WeekStart::ALL, WeekStart::word).unwrap_or_default(),
@@ -51,54 +51,60 @@ pub(super) fn read_limit(
     }
     let is_valid = record.is_valid && items.is_valid && flaws.is_empty();
     for flaw in flaws {
-        let field = as_written(&flaw.field, &overrides.written);
-        if items.known || !depends_on_items(&field) {
-            sink.error(place_in(node, &field), inside(path, &field), flaw.message);
+        let field = path_in_file(&flaw.field, &overrides.file_indexes);
+        if items.is_identified || !depends_on_items(&field) {
+            sink.error(span_of_field(node, &field), join_path(path, &field), flaw.message);
         }
     }
     is_valid.then_some(spec)
 }
 
-/// Takes the place of a text that could not be read.
-const STAND_IN: &str = "unread";
+/// The placeholder of an invalid text.
+const PLACEHOLDER: &str = "unread";
 
-/// The items of a limit, each at its index.
-struct Items {
+/// The items of a limit, in the order of the file.
+struct ItemList {
     specs: Vec<ItemSpec>,
-    /// Whether all of them could be read.
+    /// Whether all items are valid.
     is_valid: bool,
-    /// Whether it is known of each what it is called and whose spending it counts.
-    known: bool,
+    /// Whether the name and the scope of every item are known.
+    is_identified: bool,
 }
 
-impl Items {
-    fn read(sink: &mut DiagnosticSink<'_>, records: Option<Vec<Mapping>>, limit: &FieldPath<'_>) -> Items {
+impl ItemList {
+    fn read(sink: &mut DiagnosticSink<'_>, records: Option<Vec<Mapping>>, limit: &FieldPath<'_>) -> ItemList {
         let Some(records) = records else {
-            return Items { specs: vec![ItemSpec::of(Policy::Total, 1)], is_valid: false, known: false };
+            return ItemList {
+                specs: vec![ItemSpec::of(Policy::Total, 1)],
+                is_valid: false,
+                is_identified: false,
+            };
         };
         let path = FieldPath::Field(limit, "items");
-        let mut items = Items { specs: Vec::with_capacity(records.len()), is_valid: true, known: true };
+        let mut items =
+            ItemList { specs: Vec::with_capacity(records.len()), is_valid: true, is_identified: true };
         for (index, mut record) in records.into_iter().enumerate() {
             check_policy(sink, &mut record, &FieldPath::Element(&path, index));
             items.is_valid &= record.is_valid;
-            let identity = Identity::of(&record);
-            items.known &= identity == Identity::Known;
-            items.specs.push(item(record, identity, index));
+            let identity = ItemIdentity::of(&record);
+            items.is_identified &= identity == ItemIdentity::Known;
+            items.specs.push(build_item(record, identity, index));
         }
         items
     }
 }
 
-/// Reports fields that do not belong to the item's policy, and those that it lacks.
+/// Reports fields that do not belong to the policy of the item, and required fields that are missing.
 fn check_policy(sink: &mut DiagnosticSink<'_>, record: &mut Mapping, path: &FieldPath<'_>) {
     let Some(policy) = record.word("policy") else { return };
     for field in ITEM.fields {
         let Some(policies) = field.policies() else { continue };
         let belongs = policies.contains(&policy);
         let (span, message) = match (record.key_span(field.name), &field.presence) {
-            (Some(span), _) if !belongs => {
-                (span, format!("does not belong to policy {policy}, only to {}; remove it", listed(policies)))
-            }
+            (Some(span), _) if !belongs => (
+                span,
+                format!("does not belong to policy {policy}, only to {}; remove it", join_or(policies)),
+            ),
             (None, Presence::AlwaysIn(_)) if belongs => (
                 record.span,
                 format!("is missing; policy {policy} needs a duration such as 500ms, 15s or 24h"),
@@ -112,45 +118,46 @@ fn check_policy(sink: &mut DiagnosticSink<'_>, record: &mut Mapping, path: &Fiel
     }
 }
 
-/// Whether it can be told what an item is called and whose spending it counts, whatever else is wrong with it.
+/// Whether the name and the scope of an item are known, even if other fields are invalid.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Identity {
+enum ItemIdentity {
     Known,
     Unknown,
 }
 
-impl Identity {
-    fn of(record: &Mapping) -> Identity {
-        let readable = |field| record.is_readable(field) && !record.is_misspelled(field);
-        let named = record.key_span("name").is_some();
+impl ItemIdentity {
+    fn of(record: &Mapping) -> ItemIdentity {
+        let is_readable = |field| record.is_readable(field) && !record.is_misspelled(field);
+        let has_name = record.key_span("name").is_some();
         let has_window = |policy| match ITEM.field("window").and_then(FieldSchema::policies) {
             Some(policies) if policies.contains(&policy) => record.key_span("window").is_some(),
             _ => true,
         };
-        let by_policy = readable("window") && record.word("policy").is_some_and(has_window);
-        if readable("name") && readable("per") && (named || by_policy) {
-            Identity::Known
+        let by_policy = is_readable("window") && record.word("policy").is_some_and(has_window);
+        if is_readable("name") && is_readable("per") && (has_name || by_policy) {
+            ItemIdentity::Known
         } else {
-            Identity::Unknown
+            ItemIdentity::Unknown
         }
     }
 }
 
-/// The item of a record. If not all of it could be read, what remains is judged field by field: it has no limit
-/// to be at odds with, and a name of its own if nobody knows what it is called.
-fn item(mut record: Mapping, identity: Identity, index: usize) -> ItemSpec {
-    let stand_in = (identity == Identity::Unknown).then(|| format!("{STAND_IN}:{index}/{STAND_IN}"));
+/// Builds an item. An invalid item becomes unlimited, so that its fields cannot conflict with its limit. An item without a known
+/// name gets a unique placeholder.
+fn build_item(mut record: Mapping, identity: ItemIdentity, index: usize) -> ItemSpec {
+    let placeholder =
+        (identity == ItemIdentity::Unknown).then(|| format!("{PLACEHOLDER}:{index}/{PLACEHOLDER}"));
     let limit = record.take_limit("limit").filter(|_| record.is_valid);
     ItemSpec {
-        name: record.take_text("name").or(stand_in),
+        name: record.take_text("name").or(placeholder),
         limit: limit.unwrap_or(Capacity::Unlimited),
         per: record.take_choice("per", Per::ALL, Per::word).unwrap_or_default(),
         charge: record.take_choice("charge", Charge::ALL, Charge::word),
-        policy: policy(&mut record).unwrap_or(Policy::Total),
+        policy: take_policy(&mut record).unwrap_or(Policy::Total),
     }
 }
 
-fn policy(record: &mut Mapping) -> Option<Policy> {
+fn take_policy(record: &mut Mapping) -> Option<Policy> {
     let word = record.take_word("policy")?;
     Some(match word {
         "total" => Policy::Total,
@@ -167,20 +174,21 @@ fn policy(record: &mut Mapping) -> Option<Policy> {
     })
 }
 
-/// The overrides of a limit that name an item, and where each of them is written.
-struct Overrides {
+/// The overrides of a limit that name an item.
+struct OverrideList {
     specs: Vec<OverrideSpec>,
-    written: Vec<usize>,
+    /// The index of each override in the file.
+    file_indexes: Vec<usize>,
 }
 
-impl Overrides {
-    fn read(records: Option<Vec<Mapping>>) -> Overrides {
-        let mut overrides = Overrides { specs: Vec::new(), written: Vec::new() };
+impl OverrideList {
+    fn read(records: Option<Vec<Mapping>>) -> OverrideList {
+        let mut overrides = OverrideList { specs: Vec::new(), file_indexes: Vec::new() };
         for (index, mut record) in records.unwrap_or_default().into_iter().enumerate() {
             let Some(item) = record.take_text("item") else { continue };
-            overrides.written.push(index);
+            overrides.file_indexes.push(index);
             overrides.specs.push(OverrideSpec {
-                key: record.take_text("key").unwrap_or_else(|| format!("{STAND_IN}:{index}")).into_bytes(),
+                key: record.take_text("key").unwrap_or_else(|| format!("{PLACEHOLDER}:{index}")).into_bytes(),
                 item,
                 limit: record.take_limit("limit").unwrap_or(Capacity::Unlimited),
                 until: record.take_instant("until"),
@@ -190,30 +198,30 @@ impl Overrides {
     }
 }
 
-/// A flaw's field, with an override counted among all that are written.
-fn as_written(field: &str, written: &[usize]) -> String {
+/// The path of a flaw in the file: indexes of overrides become their indexes in the file.
+fn path_in_file(field: &str, file_indexes: &[usize]) -> String {
     let counted = field.strip_prefix("overrides[").and_then(|rest| rest.split_once(']'));
-    match counted.and_then(|(index, rest)| Some((written.get(index.parse::<usize>().ok()?)?, rest))) {
+    match counted.and_then(|(index, rest)| Some((file_indexes.get(index.parse::<usize>().ok()?)?, rest))) {
         Some((index, rest)) => format!("overrides[{index}]{rest}"),
         None => field.to_owned(),
     }
 }
 
-/// Whether a flaw can be an illusion while it is not known what some item is called.
+/// Whether a flaw may be a false alarm while the name of an item is unknown.
 fn depends_on_items(field: &str) -> bool {
     let last = field.rsplit('.').next();
     field.starts_with("overrides[") && matches!(last, Some("item" | "limit"))
 }
 
-fn inside(path: &FieldPath<'_>, field: &str) -> String {
+fn join_path(path: &FieldPath<'_>, field: &str) -> String {
     match path {
         FieldPath::Top => field.to_owned(),
         _ => format!("{path}.{field}"),
     }
 }
 
-/// Where a field of a limit stands, or the nearest thing around it that is written.
-fn place_in(limit: &YamlNode, field: &str) -> SourceSpan {
+/// The position of a field of a limit, or of its innermost parent that is present.
+fn span_of_field(limit: &YamlNode, field: &str) -> SourceSpan {
     let mut node = limit;
     for step in field.split(['.', '[']) {
         let next = match step.strip_suffix(']').map(str::parse) {

@@ -5,26 +5,26 @@ use tidegate_core::{Charge, Durability, Fleet, Mode, OnOutage, Per, Precision, U
 
 use crate::schema::{FieldType, MappingSchema, Presence, field};
 
-/// Why a section that other programs read is skipped.
-const OF_THE_SERVER: FieldType =
+/// A section that only the server reads.
+const SERVER_ONLY: FieldType =
     FieldType::Unread { warning: "is read by the server only; it has no effect here" };
 const NOT_READ: FieldType = FieldType::Unread { warning: "not read by this version; it has no effect here" };
 
-/// A settings file as a program reads it that wants the limits only.
+/// A settings file for a program that needs only the limits.
 pub(super) static LIMITS_FILE: MappingSchema = MappingSchema {
     name: "settings",
     what: "a settings file",
     fields: &[
+        field("limits", FieldType::List { element: &LIMIT, least: 0 }, Presence::Optional, "The limits."),
         field(
-            "limits",
-            FieldType::List { element: &LIMIT, least: 0 },
+            "server",
+            SERVER_ONLY,
             Presence::Optional,
-            "What is limited.",
+            "Listen addresses, threads and timeouts of the server.",
         ),
-        field("server", OF_THE_SERVER, Presence::Optional, "Where the server listens."),
-        field("store", OF_THE_SERVER, Presence::Optional, "Where counts are kept."),
-        field("auth", OF_THE_SERVER, Presence::Optional, "Who may ask; by default everybody."),
-        field("activity", OF_THE_SERVER, Presence::Optional, "The limit of activities."),
+        field("store", SERVER_ONLY, Presence::Optional, "The store of the counts."),
+        field("auth", SERVER_ONLY, Presence::Optional, "Tokens of clients; without it no token is required."),
+        field("activity", SERVER_ONLY, Presence::Optional, "The limit of activities."),
         field("tls", NOT_READ, Presence::Optional, "Certificates."),
         field("envoy", NOT_READ, Presence::Optional, "The Envoy rate limit service."),
     ],
@@ -41,12 +41,12 @@ pub static LIMIT: MappingSchema = MappingSchema {
             Presence::Always,
             "The name asks use: 1 to 256 characters of A-Z a-z 0-9 . _ : / -",
         ),
-        field("description", FieldType::Text, Presence::Optional, "For people."),
+        field("description", FieldType::Text, Presence::Optional, "A description for operators."),
         field(
             "time_zone",
             FieldType::Zone,
             Presence::Optional,
-            "Where the calendar items live; by default UTC.",
+            "The time zone of calendar items; by default UTC.",
         ),
         field(
             "week_start",
@@ -54,30 +54,35 @@ pub static LIMIT: MappingSchema = MappingSchema {
             Presence::Optional,
             "The first day of the week; by default monday.",
         ),
-        field("starts_at", FieldType::Instant, Presence::Optional, "Everything is refused before."),
+        field(
+            "starts_at",
+            FieldType::Instant,
+            Presence::Optional,
+            "All requests before this instant are refused.",
+        ),
         field(
             "ends_at",
             FieldType::Instant,
             Presence::Optional,
-            "Everything is refused from then on, and the counts are dropped.",
+            "All requests from this instant on are refused, and the counts are deleted.",
         ),
         field(
             "mode",
             FieldType::Word(modes),
             Presence::Optional,
-            "Whether refusals are real; by default enforce.",
+            "Whether refusals are enforced; by default enforce.",
         ),
         field(
             "on_outage",
             FieldType::Word(outages),
             Presence::Optional,
-            "What to answer when the store cannot; by default deny.",
+            "The decision when the store is unavailable; by default deny.",
         ),
         field(
             "durability",
             FieldType::Word(durabilities),
             Presence::Optional,
-            "How the embedded store keeps counts safe; by default ceiling.",
+            "How the embedded store persists counts; by default ceiling.",
         ),
         field(
             "fleet",
@@ -89,13 +94,13 @@ pub static LIMIT: MappingSchema = MappingSchema {
             "max_keys",
             FieldType::Count { most: MAX_LIMIT, advice: "leave it out for the store's own bound" },
             Presence::Optional,
-            "The most keys remembered at once.",
+            "The maximum number of tracked keys.",
         ),
         field(
             "items",
             FieldType::List { element: &ITEM, least: 1 },
             Presence::Always,
-            "What is limited; all of them must allow an ask.",
+            "The items; a request must be allowed by all of them.",
         ),
         field(
             "overrides",
@@ -117,18 +122,18 @@ pub(super) static ITEM: MappingSchema = MappingSchema {
             Presence::Optional,
             "The item's identity; by default PER/POLICY[-WINDOW].",
         ),
-        field("policy", FieldType::Word(policies), Presence::Always, "How spent capacity comes back."),
+        field("policy", FieldType::Word(policies), Presence::Always, "How spent capacity is refilled."),
         field(
             "limit",
             FieldType::Limit,
             Presence::Always,
-            "-1 counts and never refuses, 0 refuses everything, above is the limit.",
+            "-1 counts and never refuses, 0 refuses everything, a larger number is the limit.",
         ),
         field(
             "per",
             FieldType::Word(pers),
             Presence::Optional,
-            "Whose spending is counted together; by default all.",
+            "The scope of the count: each key, or all keys together; by default all.",
         ),
         field(
             "window",
@@ -140,20 +145,25 @@ pub(super) static ITEM: MappingSchema = MappingSchema {
             "burst",
             FieldType::Count { most: MAX_LIMIT, advice: "to refuse everything write limit: 0" },
             Presence::OptionalIn(&["bucket"]),
-            "How much may be spent at once; by default the limit.",
+            "The maximum burst; by default the limit.",
         ),
         field(
             "precision",
             FieldType::Word(precisions),
             Presence::OptionalIn(&["sliding"]),
-            "How finely spending is remembered; by default exact.",
+            "The precision of the window; by default exact.",
         ),
-        field("charge", FieldType::Word(charges), Presence::Optional, "What an ask costs: its count, or 1."),
+        field(
+            "charge",
+            FieldType::Word(charges),
+            Presence::Optional,
+            "The cost of a request: its count, or 1.",
+        ),
         field(
             "ttl",
             FieldType::Duration,
             Presence::OptionalIn(&["concurrency"]),
-            "How long a lease lasts; by default 60s.",
+            "The lifetime of a lease; by default 60s.",
         ),
     ],
 };
@@ -163,10 +173,10 @@ pub(super) static OVERRIDE: MappingSchema = MappingSchema {
     name: "override",
     what: "an override",
     fields: &[
-        field("key", FieldType::Text, Presence::Always, "The key it is for."),
+        field("key", FieldType::Text, Presence::Always, "The key."),
         field("item", FieldType::Text, Presence::Always, "The name of a per: key item."),
-        field("limit", FieldType::Limit, Presence::Always, "What the key has instead."),
-        field("until", FieldType::Instant, Presence::Optional, "When it ends; by default never."),
+        field("limit", FieldType::Limit, Presence::Always, "The limit of the key."),
+        field("until", FieldType::Instant, Presence::Optional, "When the override ends; by default never."),
     ],
 };
 

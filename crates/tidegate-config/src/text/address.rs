@@ -1,10 +1,10 @@
-//! Addresses to listen at: `127.0.0.1:7700`.
+//! Listen addresses: `127.0.0.1:7700`.
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::quoted;
+use super::quote::quoted;
 
-/// An address and its port: `127.0.0.1:7700`, `0.0.0.0:7700`, `[::1]:7700`. Port 0 is any that is free.
+/// Parses an address with its port: `127.0.0.1:7700`, `0.0.0.0:7700`, `[::1]:7700`. Port 0 selects a free port.
 ///
 /// ```
 /// assert!(tidegate_config::text::parse_address("[::1]:7700").is_ok());
@@ -12,7 +12,7 @@ use super::quoted;
 /// ```
 pub fn parse_address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| {
-        let advice = meant(text).map(|meant| format!("; write {meant}")).unwrap_or_default();
+        let advice = suggest_address(text).map(|meant| format!("; write {meant}")).unwrap_or_default();
         format!(
             "must be an address and a port such as 127.0.0.1:7700 or [::1]:7700, found {}{advice}",
             quoted(text)
@@ -20,8 +20,8 @@ pub fn parse_address(text: &str) -> Result<SocketAddr, String> {
     })
 }
 
-/// The address that a port alone, a name or a URL stands for.
-fn meant(text: &str) -> Option<String> {
+/// Suggests a valid address for a port alone, a host name or a URL.
+fn suggest_address(text: &str) -> Option<String> {
     let text = text.trim();
     let text = text.split_once("://").map_or(text, |(_, rest)| rest).trim_end_matches('/');
     let (host, port) = text.rsplit_once(':').unwrap_or(("", text));

@@ -1,12 +1,13 @@
-//! Sizes of memory: `64MiB`.
+//! Memory sizes: `64MiB`.
 
-use super::{quoted, scaled};
+use super::number::scale_decimal;
+use super::quote::quoted;
 
-/// The units of a size and their bytes, in the order to list them.
+/// The units with their number of bytes, in ascending order.
 const UNITS: [(&str, u64); 5] =
     [("B", 1), ("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30), ("TiB", 1 << 40)];
 
-/// A size in bytes: `4096B`, `512KiB`, `64MiB`, `1GiB`, `2TiB`.
+/// Parses a size in bytes: `4096B`, `512KiB`, `64MiB`, `1GiB`, `2TiB`.
 ///
 /// ```
 /// assert_eq!(tidegate_config::text::parse_size("64MiB"), Ok(64 << 20));
@@ -16,7 +17,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     let (digits, unit) = text.split_at(text.bytes().take_while(u8::is_ascii_digit).count());
     let scale = UNITS.iter().find(|(name, _)| *name == unit).map(|(_, scale)| *scale);
     let (Some(scale), false) = (scale, digits.is_empty()) else {
-        let advice = meant(text).map(|meant| format!("; write {meant}")).unwrap_or_default();
+        let advice = suggest_size(text).map(|meant| format!("; write {meant}")).unwrap_or_default();
         return Err(format!(
             "must be a whole number and one unit such as 512KiB, 64MiB or 1GiB, found {}{advice}",
             quoted(text)
@@ -29,19 +30,19 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
         .ok_or_else(|| format!("is more than can be counted, found {}", quoted(text)))
 }
 
-/// A size as people write it, in the largest unit of which it is a whole number.
-pub(crate) fn shown_size(bytes: u64) -> String {
+/// Formats a size in the largest unit of which it is a whole multiple.
+pub(crate) fn format_size(bytes: u64) -> String {
     let fits = |scale: &u64| bytes.is_multiple_of(*scale);
     let (unit, scale) = UNITS.iter().rev().find(|(_, scale)| fits(scale)).unwrap_or(&UNITS[0]);
     format!("{}{unit}", bytes / scale)
 }
 
-/// The size in our grammar that a fraction, a number without a unit or another spelling stands for.
-fn meant(text: &str) -> Option<String> {
+/// Suggests a valid size for a fraction, a number without a unit or another spelling.
+fn suggest_size(text: &str) -> Option<String> {
     let text = text.trim().to_ascii_lowercase();
     let (number, unit) =
         text.split_at(text.bytes().take_while(|byte| byte.is_ascii_digit() || *byte == b'.').count());
-    let place = match unit.trim() {
+    let index = match unit.trim() {
         "" | "b" | "byte" | "bytes" => 0,
         "k" | "kb" | "kib" => 1,
         "m" | "mb" | "mib" => 2,
@@ -49,5 +50,5 @@ fn meant(text: &str) -> Option<String> {
         "t" | "tb" | "tib" => 4,
         _ => return None,
     };
-    scaled(number, UNITS[place].1).filter(|bytes| *bytes > 0).map(shown_size)
+    scale_decimal(number, UNITS[index].1).filter(|bytes| *bytes > 0).map(format_size)
 }

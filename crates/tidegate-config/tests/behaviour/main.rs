@@ -1,18 +1,18 @@
-//! Limits files: the values of good ones, and the messages for bad ones.
+//! Tests of settings files: the values of valid files, and the messages for invalid files.
 //!
-//! Every message is a snapshot of a small file with that mistake. `snapshots/` holds them.
+//! `snapshots/` contains the messages, one snapshot for each test.
 
-mod anything;
-mod bad_structure;
-mod bad_text;
-mod bad_values;
-mod good_files;
-mod several;
-mod text;
+mod fuzz;
+mod invalid_structure;
+mod invalid_text;
+mod invalid_values;
+mod multiple_errors;
+mod text_parsers;
+mod valid_files;
 
 use tidegate_config::limits::read_text;
 
-/// The example of the manual, all fields of it.
+/// The example of the manual. It contains all fields.
 const EXAMPLE: &str = r"limits:
   - id: spring-sale                  # limit_id; 1..256 bytes of [A-Za-z0-9._:/-]
     description: flash sale           # optional
@@ -38,8 +38,8 @@ const EXAMPLE: &str = r"limits:
       - {key: vip-7, item: key/day, limit: 20, until: 2026-02-01T00:00:00Z}   # until is optional
 ";
 
-/// What a bad file is told.
+/// The messages for an invalid file.
 #[track_caller]
-fn bad(bytes: impl AsRef<[u8]>) -> String {
-    read_text("tidegate.yaml", bytes.as_ref()).expect_err("the file must be refused").to_string()
+fn errors_of(bytes: impl AsRef<[u8]>) -> String {
+    read_text("tidegate.yaml", bytes.as_ref()).expect_err("the file must be rejected").to_string()
 }

@@ -1,4 +1,4 @@
-//! A cgroup made for a process tree.
+//! A temporary cgroup for a process tree.
 
 use std::fs;
 use std::io;
@@ -16,126 +16,131 @@ use crate::cgroups::{
 use crate::processes::{Process, ProcessState, ProcessTree, ScanDepth, own_pid};
 use crate::watchdog::{CpuWatchdog, Undo, UndoList, write_if_there};
 
-/// How often to look for children that were started while their parents were moved. Those of whoever is inside are born inside.
-const MOST_PASSES: u32 = 64;
+/// Maximum number of scans for children that start while their parents are moved. Children of moved processes start inside.
+const MAX_PASSES: u32 = 64;
 
-/// A process tree in a cgroup made for it, directly below the root: `tidegate-` and the number of the governor.
+/// A process tree in its own cgroup directly below the root, named `tidegate-` and the governor's process number.
 ///
-/// Whoever is in it when it ends goes back to where it came from, and those who were born in it to where the first one came from.
+/// At the end, moved processes return to their earlier cgroups. Processes that started inside go to the earlier cgroup of the root process.
 #[derive(Debug)]
 pub struct CgroupScope {
     roots: FilesystemRoots,
     hierarchy: Hierarchy,
     cgroup: Cgroup,
     burst: QuotaBurst,
-    guardian: CpuWatchdog,
+    watchdog: CpuWatchdog,
     tree: ProcessTree,
-    trail: UndoList,
-    /// While the tree is inside.
+    undo_list: UndoList,
+    /// Present while the tree is inside.
     quota: Option<QuotaEnforcer>,
 }
 
 impl CgroupScope {
-    /// Puts the tree below the process of this number into a cgroup of its own. Nothing is limited yet.
-    pub fn around(
+    /// Moves the tree below the process with this number into its own cgroup. No limit is active yet.
+    pub fn new(
         roots: &FilesystemRoots,
         pid: u32,
         burst: QuotaBurst,
-        guardian: &CpuWatchdog,
+        watchdog: &CpuWatchdog,
     ) -> Result<CgroupScope, EnforceError> {
         let hierarchy = Hierarchy::find(roots)?;
-        let tree = tree_of(roots, pid, guardian)?;
+        let tree = tree_of(roots, pid, watchdog)?;
         let cgroup = hierarchy.named(Path::new(&format!("tidegate-{}", own_pid())));
-        let trail = UndoList::new(guardian, &roots.processes());
-        let (roots, guardian) = (roots.clone(), guardian.clone());
-        let mut enclosure =
-            CgroupScope { roots, hierarchy, cgroup, burst, guardian, tree, trail, quota: None };
-        // If that fails halfway, dropping it leads back.
-        enclosure.enter()?;
-        Ok(enclosure)
+        let undo_list = UndoList::new(watchdog, &roots.processes());
+        let (roots, watchdog) = (roots.clone(), watchdog.clone());
+        let mut scope =
+            CgroupScope { roots, hierarchy, cgroup, burst, watchdog, tree, undo_list, quota: None };
+        // If this fails halfway, the drop undoes it.
+        scope.enter()?;
+        Ok(scope)
     }
 
-    /// The cgroup, for a [`CgroupMeter`](crate::meter::CgroupMeter).
+    /// Directory of the cgroup, for a [`CgroupMeter`](crate::meter::CgroupMeter).
     pub fn path(&self) -> &Path {
         &self.cgroup.limits
     }
 
     fn enter(&mut self) -> Result<&mut QuotaEnforcer, EnforceError> {
-        let homes = self.homes()?;
+        let originals = self.originals()?;
         if self.hierarchy.version == CgroupVersion::Two {
-            enable_below(&self.hierarchy.limits, &self.hierarchy.limits, &mut self.trail)?;
+            enable_below(&self.hierarchy.limits, &self.hierarchy.limits, &mut self.undo_list)?;
         }
-        for (folder, home) in self.folders().into_iter().zip(&homes) {
-            self.trail.note(vec![Undo::Remove { cgroup: folder.clone(), home: home.clone() }])?;
-            make(&folder)?;
+        for (folder, original) in self.folders().into_iter().zip(&originals) {
+            self.undo_list
+                .register(vec![Undo::Remove { cgroup: folder.clone(), target: original.clone() }])?;
+            create_cgroup(&folder)?;
         }
         let quota =
-            QuotaEnforcer::of(&self.roots, &self.hierarchy, &self.cgroup, self.burst, &self.guardian)?;
-        self.move_in(&homes)?;
+            QuotaEnforcer::of(&self.roots, &self.hierarchy, &self.cgroup, self.burst, &self.watchdog)?;
+        self.move_tree(&originals)?;
         Ok(self.quota.insert(quota))
     }
 
-    /// Its directories, one or two.
+    /// The cgroup's directories: one, or two in version 1.
     fn folders(&self) -> Vec<PathBuf> {
         let Cgroup { limits, counts, .. } = self.cgroup.clone();
         if limits == counts { vec![limits] } else { vec![limits, counts] }
     }
 
-    /// Where the root of the tree is, in each tree of cgroups.
-    fn homes(&self) -> Result<Vec<PathBuf>, EnforceError> {
+    /// The cgroups of the root process, one for each directory.
+    fn originals(&self) -> Result<Vec<PathBuf>, EnforceError> {
         let pid = self.tree.root().pid;
-        // The root has ended and others are left: they go to the root of the cgroups.
+        // If the root has ended, the others return to the root cgroup.
         Ok(self
-            .places(pid)?
+            .cgroups_of(pid)?
             .unwrap_or_else(|| vec![self.hierarchy.limits.clone(), self.hierarchy.counts.clone()]))
     }
 
-    /// The directories of the cgroups that a process is in; `None` if it is gone.
-    fn places(&self, pid: u32) -> Result<Option<Vec<PathBuf>>, EnforceError> {
+    /// The cgroup directories of a process, or `None` if it is gone.
+    fn cgroups_of(&self, pid: u32) -> Result<Option<Vec<PathBuf>>, EnforceError> {
         let proc = self.roots.processes();
-        let place = |tree: ControllerUse| {
+        let find_cgroup = |tree: ControllerUse| {
             let name = self.hierarchy.of_process(&proc, pid, tree);
-            name.map_err(|error| EnforceError::Failed { doing: "find the cgroup of a process", error })
+            name.map_err(|error| EnforceError::Failed { operation: "find the cgroup of a process", error })
         };
-        let (Some(limits), Some(counts)) = (place(ControllerUse::Limits)?, place(ControllerUse::Counts)?)
+        let (Some(limits), Some(counts)) =
+            (find_cgroup(ControllerUse::Limits)?, find_cgroup(ControllerUse::Counts)?)
         else {
             return Ok(None);
         };
         Ok(Some(vec![self.hierarchy.named(&limits).limits, self.hierarchy.named(&counts).counts]))
     }
 
-    fn move_in(&mut self, homes: &[PathBuf]) -> Result<(), EnforceError> {
-        for _ in 0..MOST_PASSES {
-            let failed = |error| EnforceError::Failed { doing: "look at the process tree", error };
+    fn move_tree(&mut self, originals: &[PathBuf]) -> Result<(), EnforceError> {
+        for _ in 0..MAX_PASSES {
+            let failed = |error| EnforceError::Failed { operation: "scan the process tree", error };
             self.tree.refresh(ScanDepth::Whole).map_err(failed)?;
             let inside = processes_in(&self.cgroup.limits)
                 .map_err(|error| CgroupError::of(&self.cgroup.limits, error))?;
             let living =
-                self.tree.members().filter(|stat| stat.doing != ProcessState::Ended).map(|stat| stat.process);
+                self.tree.members().filter(|stat| stat.state != ProcessState::Ended).map(|stat| stat.process);
             let outside: Vec<Process> = living.filter(|process| !inside.contains(&process.pid)).collect();
             if outside.is_empty() {
                 break;
             }
             for process in outside {
-                self.move_one(process, homes)?;
+                self.move_process(process, originals)?;
             }
         }
         Ok(())
     }
 
-    fn move_one(&mut self, process: Process, homes: &[PathBuf]) -> Result<(), EnforceError> {
-        let Some(places) = self.places(process.pid)? else { return Ok(()) };
+    fn move_process(&mut self, process: Process, originals: &[PathBuf]) -> Result<(), EnforceError> {
+        let Some(current) = self.cgroups_of(process.pid)? else { return Ok(()) };
         let folders = self.folders();
-        let from_elsewhere =
-            places.into_iter().zip(homes).zip(&folders).filter(|((place, home), _)| place != *home);
-        let undos: Vec<Undo> = from_elsewhere.map(|((to, _), _)| Undo::Move { process, to }).collect();
+        let to_return = current
+            .into_iter()
+            .zip(originals)
+            .zip(&folders)
+            .filter(|((cgroup, original), _)| cgroup != *original);
+        let undos: Vec<Undo> = to_return.map(|((to, _), _)| Undo::Move { process, to }).collect();
         if !undos.is_empty() {
-            self.trail.note(undos)?;
+            self.undo_list.register(undos)?;
         }
         for folder in &folders {
             let file = folder.join(PROCS);
             match write_if_there(&file, &process.pid.to_string()) {
-                // It has ended.
+                // The process has ended.
                 Err(error) if error.raw_os_error() == Some(rustix::io::Errno::SRCH.raw_os_error()) => {}
                 Err(error) => return Err(refused(&file, &process.pid.to_string(), error)),
                 Ok(()) => {}
@@ -154,22 +159,22 @@ impl Enforcer for CgroupScope {
     }
 
     fn restore(&mut self) -> Result<(), EnforceError> {
-        // First the limit, so that nobody who is moved out waits for it.
+        // Lift the limit first, so that moved processes do not wait for quota.
         let lifted = self.quota.take().map_or(Ok(()), |mut quota| quota.restore());
-        self.trail.back()?;
+        self.undo_list.undo_all()?;
         lifted
     }
 }
 
 impl Drop for CgroupScope {
     fn drop(&mut self) {
-        // What cannot be undone now stays noted.
+        // An undo that fails now stays in the undo journal.
         let _restored = self.restore();
     }
 }
 
-/// Makes a cgroup. One that a governor of the same number left behind is as good, if nobody is in it.
-fn make(folder: &Path) -> Result<(), EnforceError> {
+/// Creates a cgroup. An empty one of an earlier governor with the same process number is reused.
+fn create_cgroup(folder: &Path) -> Result<(), EnforceError> {
     match fs::create_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => match processes_in(folder) {
             Ok(pids) if pids.is_empty() => Ok(()),

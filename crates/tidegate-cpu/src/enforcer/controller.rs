@@ -1,8 +1,8 @@
-//! The files of one cgroup that hold its quota, in either version.
+//! The quota files of one cgroup, in either version.
 //!
-//! The kernel takes no burst above the quota, not even for the moment between two writes. So the burst is put to zero first, and to what it
-//! shall be last. In version 1 it takes no period that would make the quota more than its parent's; a quota that is lifted while the period
-//! changes is.
+//! The kernel rejects a burst above the quota, even between two writes. So a burst that shrinks is written before the quota, and one that
+//! grows after it. Version 1 rejects a period that would raise the quota above the parent's. The quota is therefore lifted while the period
+//! changes.
 
 use std::fs;
 use std::io;
@@ -15,10 +15,10 @@ use super::{EnforceError, refused};
 use crate::cgroups::{CgroupError, CgroupVersion, SUBTREE, has_cpu, lists_cpu, processes_in};
 use crate::watchdog::{Undo, UndoList, write_if_there};
 
-/// No quota, in version 1.
+/// The version 1 value for no quota.
 const UNLIMITED: &str = "-1";
 
-/// The files that hold the quota of a cgroup.
+/// The quota files of a cgroup.
 #[derive(Debug)]
 pub(super) struct Controller {
     version: CgroupVersion,
@@ -27,13 +27,13 @@ pub(super) struct Controller {
 }
 
 impl Controller {
-    /// Those in this directory, if they are there and may be written.
+    /// The files in this directory. Fails if they are missing or not writable.
     pub(super) fn of(version: CgroupVersion, folder: &Path) -> Result<Controller, CgroupError> {
         let mut controller = Controller { version, folder: folder.to_owned(), has_burst: false };
         controller.has_burst = controller.burst().is_file();
         for file in controller.files() {
-            may_write(&file).map_err(|error| match error.kind() {
-                // It may have been removed meanwhile; then it is not the controller that is missing.
+            check_writable(&file).map_err(|error| match error.kind() {
+                // If the whole cgroup was removed meanwhile, the controller is not what is missing.
                 io::ErrorKind::NotFound if folder.is_dir() => {
                     CgroupError::NoController { path: folder.to_owned() }
                 }
@@ -43,22 +43,22 @@ impl Controller {
         Ok(controller)
     }
 
-    /// How to make them as they are now. Undone from the last to the first, the kernel takes each.
+    /// Undo steps for the current content. Performed in reverse order, every write is valid.
     pub(super) fn undos(&self) -> Result<Vec<Undo>, CgroupError> {
         let mut undos = Vec::new();
-        let mut keep = |file: PathBuf| {
+        let mut save = |file: PathBuf| {
             let content = fs::read_to_string(&file).map_err(|error| CgroupError::of(&file, error))?;
             undos.push(Undo::Write { file, content: content.trim().to_owned() });
             Ok::<(), CgroupError>(())
         };
         if self.has_burst {
-            keep(self.burst())?;
+            save(self.burst())?;
         }
         match self.version {
-            CgroupVersion::Two => keep(self.max())?,
+            CgroupVersion::Two => save(self.max())?,
             CgroupVersion::One => {
-                keep(self.quota())?;
-                keep(self.period())?;
+                save(self.quota())?;
+                save(self.period())?;
                 undos.push(Undo::Write { file: self.quota(), content: UNLIMITED.to_owned() });
             }
         }
@@ -68,34 +68,35 @@ impl Controller {
         Ok(undos)
     }
 
-    /// Puts a limit in force. One that is in force already stays: the kernel begins a new quota with every one that is written.
+    /// Writes a limit. An unchanged limit is not written again, because every write starts a new quota period.
     pub(super) fn write(&self, limit: Bandwidth) -> Result<(), EnforceError> {
-        if self.is(limit) {
+        if self.is_set(limit) {
             return Ok(());
         }
         let Bandwidth { quota, period, burst } = limit;
-        // The kernel takes no burst above a quota, and begins a new quota with every write: so it is written once, before or after.
-        let falls = self.has_burst && number(&self.burst()).is_none_or(|before| before > burst);
-        if falls {
-            put(&self.burst(), &burst.to_string())?;
+        // The burst must not exceed the quota. Every write starts a new quota period, so the burst is written once, before or after the
+        // quota.
+        let burst_shrinks = self.has_burst && number(&self.burst()).is_none_or(|before| before > burst);
+        if burst_shrinks {
+            write_file(&self.burst(), &burst.to_string())?;
         }
         match self.version {
-            CgroupVersion::Two => put(&self.max(), &format!("{quota} {period}"))?,
+            CgroupVersion::Two => write_file(&self.max(), &format!("{quota} {period}"))?,
             CgroupVersion::One => {
                 if !holds(&self.period(), period) {
-                    put(&self.quota(), UNLIMITED)?;
-                    put(&self.period(), &period.to_string())?;
+                    write_file(&self.quota(), UNLIMITED)?;
+                    write_file(&self.period(), &period.to_string())?;
                 }
-                put(&self.quota(), &quota.to_string())?;
+                write_file(&self.quota(), &quota.to_string())?;
             }
         }
-        if self.has_burst && !falls && !holds(&self.burst(), burst) {
-            put(&self.burst(), &burst.to_string())?;
+        if self.has_burst && !burst_shrinks && !holds(&self.burst(), burst) {
+            write_file(&self.burst(), &burst.to_string())?;
         }
         Ok(())
     }
 
-    fn is(&self, Bandwidth { quota, period, burst }: Bandwidth) -> bool {
+    fn is_set(&self, Bandwidth { quota, period, burst }: Bandwidth) -> bool {
         let has_quota = match self.version {
             CgroupVersion::Two => {
                 fs::read_to_string(self.max()).is_ok_and(|max| max.trim() == format!("{quota} {period}"))
@@ -134,7 +135,7 @@ impl Controller {
     }
 }
 
-fn put(file: &Path, content: &str) -> Result<(), EnforceError> {
+fn write_file(file: &Path, content: &str) -> Result<(), EnforceError> {
     write_if_there(file, content).map_err(|error| {
         let is_gone =
             error.kind() == io::ErrorKind::NotFound || Errno::from_io_error(&error) == Some(Errno::NODEV);
@@ -154,25 +155,26 @@ fn number(file: &Path) -> Option<u64> {
     fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
-/// Opens a file for writing, and writes nothing.
-pub(super) fn may_write(file: &Path) -> io::Result<()> {
+/// Checks the write permission of a file without writing.
+pub(super) fn check_writable(file: &Path) -> io::Result<()> {
     fs::OpenOptions::new().write(true).open(file).map(drop)
 }
 
-/// Whether a cgroup of version 2 has the CPU controller, or can be given it: only the root may have both processes and children with
-/// controllers.
+/// Whether a version 2 cgroup has the CPU controller or can get it. Apart from the root, a cgroup with processes cannot have children
+/// with controllers.
 pub(super) fn can_have_cpu(tree: &Path, cgroup: &Path) -> bool {
-    let mut around = cgroup.ancestors().skip(1).take_while(|path| path.starts_with(tree));
-    let can_pass_on = |path: &Path| path == tree || processes_in(path).is_ok_and(|pids| pids.is_empty());
+    let mut ancestors = cgroup.ancestors().skip(1).take_while(|path| path.starts_with(tree));
+    let can_delegate = |path: &Path| path == tree || processes_in(path).is_ok_and(|pids| pids.is_empty());
     cgroup.join("cpu.max").is_file()
-        || (has_cpu(tree) && around.all(|path| lists_cpu(&path.join(SUBTREE)) || can_pass_on(path)))
+        || (has_cpu(tree) && ancestors.all(|path| lists_cpu(&path.join(SUBTREE)) || can_delegate(path)))
 }
 
-/// Sees to it that the children of a cgroup of version 2 have the CPU controller, beginning at the root of the tree.
-pub(super) fn enable_below(tree: &Path, parent: &Path, trail: &mut UndoList) -> Result<(), EnforceError> {
-    let mut line: Vec<&Path> = parent.ancestors().take_while(|path| path.starts_with(tree)).collect();
-    line.reverse();
-    for cgroup in line {
+/// Enables the CPU controller for the children of a version 2 cgroup, from the root of the tree downwards.
+pub(super) fn enable_below(tree: &Path, parent: &Path, undo_list: &mut UndoList) -> Result<(), EnforceError> {
+    let mut path_from_root: Vec<&Path> =
+        parent.ancestors().take_while(|path| path.starts_with(tree)).collect();
+    path_from_root.reverse();
+    for cgroup in path_from_root {
         let file = cgroup.join(SUBTREE);
         if lists_cpu(&file) {
             continue;
@@ -180,9 +182,9 @@ pub(super) fn enable_below(tree: &Path, parent: &Path, trail: &mut UndoList) -> 
         if !has_cpu(cgroup) {
             return Err(CgroupError::NoController { path: cgroup.to_owned() }.into());
         }
-        may_write(&file).map_err(|error| CgroupError::of(&file, error))?;
-        trail.note(vec![Undo::Write { file: file.clone(), content: "-cpu".to_owned() }])?;
-        put(&file, "+cpu")?;
+        check_writable(&file).map_err(|error| CgroupError::of(&file, error))?;
+        undo_list.register(vec![Undo::Write { file: file.clone(), content: "-cpu".to_owned() }])?;
+        write_file(&file, "+cpu")?;
     }
     Ok(())
 }

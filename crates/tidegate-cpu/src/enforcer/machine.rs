@@ -1,7 +1,7 @@
-//! Limiting a machine: what may be limited gets what the rest leaves.
+//! Limits a machine: the limitable cgroups get what the rest leaves.
 //!
-//! The average counts everything that runs, and not everything may be limited. So what the others used is taken off the limit before it is
-//! divided. What may be limited changes, and is looked for again now and then.
+//! The average counts all CPU time, but some processes must not be limited. So their usage is subtracted from the limit before the limit is
+//! divided. The set of limitable cgroups changes and is refreshed regularly.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,96 +9,96 @@ use std::time::{Duration, Instant};
 
 use tidegate_core::budget::Rate;
 
-use super::{EnforceError, Enforcer, QuotaBurst, SharedQuota, left_by, limitable_cgroups, now};
+use super::{EnforceError, Enforcer, QuotaBurst, SharedQuota, limitable_cgroups, now, remaining_limit};
 use crate::cgroups::FilesystemRoots;
 use crate::meter::{CgroupMeter, HostMeter, Meter, MeterReading, cores_in, of_machine};
 use crate::watchdog::CpuWatchdog;
 
-/// Every so many limits, what may be limited is looked for again.
-const FOLLOW_EVERY: u32 = 12;
+/// Refresh the limitable cgroups after this many limits.
+const REFRESH_EVERY: u32 = 12;
 
-/// In less time than this nothing can be told of a rate: counters tick in hundredths of a second.
-const SHORTEST_LOOK: Duration = Duration::from_millis(100);
+/// Shortest time for a rate: counters tick in hundredths of a second.
+const MIN_RATE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A machine, of which a part is limited.
+/// Limits a part of the machine.
 pub struct MachineEnforcer {
     roots: FilesystemRoots,
-    /// Whether it was said what is limited.
-    is_given: bool,
+    /// Whether the user named the cgroups.
+    has_named_cgroups: bool,
     shares: SharedQuota,
     host: (HostMeter, MeterReading),
-    parts: BTreeMap<PathBuf, (CgroupMeter, MeterReading)>,
-    looked_at: Instant,
-    limits: u32,
+    meters: BTreeMap<PathBuf, (CgroupMeter, MeterReading)>,
+    measured_at: Instant,
+    limits_applied: u32,
 }
 
 impl MachineEnforcer {
-    /// Limits these cgroups, or all that may be limited.
+    /// Limits these cgroups, or all limitable ones.
     pub fn new(
         roots: &FilesystemRoots,
         paths: Option<&[PathBuf]>,
         burst: QuotaBurst,
-        guardian: &CpuWatchdog,
+        watchdog: &CpuWatchdog,
     ) -> Result<MachineEnforcer, EnforceError> {
         let found = paths.map_or_else(|| limitable_cgroups(roots), |paths| Ok(paths.to_vec()))?;
         for path in paths.unwrap_or_default() {
-            // Those that were named have to be there.
+            // Named cgroups must exist.
             CgroupMeter::new(roots, path)?;
         }
-        let shares = SharedQuota::over(roots, &found, burst, guardian)?;
+        let shares = SharedQuota::new(roots, &found, burst, watchdog)?;
         let mut host = HostMeter::new(roots)?;
         let reading = host.read()?;
         let mut machine = MachineEnforcer {
             roots: roots.clone(),
-            is_given: paths.is_some(),
+            has_named_cgroups: paths.is_some(),
             shares,
             host: (host, reading),
-            parts: BTreeMap::new(),
-            looked_at: now(),
-            limits: 0,
+            meters: BTreeMap::new(),
+            measured_at: now(),
+            limits_applied: 0,
         };
-        machine.follow();
+        machine.update_meters();
         Ok(machine)
     }
 
-    /// Whether there is nothing that may be limited, by now.
-    pub fn is_powerless(&self) -> bool {
-        self.parts.is_empty()
+    /// Whether there is currently no cgroup to limit.
+    pub fn has_no_targets(&self) -> bool {
+        self.meters.is_empty()
     }
 
-    /// Measures those that are limited.
-    fn follow(&mut self) {
+    /// Updates the meters of the limited cgroups.
+    fn update_meters(&mut self) {
         let paths: Vec<PathBuf> = self.shares.paths().map(PathBuf::from).collect();
-        self.parts.retain(|path, _| paths.contains(path));
+        self.meters.retain(|path, _| paths.contains(path));
         for path in paths {
-            if self.parts.contains_key(&path) {
+            if self.meters.contains_key(&path) {
                 continue;
             }
             let meter = CgroupMeter::new(&self.roots, &path);
-            // One that is gone again is measured by nobody.
+            // A cgroup that was removed meanwhile has no meter.
             if let Ok((meter, reading)) =
                 meter.and_then(|mut meter| meter.read().map(|reading| (meter, reading)))
             {
-                self.parts.insert(path, (meter, reading));
+                self.meters.insert(path, (meter, reading));
             }
         }
     }
 
-    /// What others than those that are limited have used since the last time, of the whole machine.
+    /// Usage of everything that is not limited since the last call, as a rate of the whole machine.
     fn others(&mut self) -> Result<Rate, EnforceError> {
         let at = now();
-        let passed = at.saturating_duration_since(self.looked_at);
-        self.looked_at = at;
+        let passed = at.saturating_duration_since(self.measured_at);
+        self.measured_at = at;
         let (host, last) = &mut self.host;
         let reading = host.read()?;
         let mut others = reading.since(last).unwrap_or_default();
         *last = reading;
-        for (meter, last) in self.parts.values_mut() {
+        for (meter, last) in self.meters.values_mut() {
             let Ok(reading) = meter.read() else { continue };
             others = others.saturating_sub(reading.since(last).unwrap_or_default());
             *last = reading;
         }
-        if passed < SHORTEST_LOOK {
+        if passed < MIN_RATE_INTERVAL {
             return Ok(Rate::ZERO);
         }
         Ok(of_machine(others, cores_in(&self.roots)?).rate_over(passed))
@@ -107,14 +107,14 @@ impl MachineEnforcer {
 
 impl Enforcer for MachineEnforcer {
     fn apply(&mut self, limit: Rate) -> Result<(), EnforceError> {
-        self.limits = self.limits.wrapping_add(1);
-        if !self.is_given && self.limits.is_multiple_of(FOLLOW_EVERY) {
+        self.limits_applied = self.limits_applied.wrapping_add(1);
+        if !self.has_named_cgroups && self.limits_applied.is_multiple_of(REFRESH_EVERY) {
             let found = limitable_cgroups(&self.roots)?;
-            self.shares.follow(&found)?;
-            self.follow();
+            self.shares.set_cgroups(&found)?;
+            self.update_meters();
         }
         let others = self.others()?;
-        self.shares.apply(left_by(others, limit))
+        self.shares.apply(remaining_limit(others, limit))
     }
 
     fn restore(&mut self) -> Result<(), EnforceError> {

@@ -1,9 +1,9 @@
-//! Who must not be limited: the governor and those who started it, the first process, the kernel's threads, and what people log in with.
+//! Processes that must not be limited: the governor and its ancestors, the first process, kernel threads, and programs needed to log in.
 //!
-//! Programs are known by their names: the one that the kernel keeps, which a program may change, and that of the file it was started from, which it
-//! cannot. A command that is run under the governor is whoever it is by its user's choice, and only the former are looked for in it.
+//! Programs are recognized by two names: the kernel's name of the process, which a program may change, and the name of its executable file,
+//! which it cannot. In a command that runs under the governor, names are not checked: the user chose the command.
 //!
-//! Whoever is in a cgroup and cannot be looked at may be anybody. So such a cgroup is refused too: a limit that nobody can lift is worse than none.
+//! A cgroup with a process that cannot be read is refused too. A limit that locks out the administrator is worse than no limit.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,15 +18,15 @@ use crate::cgroups::{
 };
 use crate::processes::{ProcFs, ProcStat, ProcessState, ProcessTree, own_pid};
 
-/// The first process of the machine.
-const FIRST: u32 = 1;
-/// What the kernel calls processes that are not in our namespace.
-const ELSEWHERE: u32 = 0;
-/// No line of ancestors is longer.
-const MOST_ANCESTORS: u32 = 1024;
+/// Process number of init.
+const INIT_PID: u32 = 1;
+/// Number of processes outside our PID namespace.
+const OUTSIDE_NAMESPACE: u32 = 0;
+/// Longer than any chain of ancestors.
+const MAX_ANCESTORS: u32 = 1024;
 
-/// Programs without which nobody gets into the machine. The kernel keeps fifteen letters of a name.
-const NEEDED: &[&str] = &[
+/// Programs that are needed to log in. The kernel truncates names to fifteen bytes.
+const LOGIN_PROGRAMS: &[&str] = &[
     "agetty",
     "dbus-broker",
     "dbus-broker-lau",
@@ -55,10 +55,10 @@ const NEEDED: &[&str] = &[
     "elogind",
     "polkitd",
 ];
-/// How much of a name the kernel keeps.
-const LONGEST_NAME: usize = 15;
+/// Length of a process name in the kernel.
+const MAX_NAME: usize = 15;
 
-/// Who must not be limited, as it was when somebody looked.
+/// Snapshot of the processes that must not be limited.
 #[derive(Debug)]
 pub(super) struct ProtectedProcesses<'a> {
     proc: &'a ProcFs,
@@ -70,48 +70,46 @@ impl<'a> ProtectedProcesses<'a> {
         Ok(ProtectedProcesses { proc, ancestors: ancestors(proc, own_pid())? })
     }
 
-    /// Who this is, in words, if it must not be limited.
-    pub(super) fn who(&self, stat: &ProcStat) -> Option<String> {
-        self.who_by_nature(stat).or_else(|| self.who_by_name(stat))
+    /// Describes the process if it must not be limited.
+    pub(super) fn describe(&self, stat: &ProcStat) -> Option<String> {
+        self.describe_essential(stat).or_else(|| self.describe_login_program(stat))
     }
 
-    fn who_by_nature(&self, stat: &ProcStat) -> Option<String> {
-        let by_number = self.who_by_number(stat.process.pid);
-        by_number.or_else(|| stat.is_kernel.then(|| "a thread of the kernel".to_owned()))
+    fn describe_essential(&self, stat: &ProcStat) -> Option<String> {
+        let by_number = self.describe_pid(stat.process.pid);
+        by_number.or_else(|| stat.is_kernel.then(|| "a kernel thread".to_owned()))
     }
 
-    fn who_by_number(&self, pid: u32) -> Option<String> {
+    fn describe_pid(&self, pid: u32) -> Option<String> {
         match pid {
-            ELSEWHERE => Some("a process outside of this container".to_owned()),
-            FIRST => Some("the first process of the machine".to_owned()),
+            OUTSIDE_NAMESPACE => Some("a process outside this container".to_owned()),
+            INIT_PID => Some("the first process of the machine".to_owned()),
             _ if pid == own_pid() => Some("the governor itself".to_owned()),
-            _ if self.ancestors.contains(&pid) => {
-                Some(format!("process {pid}, from which the governor was started,"))
-            }
+            _ if self.ancestors.contains(&pid) => Some(format!("process {pid}, an ancestor of the governor")),
             _ => None,
         }
     }
 
-    fn who_by_name(&self, stat: &ProcStat) -> Option<String> {
+    fn describe_login_program(&self, stat: &ProcStat) -> Option<String> {
         let pid = stat.process.pid;
-        let is_needed = |name: &str| NEEDED.contains(&name.get(..LONGEST_NAME).unwrap_or(name));
+        let is_needed = |name: &str| LOGIN_PROGRAMS.contains(&name.get(..MAX_NAME).unwrap_or(name));
         let name = Some(stat.name.clone()).filter(|name| is_needed(name));
         let name = name.or_else(|| self.proc.program(pid).filter(|program| is_needed(program)))?;
-        Some(format!("process {pid} ({name}), which people may need to get into the machine,"))
+        Some(format!("process {pid} ({name}), which is needed to log in"))
     }
 }
 
-/// A process, who started it, who started that one, and so on.
+/// The process and all its ancestors.
 fn ancestors(proc: &ProcFs, pid: u32) -> io::Result<BTreeSet<u32>> {
     let mut found = BTreeSet::new();
     let mut next = pid;
-    for _ in 0..MOST_ANCESTORS {
+    for _ in 0..MAX_ANCESTORS {
         if next == 0 || !found.insert(next) {
             break;
         }
         next = match proc.stat(next) {
             Ok(stat) => stat.map_or(0, |stat| stat.parent),
-            // Where others' processes are hidden, nobody whom we could limit is above one of them.
+            // With hidden processes (`hidepid`), no process that we may limit is above a hidden one.
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => 0,
             Err(error) => return Err(error),
         };
@@ -119,69 +117,65 @@ fn ancestors(proc: &ProcFs, pid: u32) -> io::Result<BTreeSet<u32>> {
     Ok(found)
 }
 
-/// An error if somebody is in this tree who must not be limited. In a command, names do not count.
-pub(super) fn refuse_in_tree(
-    proc: &ProcFs,
-    tree: &ProcessTree,
-    is_command: bool,
-) -> Result<(), EnforceError> {
-    let failed = |error| EnforceError::Failed { doing: "look at who started the governor", error };
-    let needed = ProtectedProcesses::of(proc).map_err(failed)?;
-    let living = tree.members().filter(|stat| stat.doing != ProcessState::Ended);
+/// Fails if the tree contains a protected process. In a command, names are not checked.
+pub(super) fn check_tree(proc: &ProcFs, tree: &ProcessTree, is_command: bool) -> Result<(), EnforceError> {
+    let failed = |error| EnforceError::Failed { operation: "find the ancestors of the governor", error };
+    let protected = ProtectedProcesses::of(proc).map_err(failed)?;
+    let living = tree.members().filter(|stat| stat.state != ProcessState::Ended);
     for stat in living {
-        let who = if is_command { needed.who_by_nature(stat) } else { needed.who(stat) };
-        if let Some(who) = who {
+        let process = if is_command { protected.describe_essential(stat) } else { protected.describe(stat) };
+        if let Some(process) = process {
             let what = format!("the process tree below {}", tree.root().pid);
-            return Err(EnforceError::Protected { what, who });
+            return Err(EnforceError::Protected { what, process });
         }
     }
     Ok(())
 }
 
-/// An error if somebody is in this cgroup, or below it, who must not be limited or cannot be looked at.
-pub(super) fn refuse_in_cgroup(
+/// Fails if the cgroup or a descendant contains a process that is protected or unreadable.
+pub(super) fn check_cgroup(
     roots: &FilesystemRoots,
     hierarchy: &Hierarchy,
     cgroup: &Cgroup,
 ) -> Result<(), EnforceError> {
     let proc = roots.processes();
-    let failed = |error| EnforceError::Failed { doing: "look at who is in the cgroup", error };
-    let needed = ProtectedProcesses::of(&proc).map_err(failed)?;
-    let refused = |who| {
+    let failed = |error| EnforceError::Failed { operation: "list the processes of the cgroup", error };
+    let protected = ProtectedProcesses::of(&proc).map_err(failed)?;
+    let refuse = |process| {
         let what = format!("the cgroup {}", cgroup.limits.display());
-        Err(EnforceError::Protected { what, who })
+        Err(EnforceError::Protected { what, process })
     };
-    for pid in [own_pid(), FIRST].into_iter().chain(needed.ancestors.iter().copied()) {
+    for pid in [own_pid(), INIT_PID].into_iter().chain(protected.ancestors.iter().copied()) {
         let name = match hierarchy.of_process(&proc, pid, ControllerUse::Limits) {
             Ok(name) => name,
-            // Where others' processes are hidden, the list of the cgroup's processes says it.
+            // With hidden processes, the cgroup's own list contains the answer.
             Err(error) if pid != own_pid() && error.kind() == io::ErrorKind::PermissionDenied => None,
             Err(error) => return Err(failed(error)),
         };
         if name.is_some_and(|name| name.starts_with(&cgroup.name)) {
-            return refused(needed.who_by_number(pid).unwrap_or_default());
+            return refuse(protected.describe_pid(pid).unwrap_or_default());
         }
     }
-    let mut look = vec![cgroup.limits.clone()];
-    while let Some(folder) = look.pop() {
+    let mut queue = vec![cgroup.limits.clone()];
+    while let Some(folder) = queue.pop() {
         for pid in members(&folder)? {
-            let who = match proc.stat(pid) {
-                Ok(Some(stat)) if stat.doing == ProcessState::Ended => None,
-                Ok(Some(stat)) => needed.who(&stat),
-                _ => match needed.who_by_number(pid) {
-                    Some(who) => Some(who),
-                    // It has ended if it is not there any more; else it is hidden.
+            let process = match proc.stat(pid) {
+                Ok(Some(stat)) if stat.state == ProcessState::Ended => None,
+                Ok(Some(stat)) => protected.describe(&stat),
+                _ => match protected.describe_pid(pid) {
+                    Some(process) => Some(process),
+                    // A process missing from the list has ended. One that is still listed is hidden.
                     None => members(&folder)?
                         .contains(&pid)
-                        .then(|| format!("process {pid}, which cannot be looked at from here,")),
+                        .then(|| format!("process {pid}, which cannot be read")),
                 },
             };
-            if let Some(who) = who {
-                return refused(who);
+            if let Some(process) = process {
+                return refuse(process);
             }
         }
         match Hierarchy::below(&folder) {
-            Ok(below) => look.extend(below),
+            Ok(below) => queue.extend(below),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => return Err(CgroupError::of(&folder, error).into()),
         }
@@ -189,7 +183,7 @@ pub(super) fn refuse_in_cgroup(
     Ok(())
 }
 
-/// The processes in a cgroup itself. One that was removed has none; one that holds threads has theirs.
+/// Processes of a cgroup, without descendants. Empty for a removed cgroup. A threaded cgroup returns its threads.
 fn members(folder: &Path) -> Result<Vec<u32>, CgroupError> {
     match processes_in(folder) {
         Err(error) if Errno::from_io_error(&error) == Some(Errno::OPNOTSUPP) => {

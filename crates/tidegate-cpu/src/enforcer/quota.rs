@@ -1,4 +1,4 @@
-//! A quota for one cgroup.
+//! A CPU quota for one cgroup.
 
 use std::path::Path;
 
@@ -6,61 +6,68 @@ use tidegate_core::budget::Rate;
 
 use super::bandwidth::{Bandwidth, QuotaBurst};
 use super::controller::{Controller, enable_below};
-use super::protected_processes::refuse_in_cgroup;
+use super::protected_processes::check_cgroup;
 use super::{EnforceError, Enforcer};
 use crate::cgroups::{Cgroup, CgroupError, CgroupVersion, FilesystemRoots, Hierarchy};
 use crate::meter::cores_in;
 use crate::watchdog::{CpuWatchdog, UndoList};
 
-/// A quota for one cgroup with everything below it: `cpu.max` in version 2, `cpu.cfs_quota_us` in version 1.
+/// A CPU quota for a cgroup and its descendants: `cpu.max` in version 2, `cpu.cfs_quota_us` in version 1.
 #[derive(Debug)]
 pub struct QuotaEnforcer {
     roots: FilesystemRoots,
     controller: Controller,
     burst: QuotaBurst,
-    trail: UndoList,
+    undo_list: UndoList,
     is_limited: bool,
 }
 
 impl QuotaEnforcer {
-    /// For the cgroup at this path. Nothing is limited yet; but in version 2 the CPU controller is enabled for it, if it was not.
-    pub fn over(
+    /// Prepares the quota for the cgroup at this path. No limit is active yet. In version 2, this enables the CPU controller if
+    /// necessary.
+    pub fn new(
         roots: &FilesystemRoots,
         path: &Path,
         burst: QuotaBurst,
-        guardian: &CpuWatchdog,
+        watchdog: &CpuWatchdog,
     ) -> Result<QuotaEnforcer, EnforceError> {
         let hierarchy = Hierarchy::find(roots)?;
         let cgroup = hierarchy.at(path)?;
-        refuse_in_cgroup(roots, &hierarchy, &cgroup)?;
-        QuotaEnforcer::of(roots, &hierarchy, &cgroup, burst, guardian)
+        check_cgroup(roots, &hierarchy, &cgroup)?;
+        QuotaEnforcer::of(roots, &hierarchy, &cgroup, burst, watchdog)
     }
 
-    /// For a cgroup of which it is known that nobody is in it who must not be limited.
+    /// Prepares the quota for a cgroup that is known to contain no protected process.
     pub(super) fn of(
         roots: &FilesystemRoots,
         hierarchy: &Hierarchy,
         cgroup: &Cgroup,
         burst: QuotaBurst,
-        guardian: &CpuWatchdog,
+        watchdog: &CpuWatchdog,
     ) -> Result<QuotaEnforcer, EnforceError> {
-        let mut trail = UndoList::new(guardian, &roots.processes());
+        let mut undo_list = UndoList::new(watchdog, &roots.processes());
         let controller = match (Controller::of(hierarchy.version, &cgroup.limits), cgroup.limits.parent()) {
             (Err(CgroupError::NoController { .. }), Some(parent))
                 if hierarchy.version == CgroupVersion::Two =>
             {
-                enable_below(&hierarchy.limits, parent, &mut trail)?;
+                enable_below(&hierarchy.limits, parent, &mut undo_list)?;
                 Controller::of(hierarchy.version, &cgroup.limits)
             }
             (controller, _) => controller,
         };
-        Ok(QuotaEnforcer { roots: roots.clone(), controller: controller?, burst, trail, is_limited: false })
+        Ok(QuotaEnforcer {
+            roots: roots.clone(),
+            controller: controller?,
+            burst,
+            undo_list,
+            is_limited: false,
+        })
     }
 
-    /// Puts a limit in force that was made elsewhere.
-    pub(super) fn put(&mut self, limit: Bandwidth) -> Result<(), EnforceError> {
+    /// Writes a limit in kernel parameters.
+    pub(super) fn write_limit(&mut self, limit: Bandwidth) -> Result<(), EnforceError> {
         if !self.is_limited {
-            self.trail.note(self.controller.undos()?)?;
+            self.undo_list.register(self.controller.undos()?)?;
             self.is_limited = true;
         }
         self.controller.write(limit)
@@ -73,18 +80,18 @@ impl QuotaEnforcer {
 
 impl Enforcer for QuotaEnforcer {
     fn apply(&mut self, limit: Rate) -> Result<(), EnforceError> {
-        self.put(Bandwidth::of(limit, cores_in(&self.roots)?, self.burst))
+        self.write_limit(Bandwidth::of(limit, cores_in(&self.roots)?, self.burst))
     }
 
     fn restore(&mut self) -> Result<(), EnforceError> {
         self.is_limited = false;
-        Ok(self.trail.back()?)
+        Ok(self.undo_list.undo_all()?)
     }
 }
 
 impl Drop for QuotaEnforcer {
     fn drop(&mut self) {
-        // What cannot be undone now stays noted.
+        // An undo that fails now stays in the undo journal.
         let _restored = self.restore();
     }
 }

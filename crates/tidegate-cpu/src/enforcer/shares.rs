@@ -1,13 +1,13 @@
 //! One limit for several cgroups.
 //!
-//! A kernel has a quota for each cgroup and none for several, so the limit is divided, anew every time it is applied: by what each has used
-//! since the last time. Whoever used less than its quota gets what it used and a quarter more; the rest is divided evenly among those that
-//! used theirs up, so that nobody who wants more is kept small by having been small before. The sum is never more than the limit.
+//! The kernel has a quota for each cgroup and none for a group of them. So every limit is divided by the usage since the last one. A cgroup
+//! that used less than its quota gets its usage plus a quarter. The rest is divided evenly among cgroups that used up their quotas, so a
+//! small share does not stay small because it was small before. The sum never exceeds the limit.
 //!
 //! ```text
 //!   limit  ├────────────────────────────────────────────────┤
-//!          │idle│ used a little │ hungry       │ hungry       │
-//!           floor   + a quarter    what is left, evenly
+//!          │idle│ used a little │ busy         │ busy         │
+//!           floor   + a quarter    the rest, evenly
 //! ```
 
 use std::path::{Path, PathBuf};
@@ -21,60 +21,60 @@ use crate::cgroups::{CgroupError, FilesystemRoots};
 use crate::meter::{CgroupMeter, Meter, MeterError, MeterReading, cores_in};
 use crate::watchdog::CpuWatchdog;
 
-/// What an idle cgroup gets at least: this part of an even share. It must be able to start.
-const FLOOR: u64 = 10;
-/// Whoever used this part of its quota, in eighths, would have used more.
-const HUNGRY_EIGHTHS: u64 = 7;
+/// Divisor of an even share for the minimum of an idle cgroup. It must be able to start work.
+const IDLE_SHARE_DIVISOR: u64 = 10;
+/// A cgroup that used this many eighths of its quota would have used more.
+const BUSY_EIGHTHS: u64 = 7;
 
-/// One limit for several cgroups together.
+/// One limit shared by several cgroups.
 #[derive(Debug)]
 pub struct SharedQuota {
     roots: FilesystemRoots,
     burst: QuotaBurst,
-    guardian: CpuWatchdog,
-    parts: Vec<Part>,
+    watchdog: CpuWatchdog,
+    cgroups: Vec<SharedCgroup>,
     divided_at: Option<Instant>,
 }
 
 #[derive(Debug)]
-struct Part {
+struct SharedCgroup {
     path: PathBuf,
     quota: QuotaEnforcer,
     meter: CgroupMeter,
     last: MeterReading,
-    /// What it got the last time.
+    /// Last share, in microseconds per second.
     share: Option<u64>,
 }
 
 impl SharedQuota {
-    /// For the cgroups at these paths; those that are gone are left out.
-    pub fn over(
+    /// Prepares quotas for the cgroups at these paths. Missing cgroups are skipped.
+    pub fn new(
         roots: &FilesystemRoots,
         paths: &[PathBuf],
         burst: QuotaBurst,
-        guardian: &CpuWatchdog,
+        watchdog: &CpuWatchdog,
     ) -> Result<SharedQuota, EnforceError> {
         let mut shares = SharedQuota {
             roots: roots.clone(),
             burst,
-            guardian: guardian.clone(),
-            parts: Vec::new(),
+            watchdog: watchdog.clone(),
+            cgroups: Vec::new(),
             divided_at: None,
         };
-        shares.follow(paths)?;
+        shares.set_cgroups(paths)?;
         Ok(shares)
     }
 
-    /// From now on, for these: the others get back what they had before.
-    pub fn follow(&mut self, paths: &[PathBuf]) -> Result<(), EnforceError> {
-        let (stay, mut leave): (Vec<Part>, Vec<Part>) =
-            self.parts.drain(..).partition(|part| paths.contains(&part.path));
-        self.parts = stay;
-        let restored = leave.iter_mut().try_for_each(|part| part.quota.restore());
+    /// Replaces the set of cgroups. Removed ones get their earlier quotas back.
+    pub fn set_cgroups(&mut self, paths: &[PathBuf]) -> Result<(), EnforceError> {
+        let (kept, mut removed): (Vec<SharedCgroup>, Vec<SharedCgroup>) =
+            self.cgroups.drain(..).partition(|cgroup| paths.contains(&cgroup.path));
+        self.cgroups = kept;
+        let restored = removed.iter_mut().try_for_each(|cgroup| cgroup.quota.restore());
         for path in paths {
-            if self.parts.iter().all(|part| part.path != *path) {
-                match self.part(path) {
-                    Ok(part) => self.parts.push(part),
+            if self.cgroups.iter().all(|cgroup| cgroup.path != *path) {
+                match self.cgroup(path) {
+                    Ok(cgroup) => self.cgroups.push(cgroup),
                     Err(error) if is_gone(&error) => {}
                     Err(error) => return Err(error),
                 }
@@ -83,35 +83,35 @@ impl SharedQuota {
         restored
     }
 
-    /// The cgroups that are limited.
+    /// Paths of the limited cgroups.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
-        self.parts.iter().map(|part| part.path.as_path())
+        self.cgroups.iter().map(|cgroup| cgroup.path.as_path())
     }
 
-    fn part(&self, path: &Path) -> Result<Part, EnforceError> {
-        let quota = QuotaEnforcer::over(&self.roots, path, self.burst, &self.guardian)?;
+    fn cgroup(&self, path: &Path) -> Result<SharedCgroup, EnforceError> {
+        let quota = QuotaEnforcer::new(&self.roots, path, self.burst, &self.watchdog)?;
         let mut meter = CgroupMeter::new(&self.roots, path)?;
         let last = meter.read()?;
-        Ok(Part { path: path.to_owned(), quota, meter, last, share: None })
+        Ok(SharedCgroup { path: path.to_owned(), quota, meter, last, share: None })
     }
 
-    /// What each has used since the last time. Those that are gone need no share.
-    fn look(&mut self, passed: Duration) -> Result<Vec<Wish>, EnforceError> {
-        let mut wishes = Vec::new();
-        let mut left = Vec::new();
-        for mut part in self.parts.drain(..) {
-            let reading = match part.meter.read() {
+    /// Estimates the demand of each cgroup since the last call. Drops cgroups that are gone.
+    fn measure_demands(&mut self, passed: Duration) -> Result<Vec<CpuDemand>, EnforceError> {
+        let mut demands = Vec::new();
+        let mut remaining = Vec::new();
+        for mut cgroup in self.cgroups.drain(..) {
+            let reading = match cgroup.meter.read() {
                 Ok(reading) => reading,
                 Err(MeterError::Cgroup(CgroupError::Missing { .. })) => continue,
                 Err(error) => return Err(error.into()),
             };
-            let used = reading.since(&part.last).unwrap_or(reading.used);
-            part.last = reading;
-            wishes.push(Wish::of(used, passed, part.share));
-            left.push(part);
+            let used = reading.since(&cgroup.last).unwrap_or(reading.used);
+            cgroup.last = reading;
+            demands.push(CpuDemand::of(used, passed, cgroup.share));
+            remaining.push(cgroup);
         }
-        self.parts = left;
-        Ok(wishes)
+        self.cgroups = remaining;
+        Ok(demands)
     }
 }
 
@@ -119,17 +119,17 @@ impl Enforcer for SharedQuota {
     fn apply(&mut self, limit: Rate) -> Result<(), EnforceError> {
         let now = now();
         let passed = self.divided_at.map_or(Duration::ZERO, |last| now.saturating_duration_since(last));
-        let wishes = self.look(passed)?;
+        let demands = self.measure_demands(passed)?;
         self.divided_at = Some(now);
         let cores = cores_in(&self.roots)?;
-        let shares = divide(share(limit, cores), &wishes);
+        let shares = divide_by_demand(share(limit, cores), &demands);
         let mut first_error = Ok(());
-        for (part, share) in self.parts.iter_mut().zip(shares) {
-            part.share = Some(share);
-            let put = part.quota.put(Bandwidth::of_share(share, part.quota.burst()));
-            match put {
+        for (cgroup, share) in self.cgroups.iter_mut().zip(shares) {
+            cgroup.share = Some(share);
+            let written = cgroup.quota.write_limit(Bandwidth::of_share(share, cgroup.quota.burst()));
+            match written {
                 Err(error) if is_gone(&error) => {}
-                // One that cannot be limited is no reason not to limit the others.
+                // If one cgroup fails, the others are still limited.
                 Err(error) if first_error.is_ok() => first_error = Err(error),
                 _ => {}
             }
@@ -139,9 +139,9 @@ impl Enforcer for SharedQuota {
 
     fn restore(&mut self) -> Result<(), EnforceError> {
         let mut first_error = Ok(());
-        for part in &mut self.parts {
-            part.share = None;
-            first_error = first_error.and(part.quota.restore());
+        for cgroup in &mut self.cgroups {
+            cgroup.share = None;
+            first_error = first_error.and(cgroup.quota.restore());
         }
         first_error
     }
@@ -155,57 +155,57 @@ fn is_gone(error: &EnforceError) -> bool {
     }
 }
 
-/// What somebody would use, in microseconds of CPU time in a second.
+/// Estimated demand, in microseconds of CPU time per second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Wish {
-    /// As much as it can have.
+enum CpuDemand {
+    /// As much as possible.
     All,
-    /// This much.
+    /// This rate.
     Some(u64),
 }
 
-impl Wish {
-    fn of(used: Duration, passed: Duration, share: Option<u64>) -> Wish {
+impl CpuDemand {
+    fn of(used: Duration, passed: Duration, share: Option<u64>) -> CpuDemand {
         if passed.is_zero() {
-            // Nothing is known yet.
-            return Wish::All;
+            // No measurement yet.
+            return CpuDemand::All;
         }
         let rate = used.as_micros().saturating_mul(1_000_000) / passed.as_micros().max(1);
         let rate = u64::try_from(rate).unwrap_or(u64::MAX);
         match share {
-            Some(share) if rate.saturating_mul(8) < share.saturating_mul(HUNGRY_EIGHTHS) => {
-                Wish::Some(rate.saturating_add(rate / 4))
+            Some(share) if rate.saturating_mul(8) < share.saturating_mul(BUSY_EIGHTHS) => {
+                CpuDemand::Some(rate.saturating_add(rate / 4))
             }
-            _ => Wish::All,
+            _ => CpuDemand::All,
         }
     }
 }
 
-/// Divides a whole by wishes: the sum of the parts is never more.
-fn divide(whole: u64, wishes: &[Wish]) -> Vec<u64> {
-    let count = wishes.len() as u64;
+/// Divides a total by demand. The sum of the shares never exceeds the total.
+fn divide_by_demand(whole: u64, demands: &[CpuDemand]) -> Vec<u64> {
+    let count = demands.len() as u64;
     if count == 0 {
         return Vec::new();
     }
-    let floor = whole / count / FLOOR;
-    let mut shares = vec![0; wishes.len()];
-    // The smallest wishes first: what they do not take is the others'.
-    let mut order: Vec<usize> = (0..wishes.len()).collect();
-    order.sort_by_key(|index| match wishes[*index] {
-        Wish::Some(wish) => (0, wish),
-        Wish::All => (1, 0),
+    let floor = whole / count / IDLE_SHARE_DIVISOR;
+    let mut shares = vec![0; demands.len()];
+    // Smallest demand first: the remainder goes to the others.
+    let mut order: Vec<usize> = (0..demands.len()).collect();
+    order.sort_by_key(|index| match demands[*index] {
+        CpuDemand::Some(demand) => (0, demand),
+        CpuDemand::All => (1, 0),
     });
     let mut left = whole;
     for (done, index) in order.iter().enumerate() {
         let even = left / (count - done as u64);
-        let share = match wishes[*index] {
-            Wish::Some(wish) => wish.max(floor).min(even),
-            Wish::All => even,
+        let share = match demands[*index] {
+            CpuDemand::Some(demand) => demand.max(floor).min(even),
+            CpuDemand::All => even,
         };
         shares[*index] = share;
         left -= share;
     }
-    // What nobody wishes is room for everybody.
+    // Divide unused capacity evenly.
     let more = left / count;
     for share in &mut shares {
         *share += more;
@@ -218,39 +218,52 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_hungry_share_what_the_others_leave() {
-        let shares = divide(1000, &[Wish::Some(0), Wish::All, Wish::Some(100), Wish::All]);
+    fn busy_cgroups_share_the_remainder_evenly() {
+        let shares = divide_by_demand(
+            1000,
+            &[CpuDemand::Some(0), CpuDemand::All, CpuDemand::Some(100), CpuDemand::All],
+        );
         assert_eq!(shares, [25, 437, 100, 438]);
     }
 
     #[test]
-    fn who_was_small_and_is_hungry_is_not_kept_small() {
-        // The second one had the floor and used it up, the first one nearly everything.
-        let wish = |used, share| Wish::of(Duration::from_micros(used), Duration::from_secs(1), Some(share));
-        assert_eq!(divide(1000, &[wish(940, 950), wish(50, 50)]), [500, 500]);
+    fn busy_cgroup_with_small_share_gets_an_even_share() {
+        // The second cgroup used up its minimum share, the first almost all of its share.
+        let demand =
+            |used, share| CpuDemand::of(Duration::from_micros(used), Duration::from_secs(1), Some(share));
+        assert_eq!(divide_by_demand(1000, &[demand(940, 950), demand(50, 50)]), [500, 500]);
     }
 
     #[test]
-    fn without_anybody_hungry_there_is_room_for_all() {
-        assert_eq!(divide(1000, &[Wish::Some(100), Wish::Some(300)]), [400, 600]);
-        assert_eq!(divide(1000, &[Wish::Some(0), Wish::Some(0)]), [500, 500]);
+    fn unused_capacity_is_divided_evenly() {
+        assert_eq!(divide_by_demand(1000, &[CpuDemand::Some(100), CpuDemand::Some(300)]), [400, 600]);
+        assert_eq!(divide_by_demand(1000, &[CpuDemand::Some(0), CpuDemand::Some(0)]), [500, 500]);
     }
 
     #[test]
-    fn the_sum_is_never_more_than_the_whole() {
-        let wishes = [Wish::All, Wish::Some(0), Wish::Some(7), Wish::Some(u64::MAX), Wish::Some(500)];
+    fn sum_of_shares_never_exceeds_the_total() {
+        let demands = [
+            CpuDemand::All,
+            CpuDemand::Some(0),
+            CpuDemand::Some(7),
+            CpuDemand::Some(u64::MAX),
+            CpuDemand::Some(500),
+        ];
         for whole in [0, 1, 2, 7, 99, 1000, 1_000_003, u64::MAX] {
-            for count in 0..=wishes.len() {
-                let sum: u128 = divide(whole, &wishes[..count]).into_iter().map(u128::from).sum();
+            for count in 0..=demands.len() {
+                let sum: u128 = divide_by_demand(whole, &demands[..count]).into_iter().map(u128::from).sum();
                 assert!(sum <= u128::from(whole), "{whole} for {count}");
             }
         }
     }
 
     #[test]
-    fn what_is_not_known_is_everything() {
-        assert_eq!(Wish::of(Duration::ZERO, Duration::ZERO, None), Wish::All);
-        assert_eq!(Wish::of(Duration::ZERO, Duration::from_secs(1), None), Wish::All);
-        assert_eq!(Wish::of(Duration::from_micros(8), Duration::from_secs(1), Some(100)), Wish::Some(10));
+    fn unknown_demand_is_all() {
+        assert_eq!(CpuDemand::of(Duration::ZERO, Duration::ZERO, None), CpuDemand::All);
+        assert_eq!(CpuDemand::of(Duration::ZERO, Duration::from_secs(1), None), CpuDemand::All);
+        assert_eq!(
+            CpuDemand::of(Duration::from_micros(8), Duration::from_secs(1), Some(100)),
+            CpuDemand::Some(10)
+        );
     }
 }

@@ -1,17 +1,17 @@
-//! What may be limited on a machine, and what must not be.
+//! Finds the cgroups of a machine that may be limited.
 //!
 //! ```text
 //!   /                       kernel threads, the first process
-//!   ├── system.slice        holds sshd: looked into
-//!   │   ├── sshd.service    left alone
+//!   ├── system.slice        contains sshd: descend
+//!   │   ├── sshd.service    protected
 //!   │   └── web.service     limited
-//!   ├── user.slice          holds the governor: looked into
-//!   │   ├── session-1       the shell it was started from: left alone
+//!   ├── user.slice          contains the governor: descend
+//!   │   ├── session-1       the governor's own shell: protected
 //!   │   └── session-2       limited
-//!   └── machine.slice       limited, as a whole
+//!   └── machine.slice       limited as a whole
 //! ```
 //!
-//! The largest cgroups that hold nobody who is needed to get into the machine and to lift a limit.
+//! The result is the largest cgroups without any process that is needed to log in and to lift a limit.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -19,26 +19,27 @@ use std::path::PathBuf;
 
 use super::EnforceError;
 use super::controller::can_have_cpu;
-use super::protected_processes::{ProtectedProcesses, refuse_in_cgroup};
+use super::protected_processes::{ProtectedProcesses, check_cgroup};
 use crate::cgroups::{CgroupError, CgroupVersion, ControllerUse, FilesystemRoots, Hierarchy};
 use crate::processes::ProcFs;
 
-/// The largest cgroups that hold nobody who must not be limited, by their directories in the tree that limits.
+/// The largest cgroups without protected processes, as directories of the tree with the limits.
 ///
-/// Those that cannot be given the CPU controller are left out. Never those of the governor and its ancestors, of the first process, of the kernel's threads, and of what people log in with.
+/// Cgroups that cannot have the CPU controller are left out. Protected are the governor and its ancestors, the first process, kernel
+/// threads, and programs needed to log in.
 pub fn limitable_cgroups(roots: &FilesystemRoots) -> Result<Vec<PathBuf>, EnforceError> {
     let hierarchy = Hierarchy::find(roots)?;
     let proc = roots.processes();
-    let kept = kept(&hierarchy, &proc)
-        .map_err(|error| EnforceError::Failed { doing: "look at all processes", error })?;
+    let protected_cgroups = protected_cgroups(&hierarchy, &proc)
+        .map_err(|error| EnforceError::Failed { operation: "list all processes", error })?;
     let mut found = Vec::new();
-    let mut look = vec![hierarchy.limits.clone()];
-    while let Some(cgroup) = look.pop() {
+    let mut queue = vec![hierarchy.limits.clone()];
+    while let Some(cgroup) = queue.pop() {
         let name = cgroup.strip_prefix(&hierarchy.limits).unwrap_or(&cgroup);
-        if kept.contains(name) {
+        if protected_cgroups.contains(name) {
             match Hierarchy::below(&cgroup) {
-                Ok(below) => look.extend(below),
-                // It was removed while we looked.
+                Ok(below) => queue.extend(below),
+                // The cgroup was removed during the search.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(CgroupError::of(&cgroup, error).into()),
             }
@@ -46,30 +47,30 @@ pub fn limitable_cgroups(roots: &FilesystemRoots) -> Result<Vec<PathBuf>, Enforc
             found.push(cgroup);
         }
     }
-    // Whoever came meanwhile, and whoever is in a list of processes and nowhere else.
-    let holds_nobody = |cgroup: &PathBuf| {
-        let looked = hierarchy.at(cgroup).map_err(EnforceError::from);
-        let looked = looked.and_then(|cgroup| refuse_in_cgroup(roots, &hierarchy, &cgroup));
-        !matches!(looked, Err(EnforceError::Protected { .. }))
+    // Check again: processes may have moved, and some appear only in the cgroup's own list.
+    let is_unprotected = |cgroup: &PathBuf| {
+        let checked = hierarchy.at(cgroup).map_err(EnforceError::from);
+        let checked = checked.and_then(|cgroup| check_cgroup(roots, &hierarchy, &cgroup));
+        !matches!(checked, Err(EnforceError::Protected { .. }))
     };
-    found.retain(holds_nobody);
+    found.retain(is_unprotected);
     found.sort();
     Ok(found)
 }
 
-/// The cgroups of everybody who must not be limited, and those around them.
-fn kept(hierarchy: &Hierarchy, proc: &ProcFs) -> io::Result<BTreeSet<PathBuf>> {
-    // The root is not a cgroup that can be limited.
-    let mut kept = BTreeSet::from([PathBuf::new()]);
-    let needed = ProtectedProcesses::of(proc)?;
+/// The cgroups of all protected processes and their ancestors.
+fn protected_cgroups(hierarchy: &Hierarchy, proc: &ProcFs) -> io::Result<BTreeSet<PathBuf>> {
+    // The root cgroup cannot be limited.
+    let mut protected_cgroups = BTreeSet::from([PathBuf::new()]);
+    let protected = ProtectedProcesses::of(proc)?;
     for pid in proc.all()? {
         let Some(stat) = proc.stat(pid)? else { continue };
-        if needed.who(&stat).is_none() {
+        if protected.describe(&stat).is_none() {
             continue;
         }
         if let Some(name) = hierarchy.of_process(proc, pid, ControllerUse::Limits)? {
-            kept.extend(name.ancestors().map(PathBuf::from));
+            protected_cgroups.extend(name.ancestors().map(PathBuf::from));
         }
     }
-    Ok(kept)
+    Ok(protected_cgroups)
 }

@@ -1,12 +1,12 @@
-//! One sample as bytes, all of one length, little-endian.
+//! A sample as a record of fixed length, little-endian.
 //!
 //! ```text
-//!   0  wall      16  total   40  counter  64  boot     80  1 if somebody looked, else 0
+//!   0  wall      16  total   40  counter  64  boot     80  1 if usage was observed, else 0
 //!   8  steady    32  applied 48  life     72  uptime   84  crc32c of all before
 //!                                                81  target
 //! ```
 //!
-//! The target came later: before, its three bytes were zero, which says nothing, and whoever does not know of it passes over it.
+//! The target was added later. Older versions wrote three zero bytes, which mean an unknown target, and ignore it when they read.
 
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ use tidegate_core::Timestamp;
 use super::UsageSample;
 use crate::meter::TargetId;
 
-/// What a file begins with: what it is, and which version.
+/// File header: format and version.
 pub(super) const HEADER: &[u8] = b"tidegate cpu samples 1\n\n";
 
-/// How long a record is.
+/// Length of a record.
 pub(super) const LENGTH: usize = 88;
 
 const CHECKED: usize = LENGTH - 4;
@@ -32,7 +32,7 @@ pub(super) fn encode(sample: &UsageSample) -> [u8; LENGTH] {
     bytes[16..32].copy_from_slice(&sample.total.raw().to_le_bytes());
     bytes[32..40].copy_from_slice(&sample.applied.billionths().to_le_bytes());
     bytes[40..48].copy_from_slice(&nanos(sample.counter).to_le_bytes());
-    bytes[48..64].copy_from_slice(&sample.life.to_le_bytes());
+    bytes[48..64].copy_from_slice(&sample.counter_id.to_le_bytes());
     bytes[64..72].copy_from_slice(&sample.boot.to_le_bytes());
     bytes[72..80].copy_from_slice(&nanos(sample.uptime).to_le_bytes());
     bytes[80] = u8::from(sample.observed);
@@ -42,7 +42,7 @@ pub(super) fn encode(sample: &UsageSample) -> [u8; LENGTH] {
     bytes
 }
 
-/// The sample, unless it is damaged.
+/// Decodes a record. Returns `None` if its checksum is wrong.
 pub(super) fn decode(bytes: &[u8]) -> Option<UsageSample> {
     let sum = u32::from_le_bytes(array(bytes, CHECKED)?);
     if crc32c::crc32c(bytes.get(..CHECKED)?) != sum {
@@ -58,7 +58,7 @@ pub(super) fn decode(bytes: &[u8]) -> Option<UsageSample> {
         observed: bytes[80] == 1,
         applied: Rate::from_billionths(number(32)?),
         counter: Duration::from_nanos(number(40)?),
-        life: u128::from_le_bytes(array(bytes, 48)?),
+        counter_id: u128::from_le_bytes(array(bytes, 48)?),
         target: TargetId::from_bytes(array(bytes, 81)?),
         boot: number(64)?,
         uptime: Duration::from_nanos(number(72)?),

@@ -1,4 +1,4 @@
-//! A cgroup with everything below it.
+//! Meter of a cgroup and its descendants.
 
 use std::fs;
 use std::io;
@@ -13,23 +13,23 @@ use super::kernel_file::KernelFile;
 use super::{CounterId, Meter, MeterError, MeterReading, TargetId};
 use crate::cgroups::{CgroupError, CgroupVersion, FilesystemRoots, Hierarchy};
 
-/// A cgroup with everything below it: `cpu.stat` in version 2, `cpuacct.usage` in version 1. What has ended is in it.
+/// CPU time of a cgroup and its descendants, including ended processes: `cpu.stat` in version 2, `cpuacct.usage` in version 1.
 #[derive(Debug)]
 pub struct CgroupMeter {
     boot: String,
     version: CgroupVersion,
     folder: PathBuf,
-    open: Option<Open>,
+    open: Option<OpenCounter>,
 }
 
 #[derive(Debug)]
-struct Open {
+struct OpenCounter {
     counter: KernelFile,
-    life: CounterId,
+    counter_id: CounterId,
 }
 
 impl CgroupMeter {
-    /// The cgroup at this path.
+    /// A meter of the cgroup at this path.
     pub fn new(roots: &FilesystemRoots, path: &Path) -> Result<CgroupMeter, MeterError> {
         let hierarchy = Hierarchy::find(roots)?;
         let folder = hierarchy.at(path)?.counts;
@@ -40,7 +40,7 @@ impl CgroupMeter {
         Ok(meter)
     }
 
-    fn open(&mut self) -> Result<&mut Open, MeterError> {
+    fn open(&mut self) -> Result<&mut OpenCounter, MeterError> {
         match &mut self.open {
             Some(open) => Ok(open),
             none => {
@@ -51,10 +51,10 @@ impl CgroupMeter {
                     CgroupVersion::Two => "cpu.stat",
                 });
                 let counter = KernelFile::open(path).map_err(|error| without_counter(&self.folder, error))?;
-                // A cgroup that is made anew has another number.
+                // A recreated cgroup has another inode number.
                 let place = [found.dev().to_le_bytes(), found.ino().to_le_bytes()].concat();
-                let life = CounterId::of(&[b"cgroup", self.boot.as_bytes(), &place]);
-                Ok(none.insert(Open { counter, life }))
+                let counter_id = CounterId::of(&[b"cgroup", self.boot.as_bytes(), &place]);
+                Ok(none.insert(OpenCounter { counter, counter_id }))
             }
         }
     }
@@ -62,7 +62,7 @@ impl CgroupMeter {
     fn try_read(&mut self) -> Result<MeterReading, MeterError> {
         let version = self.version;
         let open = self.open()?;
-        let (path, life) = (open.counter.path().to_owned(), open.life);
+        let (path, counter_id) = (open.counter.path().to_owned(), open.counter_id);
         let text = open.counter.text().map_err(|error| MeterError::of(&path, error))?;
         let used = match version {
             CgroupVersion::One => text.trim().parse().ok().map(Duration::from_nanos),
@@ -70,14 +70,14 @@ impl CgroupMeter {
         };
         let used = used.ok_or(MeterError::Unreadable { path })?;
         let target = TargetId::of(&[b"cgroup", self.folder.as_os_str().as_bytes()]);
-        Ok(MeterReading { used, life, target, age: None })
+        Ok(MeterReading { used, counter_id, target, age: None })
     }
 }
 
 impl Meter for CgroupMeter {
     fn read(&mut self) -> Result<MeterReading, MeterError> {
         match self.try_read() {
-            // The cgroup that was open is gone. Another one of the same name may be there.
+            // The open cgroup was removed. Another one with the same name may exist.
             Err(MeterError::Failed { error, .. }) if is_removed(&error) => {
                 self.open = None;
                 self.try_read()
@@ -98,7 +98,7 @@ fn without_counter(folder: &Path, error: io::Error) -> CgroupError {
     }
 }
 
-/// Microseconds, from the lines of `cpu.stat`.
+/// The usage in microseconds, from the lines of `cpu.stat`.
 fn usage(text: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix("usage_usec ")?.trim().parse().ok())
 }

@@ -1,57 +1,57 @@
-//! Which life of a counter a reading belongs to.
+//! Identities of counters and of counted targets.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// One life of a counter. Two readings of one life can be subtracted; others cannot.
+/// Identity of a counter. Readings can be subtracted only if they have the same identity.
 ///
-/// It is a fingerprint of what would be different in another life, such as the name of the boot and the number of a cgroup. It is written as
-/// 32 digits, and stays what it is when a governor is started anew.
+/// It is a fingerprint of what changes when the counter restarts, such as the boot and the inode of a cgroup. Its text form is 32 hex
+/// digits. It stays the same when the governor restarts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CounterId(u128);
 
 impl CounterId {
-    /// The life that these words tell from any other.
+    /// The identity with these distinguishing words.
     pub fn of(words: &[&[u8]]) -> CounterId {
-        // FNV-1a over all words, each with its length, so that no two lists are alike.
-        let mut print = OFFSET;
+        // FNV-1a over all words, each with its length, so that different lists never have equal input.
+        let mut hash = OFFSET;
         for word in words {
             for byte in word.len().to_le_bytes().iter().chain(*word) {
-                print = (print ^ u128::from(*byte)).wrapping_mul(PRIME);
+                hash = (hash ^ u128::from(*byte)).wrapping_mul(PRIME);
             }
         }
-        CounterId(print)
+        CounterId(hash)
     }
 
-    /// Its bytes.
+    /// The identity as bytes.
     pub fn to_bytes(self) -> [u8; 16] {
         self.0.to_be_bytes()
     }
 
-    /// The life with these bytes.
+    /// The identity with these bytes.
     pub fn from_bytes(bytes: [u8; 16]) -> CounterId {
         CounterId(u128::from_be_bytes(bytes))
     }
 }
 
-/// What is counted, whichever life its counter is in: the machine, a cgroup by its path, one process with all that it starts.
+/// Identity of the counted target, independent of counter restarts: the machine, a cgroup by its path, or a process tree.
 ///
-/// A counter that began anew goes on with the old one's books only if it counts the same. It is a fingerprint of three bytes, so that it has room in
-/// a sample; whoever is taken for another by mistake is one in sixteen million.
+/// A restarted counter continues earlier samples only if its target is the same. The fingerprint has three bytes, because a sample has room
+/// for no more. Two targets collide with a probability of one in sixteen million.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TargetId(u32);
 
 impl TargetId {
-    /// What samples of older versions say: nothing.
+    /// The target in samples of older versions.
     pub const UNKNOWN: TargetId = TargetId(0);
 
-    /// What these words tell from anything else.
+    /// The target with these distinguishing words.
     pub fn of(words: &[&[u8]]) -> TargetId {
         let [low, middle, high, ..] = CounterId::of(words).to_bytes();
         TargetId(u32::from_le_bytes([low, middle, high, 0]).max(1))
     }
 
-    /// Its bytes.
+    /// The identity as bytes.
     pub fn to_bytes(self) -> [u8; 3] {
         let [low, middle, high, _] = self.0.to_le_bytes();
         [low, middle, high]
@@ -65,7 +65,7 @@ impl TargetId {
 
 const OFFSET: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
 const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
-/// How many digits a life is written with.
+/// Length of the text form.
 const DIGITS: usize = 32;
 
 impl fmt::Display for CounterId {
@@ -84,13 +84,13 @@ impl FromStr for CounterId {
     }
 }
 
-/// What was read is not 32 hexadecimal digits.
+/// The text is not 32 hexadecimal digits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BadCounterId;
 
 impl fmt::Display for BadCounterId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the life of a counter is {DIGITS} hexadecimal digits")
+        write!(f, "a counter id has {DIGITS} hexadecimal digits")
     }
 }
 
@@ -101,11 +101,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_read_as_it_was_written() {
+    fn formatted_counter_id_parses_to_the_same_id() {
         for words in [&[][..], &[b"a".as_slice()], &[b"a", b"b"]] {
-            let life = CounterId::of(words);
-            assert_eq!(life.to_string().parse(), Ok(life));
-            assert_eq!(CounterId::from_bytes(life.to_bytes()), life);
+            let counter_id = CounterId::of(words);
+            assert_eq!(counter_id.to_string().parse(), Ok(counter_id));
+            assert_eq!(CounterId::from_bytes(counter_id.to_bytes()), counter_id);
         }
         for wrong in ["", "1", "+0000000000000000000000000000001", "0000000000000000000000000000000g"] {
             assert_eq!(wrong.parse::<CounterId>(), Err(BadCounterId), "{wrong}");
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_is_three_bytes_and_never_unsaid() {
+    fn target_id_round_trips_and_is_never_unknown() {
         let (host, other) = (TargetId::of(&[b"host"]), TargetId::of(&[b"cgroup", b"a"]));
         assert_ne!(host, other);
         for target in [host, other, TargetId::UNKNOWN] {
@@ -123,16 +123,16 @@ mod tests {
     }
 
     #[test]
-    fn other_words_are_another_life() {
-        let lives = [
+    fn different_words_give_different_counter_ids() {
+        let ids = [
             CounterId::of(&[]),
             CounterId::of(&[b""]),
             CounterId::of(&[b"ab"]),
             CounterId::of(&[b"a", b"b"]),
             CounterId::of(&[b"b", b"a"]),
         ];
-        for (index, one) in lives.iter().enumerate() {
-            assert!(!lives[..index].contains(one));
+        for (index, one) in ids.iter().enumerate() {
+            assert!(!ids[..index].contains(one));
         }
     }
 }

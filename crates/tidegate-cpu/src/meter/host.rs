@@ -1,4 +1,4 @@
-//! The whole machine.
+//! Meter of the whole machine.
 
 use std::fs;
 use std::path::PathBuf;
@@ -9,27 +9,27 @@ use super::{CounterId, Meter, MeterError, MeterReading, TargetId};
 use crate::cgroups::FilesystemRoots;
 use crate::processes::{ProcFs, ticks};
 
-/// The whole machine: what all its processors did since the boot.
+/// CPU time of all processors since boot.
 ///
-/// Everything that is work for somebody counts: `user`, `nice`, `system`, `irq` and `softirq`. Not `idle` and `iowait`, in which there was
-/// nothing to do; not `steal`, which was somebody else's; not `guest`, which is in `user` already.
+/// `user`, `nice`, `system`, `irq` and `softirq` count. `idle` and `iowait` are not work, `steal` belongs to other machines, and `guest` is
+/// already part of `user`.
 #[derive(Debug)]
 pub struct HostMeter {
     proc: ProcFs,
     stat: KernelFile,
-    life: CounterId,
+    counter_id: CounterId,
     highest: Duration,
 }
 
 impl HostMeter {
-    /// The machine that this directory tells of.
+    /// A meter of the machine with this procfs.
     pub fn new(roots: &FilesystemRoots) -> Result<HostMeter, MeterError> {
         let proc = roots.processes();
         let boot = proc.boot().map_err(|error| MeterError::of(proc.root(), error))?;
         let path = roots.proc.join("stat");
         let stat = KernelFile::open(path.clone()).map_err(|error| MeterError::of(&path, error))?;
-        let life = CounterId::of(&[b"host", boot.as_bytes()]);
-        Ok(HostMeter { proc, stat, life, highest: Duration::ZERO })
+        let counter_id = CounterId::of(&[b"host", boot.as_bytes()]);
+        Ok(HostMeter { proc, stat, counter_id, highest: Duration::ZERO })
     }
 }
 
@@ -38,20 +38,20 @@ impl Meter for HostMeter {
         let path = self.stat.path().to_owned();
         let text = self.stat.text().map_err(|error| MeterError::of(&path, error))?;
         let used = busy(text).map(ticks).ok_or(MeterError::Unreadable { path })?;
-        // Some kernels correct themselves by a tick or two.
+        // Some kernels correct the counters down by a tick or two.
         self.highest = self.highest.max(used);
         let age =
             self.proc.uptime().map_err(|error| MeterError::of(&self.proc.root().join("uptime"), error))?;
         Ok(MeterReading {
             used: self.highest,
-            life: self.life,
+            counter_id: self.counter_id,
             target: TargetId::of(&[b"host"]),
             age: Some(age),
         })
     }
 }
 
-/// The ticks in which something was done.
+/// Busy ticks, from the first line of `stat`.
 fn busy(text: &str) -> Option<u64> {
     let mut words = text.lines().next()?.split_ascii_whitespace();
     if words.next()? != "cpu" {
@@ -62,15 +62,15 @@ fn busy(text: &str) -> Option<u64> {
     [user, nice, system, irq, softirq].into_iter().try_fold(0_u64, u64::checked_add)
 }
 
-/// How many processors are online.
+/// Number of online processors.
 pub fn cores() -> u32 {
-    // Without a `/proc` there is nothing to govern; what is asked must have an answer all the same.
+    // Without `/proc` there is nothing to govern, but callers still need a number.
     cores_in(&FilesystemRoots::default()).unwrap_or_else(|_| {
         std::thread::available_parallelism().map_or(1, |count| u32::try_from(count.get()).unwrap_or(u32::MAX))
     })
 }
 
-/// How many processors are online, as this directory tells it.
+/// Number of online processors according to this procfs.
 pub(crate) fn cores_in(roots: &FilesystemRoots) -> Result<u32, MeterError> {
     let path: PathBuf = roots.proc.join("stat");
     let text = fs::read_to_string(&path).map_err(|error| MeterError::of(&path, error))?;
@@ -86,9 +86,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_work_counts() {
+    fn busy_ticks_exclude_idle_iowait_steal_and_guest() {
         assert_eq!(busy("cpu  1 10 100 7 7 1000 10000 7 7 7\ncpu0 1"), Some(11111));
-        // Kernels before steal and guests.
+        // Kernels without steal and guest fields.
         assert_eq!(busy("cpu 1 2 3 4 5 6 7"), Some(19));
         for wrong in ["", "cpu0 1 2 3 4 5 6 7", "cpu 1 2 3 4 5 6", "cpu 1 2 3 4 5 6 x"] {
             assert_eq!(busy(wrong), None, "{wrong}");
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_a_core() {
+    fn core_count_is_at_least_one() {
         assert!(cores() >= 1);
     }
 }

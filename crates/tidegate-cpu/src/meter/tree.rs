@@ -1,4 +1,4 @@
-//! A process with all its descendants.
+//! Meter of a process tree.
 
 use std::io;
 
@@ -6,56 +6,61 @@ use super::{CounterId, Meter, MeterError, MeterReading, TargetId};
 use crate::cgroups::FilesystemRoots;
 use crate::processes::{ProcFs, ProcessTree, ScanDepth, ticks};
 
-/// Every so many reads all processes are looked at, for those whose parents ended before anybody saw them.
-const WHOLE_EVERY: u32 = 12;
+/// Scan all processes after this many reads, to find orphans whose parents ended before they were seen.
+const FULL_SCAN_EVERY: u32 = 12;
 
-/// A process with all its descendants, also those that have ended and those that somebody else took over.
+/// CPU time of a process and all its descendants, including ended and reparented ones.
 ///
-/// What it says is exact to a tick of the kernel's clock for every process that lives, usually a hundredth of a second.
+/// For every living process it is exact to a tick of the kernel's clock, usually a hundredth of a second.
 #[derive(Debug)]
 pub struct TreeMeter {
     proc: ProcFs,
     tree: ProcessTree,
-    life: CounterId,
+    counter_id: CounterId,
     target: TargetId,
     reads: u32,
 }
 
 impl TreeMeter {
-    /// The tree below the process of this number.
+    /// A meter of the tree below the process with this number.
     pub fn new(roots: &FilesystemRoots, pid: u32) -> Result<TreeMeter, MeterError> {
-        TreeMeter::kept(roots, pid, None)
+        TreeMeter::with_subreaper(roots, pid, None)
     }
 
-    /// The same of a command whose parent has its orphans too: nobody leaves that tree, and what was used is known also when all have ended.
-    pub fn kept(roots: &FilesystemRoots, pid: u32, keeper: Option<u32>) -> Result<TreeMeter, MeterError> {
+    /// A meter of a command whose parent adopts its orphans. No process leaves that tree, and usage stays known after all have ended.
+    pub fn with_subreaper(
+        roots: &FilesystemRoots,
+        pid: u32,
+        subreaper: Option<u32>,
+    ) -> Result<TreeMeter, MeterError> {
         let proc = roots.processes();
         let failed = |error| MeterError::of(proc.root(), error);
         let boot = proc.boot().map_err(failed)?;
-        let tree = ProcessTree::of(&proc, pid, keeper).map_err(failed)?.ok_or(MeterError::Gone { pid })?;
+        let tree = ProcessTree::of(&proc, pid, subreaper).map_err(failed)?.ok_or(MeterError::Gone { pid })?;
         let root = tree.root();
         let (pid, started) = (root.pid.to_le_bytes(), root.started.to_le_bytes());
         let words: [&[u8]; 4] = [b"tree", boot.as_bytes(), &pid, &started];
-        // A process has one life: in another, it is another process.
-        let (life, target) = (CounterId::of(&words), TargetId::of(&words));
-        Ok(TreeMeter { proc, tree, life, target, reads: 0 })
+        // The root process identifies both the counter and the target.
+        let (counter_id, target) = (CounterId::of(&words), TargetId::of(&words));
+        Ok(TreeMeter { proc, tree, counter_id, target, reads: 0 })
     }
 }
 
 impl Meter for TreeMeter {
     fn read(&mut self) -> Result<MeterReading, MeterError> {
         let failed = |error: io::Error| MeterError::of(self.proc.root(), error);
-        let depth = if self.reads.is_multiple_of(WHOLE_EVERY) { ScanDepth::Whole } else { ScanDepth::Near };
+        let depth =
+            if self.reads.is_multiple_of(FULL_SCAN_EVERY) { ScanDepth::Whole } else { ScanDepth::Near };
         self.reads = self.reads.wrapping_add(1);
         self.tree.refresh(depth).map_err(failed)?;
         let root = self.tree.root();
-        if self.tree.members().next().is_none() && !self.tree.is_kept() {
+        if self.tree.members().next().is_none() && !self.tree.has_subreaper() {
             return Err(MeterError::Gone { pid: root.pid });
         }
         let age = self.proc.uptime().map_err(failed)?.saturating_sub(ticks(root.started));
         Ok(MeterReading {
             used: ticks(self.tree.used()),
-            life: self.life,
+            counter_id: self.counter_id,
             target: self.target,
             age: Some(age),
         })

@@ -1,48 +1,46 @@
-//! A process with all its descendants, and what they have used together.
+//! A process with all its descendants, and the CPU time that they have used together.
 //!
 //! ```text
 //!            root ─────────────┐ own + reaped
 //!            /   \             │
-//!         child   child        │ own + reaped       used = everything that was ever added
+//!         child   child        │ own + reaped       used = sum of all increments
 //!          |        ✝          │
 //!       grandchild   reaped by its parent: counted there, less what was counted before
 //! ```
 //!
-//! Who has been seen in the tree stays in it, also when its parent ends and somebody else takes it over. New ones are children of members,
-//! or are in a session that a member leads: only its descendants can be. So a daemon that forks twice is found, however fast it is, unless it
-//! begins a session too.
+//! A process that was seen in the tree stays in it, also after its parent ends and it is reparented. New members are children of members,
+//! or belong to a session that a member leads: only descendants can join such a session. So a daemon that forks twice is found, unless it
+//! also starts a session of its own.
 //!
-//! A tree may have a *keeper*, which is not in it: a process that has no children but the root and whoever is orphaned among its
-//! descendants. Then all of them are children of somebody who is known, nobody gets lost, and what orphans used until they ended is known
-//! too, from their keeper.
+//! A tree may have a *subreaper*, which is not a member. Its only children are the root and orphaned descendants of the root. Then every
+//! member is a child of a known process, no member is lost, and the subreaper's counters include the time of ended orphans.
 //!
-//! Parents are looked at before their children. So nobody is counted by itself and by its parent in one look; and of those that ended in
-//! the middle of one, the parent is *owed*: what it says more at the next look was counted before.
+//! A scan reads parents before their children, so one scan never counts a process both by itself and through its parent. When a process
+//! ends during a scan, its parent reports the same time again at the next scan. That time is kept as a [`PendingReap`] and subtracted then.
 //!
-//! Trees are looked at several times a second. So what is read of those who are known stays open, and nobody looks for new ones as long as no
-//! process was started on the whole machine: the kernel tells which number it gave last.
+//! A tree is scanned several times a second, so the files of known members stay open. New members are searched only after a process was
+//! started somewhere on the machine. The kernel shows the last process number that it assigned.
 //!
-//! What is used is counted by differences, and they are never negative. What a member used before it ended is counted by then, up to
-//! the last look, and the rest by its parent, if that one asks how it ended. Should one end whose parent does not ask, what it used
-//! after the last look is lost, and nothing else.
+//! Usage is the sum of differences and never decreases. The time of an ended member counts by its own counter up to the last scan. The rest
+//! counts by its parent's counter, once the parent waits for it. If the parent never waits, the time after the last scan is lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 
-use super::{Newest, ProcFs, ProcStat, Process, children_in, unless_gone};
+use super::{LastPid, ProcFs, ProcStat, Process, children_in, none_if_gone};
 
-/// How many members are read from files that stay open.
-const MOST_OPEN: usize = 256;
-/// After so many looks at the latest, new members are looked for whatever the kernel says of its numbers.
-const FIND_EVERY: u32 = 16;
-/// How often they are looked for after a number was given: who has one may not be there yet.
-const FINDS: u32 = 2;
+/// Number of members whose files stay open.
+const MAX_OPEN_MEMBERS: usize = 256;
+/// Search for new members after at most this many scans, whatever the kernel reports about process numbers.
+const SEARCH_EVERY: u32 = 16;
+/// Number of searches after the last process number changed. The new process may not be visible at the first one.
+const SEARCHES_PER_START: u32 = 2;
 
-/// How thoroughly to look for new members.
+/// How thoroughly a scan searches for new members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ScanDepth {
-    /// Among the children of those that are known, if anybody was started; it costs as much as the tree is large.
+    /// Among the children of known processes, and only if a process was started. The cost grows with the tree.
     Near,
     /// Among all processes of the machine.
     Whole,
@@ -54,204 +52,210 @@ pub(crate) struct ProcessTree {
     proc: ProcFs,
     root: Process,
     members: BTreeMap<u32, ProcStat>,
-    /// Who has the orphans, if that is somebody of ours.
-    keeper: Option<ProcStat>,
-    /// What is read of them again and again.
-    files: BTreeMap<Process, Open>,
-    most_open: usize,
-    /// Which number was given last, when it was looked at last.
-    newest: Newest,
-    /// How often new members are still to be looked for, and after how many looks once more.
-    finds: u32,
-    find_in: u32,
-    /// Sessions that were begun by members.
+    /// The process that adopts orphans of the tree, if it is our watchdog.
+    subreaper: Option<ProcStat>,
+    /// Files of the members that stay open.
+    files: BTreeMap<Process, OpenProcFiles>,
+    max_open_members: usize,
+    /// The last process number that the kernel assigned.
+    last_pid: LastPid,
+    /// How many searches for new members are still due, and after how many scans the next one is due anyway.
+    searches_due: u32,
+    scans_until_search: u32,
+    /// Sessions that members started.
     sessions: BTreeSet<u32>,
-    /// What all members have used, in ticks.
+    /// CPU time of all members, in ticks.
     used: u64,
-    /// What was counted of those that ended in the middle of the last look.
-    owed: Vec<Debt>,
+    /// Time of processes that ended during the last scan.
+    pending_reaps: Vec<PendingReap>,
 }
 
-/// The files of a process that stay open.
+/// Open files of one process.
 #[derive(Debug)]
-struct Open {
+struct OpenProcFiles {
     stat: File,
-    /// Those of its first thread.
+    /// The file of its first thread.
     children: Option<File>,
 }
 
-/// What was counted of somebody before whoever asked for it will say it again.
+/// CPU time of an ended process that was counted already. Its reaper reports the same time again.
 #[derive(Debug, Clone, Copy)]
-struct Debt {
-    /// Its nearest ancestor that is there.
-    heir: Process,
-    /// Whether it may have been the keeper who asked: its parent was gone as well.
-    or_keeper: bool,
+struct PendingReap {
+    /// The nearest living ancestor.
+    reaper: Process,
+    /// Whether the subreaper may have waited for the process instead: the direct parent was gone as well.
+    or_subreaper: bool,
     ticks: u64,
 }
 
 impl ProcessTree {
-    /// The tree below the process of this number; `None` if there is none. Its keeper, if it has one, has not asked for anybody yet.
-    pub(crate) fn of(proc: &ProcFs, pid: u32, keeper: Option<u32>) -> io::Result<Option<ProcessTree>> {
-        let keeper = keeper.map(|keeper| proc.stat(keeper)).transpose()?.flatten();
+    /// The tree below the process with this number, or `None` if there is no such process. The subreaper, if any, has not reaped a
+    /// member yet.
+    pub(crate) fn of(proc: &ProcFs, pid: u32, subreaper: Option<u32>) -> io::Result<Option<ProcessTree>> {
+        let subreaper = subreaper.map(|subreaper| proc.stat(subreaper)).transpose()?.flatten();
         let Some(root) = proc.stat(pid)? else { return Ok(None) };
         let mut tree = ProcessTree {
             proc: proc.clone(),
             root: root.process,
             members: BTreeMap::new(),
-            keeper: None,
+            subreaper: None,
             files: BTreeMap::new(),
-            // Only the kernel's own files say that their process is gone.
-            most_open: if proc.is_real() { MOST_OPEN } else { 0 },
-            newest: Newest::of(proc),
-            finds: FINDS,
-            find_in: 0,
+            // Only files of a real procfs fail once their process is gone.
+            max_open_members: if proc.is_real() { MAX_OPEN_MEMBERS } else { 0 },
+            last_pid: LastPid::of(proc),
+            searches_due: SEARCHES_PER_START,
+            scans_until_search: 0,
             sessions: BTreeSet::new(),
             used: 0,
-            owed: Vec::new(),
+            pending_reaps: Vec::new(),
         };
         let mut present = BTreeMap::from([(pid, root)]);
-        tree.find(ScanDepth::Whole, &mut present, keeper.as_ref())?;
-        tree.take(present, keeper);
+        tree.find_members(ScanDepth::Whole, &mut present, subreaper.as_ref())?;
+        tree.record(present, subreaper);
         Ok(Some(tree))
     }
 
-    /// Looks who is there and what they have used.
+    /// Scans the tree and updates its members and its usage.
     pub(crate) fn refresh(&mut self, depth: ScanDepth) -> io::Result<()> {
-        // Parents before their children.
-        let keeper = self.keeper.as_ref().map(|keeper| keeper.process);
-        let keeper = keeper.map(|keeper| self.look(keeper)).transpose()?.flatten();
+        // Read parents before their children.
+        let subreaper = self.subreaper.as_ref().map(|subreaper| subreaper.process);
+        let subreaper = subreaper.map(|subreaper| self.read_stat(subreaper)).transpose()?.flatten();
         let mut present = BTreeMap::new();
         let mut known: Vec<Process> = self.members.values().map(|stat| stat.process).collect();
         known.sort_by_key(|process| process.started);
         for process in known {
-            if let Some(stat) = self.look(process)? {
+            if let Some(stat) = self.read_stat(process)? {
                 present.insert(stat.process.pid, stat);
             }
         }
-        if self.may_have_grown() || depth == ScanDepth::Whole || present.is_empty() {
-            self.find(depth, &mut present, keeper.as_ref())?;
+        if self.may_have_new_members() || depth == ScanDepth::Whole || present.is_empty() {
+            self.find_members(depth, &mut present, subreaper.as_ref())?;
         }
-        self.take(present, keeper);
+        self.record(present, subreaper);
         Ok(())
     }
 
-    /// What is known of a process; `None` if it is gone.
-    fn look(&mut self, process: Process) -> io::Result<Option<ProcStat>> {
+    /// The state of a process, or `None` if it is gone.
+    fn read_stat(&mut self, process: Process) -> io::Result<Option<ProcStat>> {
         if let Some(open) = self.files.get(&process) {
-            return unless_gone(self.proc.stat_in(&open.stat, process.pid));
+            return none_if_gone(self.proc.stat_in(&open.stat, process.pid));
         }
-        if self.files.len() >= self.most_open {
-            return self.proc.look(process);
+        if self.files.len() >= self.max_open_members {
+            return self.proc.stat_of(process);
         }
-        // Opened first and looked at then: what is seen now is what is open.
+        // Open before the check: what is read now belongs to the open file.
         let Some(file) = self.proc.open(process.pid)? else { return Ok(None) };
         let children = self.proc.open_children(process.pid, process.pid)?;
-        let stat = unless_gone(self.proc.stat_in(&file, process.pid))?.filter(|stat| stat.process == process);
+        let stat =
+            none_if_gone(self.proc.stat_in(&file, process.pid))?.filter(|stat| stat.process == process);
         if stat.is_some() {
-            self.files.insert(process, Open { stat: file, children });
+            self.files.insert(process, OpenProcFiles { stat: file, children });
         }
         Ok(stat)
     }
 
-    /// The numbers of a process's children; `None` if this kernel does not tell.
-    fn children(&self, stat: &ProcStat, is_keeper: bool) -> io::Result<Option<Vec<u32>>> {
+    /// Process numbers of the children, or `None` if this kernel does not list them.
+    fn children(&self, stat: &ProcStat, is_subreaper: bool) -> io::Result<Option<Vec<u32>>> {
         let open = self.files.get(&stat.process).and_then(|open| open.children.as_ref());
         match open {
-            // Those of a keeper are all with its first thread: orphans are, and it started the root.
-            Some(file) if is_keeper || stat.threads == 1 => {
-                Ok(Some(unless_gone(children_in(file))?.unwrap_or_default()))
+            // All children of the subreaper belong to its first thread: it adopts orphans there and started the root there.
+            Some(file) if is_subreaper || stat.threads == 1 => {
+                Ok(Some(none_if_gone(children_in(file))?.unwrap_or_default()))
             }
             _ => self.proc.children(stat),
         }
     }
 
-    /// Whether there may be new members.
-    fn may_have_grown(&mut self) -> bool {
-        if self.newest.has_changed() {
-            self.finds = FINDS;
+    /// Whether the tree may have new members.
+    fn may_have_new_members(&mut self) -> bool {
+        if self.last_pid.has_changed() {
+            self.searches_due = SEARCHES_PER_START;
         }
-        if self.finds > 0 || self.find_in == 0 {
-            self.finds = self.finds.saturating_sub(1);
-            self.find_in = FIND_EVERY;
+        if self.searches_due > 0 || self.scans_until_search == 0 {
+            self.searches_due = self.searches_due.saturating_sub(1);
+            self.scans_until_search = SEARCH_EVERY;
             return true;
         }
-        self.find_in -= 1;
+        self.scans_until_search -= 1;
         false
     }
 
-    /// Adds whoever belongs to those who are present.
-    fn find(
+    /// Adds new members to `present`.
+    fn find_members(
         &self,
         depth: ScanDepth,
         present: &mut BTreeMap<u32, ProcStat>,
-        keeper: Option<&ProcStat>,
+        subreaper: Option<&ProcStat>,
     ) -> io::Result<()> {
-        let is_told = match (keeper, depth) {
-            // Everybody is below it.
-            (Some(_), _) => self.find_near(present, keeper)?,
-            // Where everybody is gone, somebody may be left whose parents ended before they were seen.
-            (None, ScanDepth::Near) => !present.is_empty() && self.find_near(present, keeper)?,
+        let is_listed = match (subreaper, depth) {
+            // Every member descends from the subreaper.
+            (Some(_), _) => self.find_children(present, subreaper)?,
+            // When no member is left, orphans may remain whose parents ended before they were seen.
+            (None, ScanDepth::Near) => !present.is_empty() && self.find_children(present, subreaper)?,
             (None, ScanDepth::Whole) => false,
         };
-        if is_told { Ok(()) } else { self.find_whole(present, keeper) }
+        if is_listed { Ok(()) } else { self.find_descendants(present, subreaper) }
     }
 
-    /// Its root.
+    /// The root process.
     pub(crate) fn root(&self) -> Process {
         self.root
     }
 
-    /// Who was there at the last look, the ended ones that nobody has asked for included.
+    /// The members of the last scan, including zombies.
     pub(crate) fn members(&self) -> impl Iterator<Item = &ProcStat> {
         self.members.values()
     }
 
-    /// Whether this process was in it at the last look.
-    pub(crate) fn has(&self, process: Process) -> bool {
+    /// Whether this process was a member at the last scan.
+    pub(crate) fn has_member(&self, process: Process) -> bool {
         self.members.get(&process.pid).is_some_and(|stat| stat.process == process)
     }
 
-    /// Whether somebody of ours has the orphans.
-    pub(crate) fn is_kept(&self) -> bool {
-        self.keeper.is_some()
+    /// Whether our watchdog adopts the orphans of the tree.
+    pub(crate) fn has_subreaper(&self) -> bool {
+        self.subreaper.is_some()
     }
 
-    /// What all members together have used, in ticks. It never becomes less.
+    /// CPU time of all members, in ticks. It never decreases.
     pub(crate) fn used(&self) -> u64 {
         self.used
     }
 
-    /// Adds the children of those who are present, and theirs; `false` if the kernel does not tell.
-    fn find_near(
+    /// Adds the children of present members, and their children. Returns `false` if the kernel does not list children.
+    fn find_children(
         &self,
         present: &mut BTreeMap<u32, ProcStat>,
-        keeper: Option<&ProcStat>,
+        subreaper: Option<&ProcStat>,
     ) -> io::Result<bool> {
-        let mut ask: Vec<u32> = present.keys().copied().collect();
-        ask.extend(keeper.map(|keeper| keeper.process.pid));
-        while let Some(parent) = ask.pop() {
+        let mut queue: Vec<u32> = present.keys().copied().collect();
+        queue.extend(subreaper.map(|subreaper| subreaper.process.pid));
+        while let Some(parent) = queue.pop() {
             let member = present.get(&parent);
-            let Some(stat) = member.or(keeper) else { continue };
+            let Some(stat) = member.or(subreaper) else { continue };
             let Some(children) = self.children(stat, member.is_none())? else { return Ok(false) };
             for child in children.into_iter().filter(|child| !present.contains_key(child)).collect::<Vec<_>>()
             {
-                // It may have ended since, and its number may be another's.
+                // It may have ended meanwhile, and its number may belong to another process.
                 if let Some(stat) = self.proc.stat(child)?.filter(|stat| stat.parent == parent) {
                     present.insert(child, stat);
-                    ask.push(child);
+                    queue.push(child);
                 }
             }
         }
         Ok(true)
     }
 
-    /// Adds everybody who descends from those who are present, or is in a session that a member began.
-    fn find_whole(&self, present: &mut BTreeMap<u32, ProcStat>, keeper: Option<&ProcStat>) -> io::Result<()> {
-        let keeper = keeper.map(|keeper| keeper.process.pid);
+    /// Adds all descendants of present members, and all processes in sessions that a member started.
+    fn find_descendants(
+        &self,
+        present: &mut BTreeMap<u32, ProcStat>,
+        subreaper: Option<&ProcStat>,
+    ) -> io::Result<()> {
+        let subreaper = subreaper.map(|subreaper| subreaper.process.pid);
         let mut others = Vec::new();
         for pid in self.proc.all()? {
-            if !present.contains_key(&pid) && Some(pid) != keeper {
+            if !present.contains_key(&pid) && Some(pid) != subreaper {
                 others.extend(self.proc.stat(pid)?.filter(|stat| !stat.is_kernel));
             }
         }
@@ -263,7 +267,7 @@ impl ProcessTree {
             let is_ours = |stat: &ProcStat| {
                 present.contains_key(&stat.parent)
                     || sessions.contains(&stat.session)
-                    || Some(stat.parent) == keeper
+                    || Some(stat.parent) == subreaper
             };
             let (found, rest): (Vec<_>, Vec<_>) = others.into_iter().partition(is_ours);
             if found.is_empty() {
@@ -274,86 +278,94 @@ impl ProcessTree {
         }
     }
 
-    /// Counts what was used since the last look.
-    fn take(&mut self, present: BTreeMap<u32, ProcStat>, keeper: Option<ProcStat>) {
-        let mut reaped = self.reaped(&present, keeper.as_ref());
-        for debt in std::mem::take(&mut self.owed) {
-            pay(&mut reaped, debt, keeper.as_ref());
+    /// Adds what was used since the last scan.
+    fn record(&mut self, present: BTreeMap<u32, ProcStat>, subreaper: Option<ProcStat>) {
+        let mut reaped = self.newly_reaped(&present, subreaper.as_ref());
+        for pending in std::mem::take(&mut self.pending_reaps) {
+            settle_pending(&mut reaped, pending, subreaper.as_ref());
         }
         for stat in present.values() {
-            let before = self.known(stat.process).map_or(0, |known| known.own);
+            let before = self.last_stat(stat.process).map_or(0, |last_stat| last_stat.own);
             self.used = self.used.saturating_add(stat.own.saturating_sub(before));
         }
-        for gone in self.members.values().filter(|known| !is_there(&present, known.process)) {
-            // What was counted of it while it was there is not counted again by whoever asked for it.
-            let Some(heir) = self.heir(gone, &present, keeper.as_ref()) else { continue };
-            let debt = Debt {
-                heir,
-                or_keeper: heir.pid != gone.parent,
+        for gone in self.members.values().filter(|last_stat| !contains(&present, last_stat.process)) {
+            // Its own counter was counted already. The reaper's counter must not count it again.
+            let Some(reaper) = self.nearest_ancestor(gone, &present, subreaper.as_ref()) else { continue };
+            let pending = PendingReap {
+                reaper,
+                or_subreaper: reaper.pid != gone.parent,
                 ticks: gone.own.saturating_add(gone.reaped),
             };
-            self.owed.extend(pay(&mut reaped, debt, keeper.as_ref()));
+            self.pending_reaps.extend(settle_pending(&mut reaped, pending, subreaper.as_ref()));
         }
         self.used = reaped.values().fold(self.used, |used, more| used.saturating_add(*more));
         self.sessions.extend(present.values().map(|stat| stat.process.pid));
-        // The name of a session may be given again when the last of its processes has ended.
+        // A session number can be reused after its last process has ended.
         self.sessions.retain(|session| present.values().any(|stat| stat.session == *session));
         self.members = present;
-        self.keeper = keeper;
-        let ProcessTree { files, members, keeper, .. } = self;
-        let keeper = keeper.as_ref().map(|keeper| keeper.process);
-        files.retain(|process, _| is_there(members, *process) || Some(*process) == keeper);
+        self.subreaper = subreaper;
+        let ProcessTree { files, members, subreaper, .. } = self;
+        let subreaper = subreaper.as_ref().map(|subreaper| subreaper.process);
+        files.retain(|process, _| contains(members, *process) || Some(*process) == subreaper);
     }
 
-    /// What those who are there have heard of others since the last look who ended.
-    fn reaped(&self, present: &BTreeMap<u32, ProcStat>, keeper: Option<&ProcStat>) -> BTreeMap<Process, u64> {
-        let before = |process: Process| self.known(process).map_or(0, |known| known.reaped);
-        let all = present.values().chain(keeper);
+    /// How much the reaped time of each process grew since the last scan.
+    fn newly_reaped(
+        &self,
+        present: &BTreeMap<u32, ProcStat>,
+        subreaper: Option<&ProcStat>,
+    ) -> BTreeMap<Process, u64> {
+        let before = |process: Process| self.last_stat(process).map_or(0, |last_stat| last_stat.reaped);
+        let all = present.values().chain(subreaper);
         all.map(|stat| (stat.process, stat.reaped.saturating_sub(before(stat.process)))).collect()
     }
 
-    /// What was known of a process at the last look.
-    fn known(&self, process: Process) -> Option<&ProcStat> {
+    /// The state of a process at the last scan.
+    fn last_stat(&self, process: Process) -> Option<&ProcStat> {
         let member = self.members.get(&process.pid);
-        member.into_iter().chain(&self.keeper).find(|known| known.process == process)
+        member.into_iter().chain(&self.subreaper).find(|last_stat| last_stat.process == process)
     }
 
-    /// The nearest ancestor that is still there: it has asked for those between, as they had asked for this one.
-    fn heir(
+    /// The nearest living ancestor. It has waited for the processes in between, and they had waited for this one.
+    fn nearest_ancestor(
         &self,
         gone: &ProcStat,
         present: &BTreeMap<u32, ProcStat>,
-        keeper: Option<&ProcStat>,
+        subreaper: Option<&ProcStat>,
     ) -> Option<Process> {
         let mut parent = gone.parent;
-        // No line of ancestors is longer than the tree; parents that were reused could make a circle.
+        // A chain of ancestors is at most as long as the tree. Reused parent numbers could form a cycle.
         for _ in 0..=self.members.len() {
-            if let Some(keeper) = keeper.filter(|keeper| keeper.process.pid == parent) {
-                return Some(keeper.process);
+            if let Some(subreaper) = subreaper.filter(|subreaper| subreaper.process.pid == parent) {
+                return Some(subreaper.process);
             }
-            let known = self.members.get(&parent)?;
-            if is_there(present, known.process) {
-                return Some(known.process);
+            let last_stat = self.members.get(&parent)?;
+            if contains(present, last_stat.process) {
+                return Some(last_stat.process);
             }
-            parent = known.parent;
+            parent = last_stat.parent;
         }
         None
     }
 }
 
-/// Takes a debt off what was heard; what is left of it.
-fn pay(reaped: &mut BTreeMap<Process, u64>, mut debt: Debt, keeper: Option<&ProcStat>) -> Option<Debt> {
-    let keeper = keeper.filter(|_| debt.or_keeper).map(|keeper| keeper.process);
-    for payer in [Some(debt.heir), keeper].into_iter().flatten() {
-        if let Some(heard) = reaped.get_mut(&payer) {
-            let paid = debt.ticks.min(*heard);
-            *heard -= paid;
-            debt.ticks -= paid;
+/// Subtracts counted time from the reaped time of its reaper. Returns what is left to subtract.
+fn settle_pending(
+    reaped: &mut BTreeMap<Process, u64>,
+    mut pending: PendingReap,
+    subreaper: Option<&ProcStat>,
+) -> Option<PendingReap> {
+    let subreaper = subreaper.filter(|_| pending.or_subreaper).map(|subreaper| subreaper.process);
+    for payer in [Some(pending.reaper), subreaper].into_iter().flatten() {
+        if let Some(unclaimed) = reaped.get_mut(&payer) {
+            let paid = pending.ticks.min(*unclaimed);
+            *unclaimed -= paid;
+            pending.ticks -= paid;
         }
     }
-    (debt.ticks > 0).then_some(debt)
+    (pending.ticks > 0).then_some(pending)
 }
 
-fn is_there(present: &BTreeMap<u32, ProcStat>, process: Process) -> bool {
+fn contains(present: &BTreeMap<u32, ProcStat>, process: Process) -> bool {
     present.get(&process.pid).is_some_and(|stat| stat.process == process)
 }

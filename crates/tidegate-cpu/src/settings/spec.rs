@@ -1,81 +1,81 @@
-//! The file of the CPU governor, `cpu.yaml`: document 003's numbers.
+//! The settings file of the CPU governor, `cpu.yaml`.
 
 use std::time::Duration;
 
 use tidegate_core::Zone;
 use tidegate_core::budget::{BudgetTerms, Rate, Share, Unobserved};
 
-use tidegate_config::text::{TimeOfDay, shown_decimal};
+use tidegate_config::text::{TimeOfDay, format_decimal};
 use tidegate_config::{Diagnostics, FieldPath, Mapping, SourceSpan, read_document, read_mapping};
 
 use super::schema::CPU;
 
-/// All of a machine, in percent.
+/// The whole machine, in percent.
 const WHOLE: Rate = Rate::from_units(100);
 
-/// What a file says, or arguments; the rest is as the document has it.
+/// Values of a file or of arguments. Missing values have defaults.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct CpuSpec {
-    /// What may be used on average, in percent of the machine.
+    /// Average limit, in percent of the machine.
     pub average: Option<Rate>,
-    /// How long a window is.
+    /// Length of a window.
     pub window: Option<Duration>,
-    /// The hour of the day at which windows begin.
+    /// Hour of the day at which windows begin.
     pub first_hour: Option<u8>,
-    /// Whose hours are meant.
+    /// Time zone of all hours.
     pub zone: Option<Zone>,
-    /// What may always be used.
+    /// Lowest limit.
     pub floor: Option<Rate>,
-    /// What may be used at most.
+    /// Highest limit.
     pub ceiling: Option<Rate>,
-    /// How much of what can be spread is spread evenly.
+    /// Part of the remaining budget that is spread evenly.
     pub safety: Option<Share>,
-    /// How often the counter is read.
+    /// Sampling interval.
     pub sample_every: Option<Duration>,
-    /// How often the limit may rise.
+    /// Minimum time between increases of the limit.
     pub adjust_every: Option<Duration>,
-    /// Whether windows that end at any moment are kept under the average too.
+    /// Whether trailing windows are kept below the average too.
     pub guards: Option<bool>,
-    /// How much of the quota is taken off once.
+    /// Part of the quota that is kept in reserve.
     pub reserve: Option<Share>,
-    /// By how much the limit rises at least.
+    /// Minimum increase of the limit.
     pub dead_band: Option<Rate>,
-    /// How much more than the limit may be measured before that is told.
+    /// How far usage may exceed the limit before it is reported.
     pub tolerance: Option<Rate>,
-    /// What time counts as that nobody looked at.
+    /// How unobserved time counts.
     pub unobserved: Option<Unobserved>,
     /// How long samples are kept.
     pub retention: Option<Duration>,
-    /// Hours in which less may be used.
+    /// Time slots with lower limits.
     pub slots: Vec<TimeSlot>,
 }
 
-/// Something in the settings that does not make sense with the rest.
+/// A contradiction between settings.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CpuFlaw {
-    /// The field to blame.
+    /// The field to report.
     pub field: &'static str,
-    /// Which of the slots, if it is about one.
+    /// Index of the time slot, if it is about one.
     pub slot: Option<usize>,
-    /// What is wrong with it.
+    /// Description of the problem.
     pub message: String,
-    /// All fields that it is about, the first one to blame.
+    /// All fields involved, the reported one first.
     with: &'static [&'static str],
 }
 
-/// Hours of the day in which less may be used.
+/// Hours of the day with a lower limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TimeSlot {
-    /// When it begins.
+    /// Start of the slot.
     pub start: TimeOfDay,
-    /// When it is over; before the beginning if it goes over midnight, the same if it is the whole day.
+    /// End of the slot. A slot that ends before its start spans midnight. Equal times mean the whole day.
     pub end: TimeOfDay,
-    /// What may be used at most meanwhile.
+    /// Highest limit in the slot.
     pub ceiling: Rate,
 }
 
 impl TimeSlot {
-    /// Whether a time of day lies in it.
+    /// Whether the slot contains a time of day.
     pub fn covers(&self, time: TimeOfDay) -> bool {
         if self.start < self.end {
             (self.start..self.end).contains(&time)
@@ -86,7 +86,7 @@ impl TimeSlot {
 }
 
 impl CpuSpec {
-    /// The same, with what is said here put over what is said below.
+    /// Merges two specs. Values of `self` take precedence.
     #[must_use]
     pub fn over(self, below: CpuSpec) -> CpuSpec {
         CpuSpec {
@@ -109,10 +109,10 @@ impl CpuSpec {
         }
     }
 
-    /// The text that says the same.
+    /// The spec as YAML text.
     pub fn text(&self) -> String {
-        let rate = |rate: Rate| shown_decimal(rate.billionths().into());
-        let share = |share: Share, times: i128| shown_decimal(i128::from(share.billionths()) * times);
+        let rate = |rate: Rate| format_decimal(rate.billionths().into());
+        let share = |share: Share, times: i128| format_decimal(i128::from(share.billionths()) * times);
         let seconds = |time: Duration| time.as_secs().to_string();
         let lines = [
             ("avg_load_limit_percent", self.average.map(rate)),
@@ -153,7 +153,7 @@ impl CpuSpec {
         text
     }
 
-    /// The terms of the budget. Without a reserve, unless one is asked for.
+    /// The budget terms. The reserve is zero unless it is set.
     pub fn terms(&self) -> BudgetTerms {
         let nine_tenths = Share::from_billionths(900_000_000).expect("less than the whole");
         BudgetTerms {
@@ -166,44 +166,44 @@ impl CpuSpec {
         }
     }
 
-    /// What does not make sense together, all of it.
+    /// All contradictions in the spec.
     pub fn flaws(&self) -> Vec<CpuFlaw> {
         let terms = self.terms();
-        let percent = |rate: Rate| shown_decimal(rate.billionths().into());
+        let percent = |rate: Rate| format_decimal(rate.billionths().into());
         let (floor, average, ceiling) =
             (percent(terms.floor), percent(terms.average), percent(terms.ceiling));
         let mut flaws = Vec::new();
-        let mut blame = |with: &'static [&'static str], message: String| {
+        let mut report = |with: &'static [&'static str], message: String| {
             flaws.push(CpuFlaw { field: with[0], slot: None, message, with });
         };
         if terms.floor > terms.ceiling {
             let message = format!("must be at most max_load_percent, which is {ceiling}; found {floor}");
-            blame(&["min_load_percent", "max_load_percent"], message);
+            report(&["min_load_percent", "max_load_percent"], message);
         }
         if terms.ceiling > terms.capacity {
-            blame(&["max_load_percent"], format!("must be at most 100, found {ceiling}"));
+            report(&["max_load_percent"], format!("must be at most 100, found {ceiling}"));
         }
         if terms.average == Rate::ZERO {
-            blame(&["avg_load_limit_percent"], "must be above 0".to_owned());
+            report(&["avg_load_limit_percent"], "must be above 0".to_owned());
         }
         if terms.average > terms.capacity {
-            blame(&["avg_load_limit_percent"], format!("must be at most 100, found {average}"));
+            report(&["avg_load_limit_percent"], format!("must be at most 100, found {average}"));
         }
         if terms.floor > terms.average {
             let message = format!(
                 "must be at most avg_load_limit_percent, which is {average}; found {floor}. What may always be used \
                  would alone exceed the average"
             );
-            blame(&["min_load_percent", "avg_load_limit_percent"], message);
+            report(&["min_load_percent", "avg_load_limit_percent"], message);
         } else if terms.floor > terms.effective_average() {
             let message = format!(
                 "must be at most what reserve_percent leaves of avg_load_limit_percent, which is {}; found {floor}",
                 percent(terms.effective_average())
             );
-            blame(&["min_load_percent", "avg_load_limit_percent", "reserve_percent"], message);
+            report(&["min_load_percent", "avg_load_limit_percent", "reserve_percent"], message);
         }
         if terms.safety == Share::NONE {
-            blame(&["safety_factor"], "must be above 0".to_owned());
+            report(&["safety_factor"], "must be above 0".to_owned());
         }
         for (index, slot) in self.slots.iter().enumerate().filter(|(_, slot)| slot.ceiling < terms.floor) {
             let message = format!(
@@ -216,14 +216,14 @@ impl CpuSpec {
         flaws
     }
 
-    /// What is written, and where each slot is.
+    /// Reads the fields, with the positions of the time slots.
     fn read(mut record: Mapping) -> (CpuSpec, Vec<(usize, SourceSpan)>) {
         let rate = Rate::from_billionths;
         let seconds = |record: &mut Mapping, field| record.take_count(field).map(Duration::from_secs);
         let hundredth = |billionths: u64| Share::from_billionths(billionths / 100);
         let written = record.take_list("time_slots").unwrap_or_default().into_iter().enumerate();
         let slots = written.filter_map(|(index, slot)| Some(((index, slot.span), read_slot(slot)?)));
-        let (places, slots) = slots.unzip();
+        let (positions, slots) = slots.unzip();
         let spec = CpuSpec {
             average: record.take_decimal("avg_load_limit_percent").map(rate),
             window: record
@@ -246,7 +246,7 @@ impl CpuSpec {
                 .map(|days| Duration::from_secs(days * 86_400)),
             slots,
         };
-        (spec, places)
+        (spec, positions)
     }
 }
 
@@ -258,7 +258,7 @@ fn read_slot(mut record: Mapping) -> Option<TimeSlot> {
     })
 }
 
-/// Reads the file of the CPU governor. The name is for messages only.
+/// Reads the settings file of the CPU governor. The name appears only in messages.
 ///
 /// ```
 /// let spec = tidegate_cpu::settings::read_cpu("cpu.yaml", b"avg_load_limit_percent: 25").unwrap();
@@ -268,35 +268,38 @@ pub fn read_cpu(name: &str, bytes: &[u8]) -> Result<CpuSpec, Diagnostics> {
     read_cpu_below(name, bytes, &CpuSpec::default())
 }
 
-/// The same, for a file over which something else goes: what makes no sense in the file alone and does with that is not told.
+/// Reads a file whose values are overridden by `over`. A contradiction that the override resolves is not reported.
 pub fn read_cpu_below(name: &str, bytes: &[u8], over: &CpuSpec) -> Result<CpuSpec, Diagnostics> {
     let spec = read_document(name, bytes, |sink, tree| {
         if tree.is_empty() {
             return Some(CpuSpec::default());
         }
         let record = read_mapping(sink, tree, &CPU, &FieldPath::Top);
-        let places: Vec<_> = CPU.names().map(|name| (name, record.value_span(name))).collect();
-        // What could not be read was reported, and would only be blamed again for not fitting the rest.
+        let positions: Vec<_> = CPU.names().map(|name| (name, record.value_span(name))).collect();
+        // An unreadable field is reported already. Do not report its contradictions too.
         let is_unread = |name: &&str| !record.is_readable(name) || record.is_misspelled(name);
         let unread: Vec<&str> = CPU.names().filter(is_unread).collect();
-        if let (Some(place), Some(_)) =
+        if let (Some(position), Some(_)) =
             (record.key_span("rolling_window"), record.key_span("rolling_window_hours"))
         {
-            let message = "is said twice, by rolling_window_hours too; keep one of them";
-            sink.error(place, FieldPath::Field(&FieldPath::Top, "rolling_window"), message.to_owned());
+            let message = "is set twice, also by rolling_window_hours; keep one of them";
+            sink.error(position, FieldPath::Field(&FieldPath::Top, "rolling_window"), message.to_owned());
         }
         let (spec, slots) = CpuSpec::read(record);
-        let together = over.clone().over(spec.clone()).flaws();
-        for flaw in spec.flaws().into_iter().filter(|flaw| together.contains(flaw)) {
+        let merged = over.clone().over(spec.clone()).flaws();
+        for flaw in spec.flaws().into_iter().filter(|flaw| merged.contains(flaw)) {
             if flaw.with.iter().any(|field| unread.contains(field)) {
                 continue;
             }
             let path = FieldPath::Field(&FieldPath::Top, flaw.field);
-            if let Some((index, place)) = flaw.slot.and_then(|slot| slots.get(slot)) {
-                sink.error(*place, FieldPath::Element(&path, *index), flaw.message);
+            if let Some((index, position)) = flaw.slot.and_then(|slot| slots.get(slot)) {
+                sink.error(*position, FieldPath::Element(&path, *index), flaw.message);
             } else {
-                let place = places.iter().find(|(name, _)| *name == flaw.field).and_then(|(_, place)| *place);
-                sink.error(place.unwrap_or(tree.span), path, flaw.message);
+                let position = positions
+                    .iter()
+                    .find(|(name, _)| *name == flaw.field)
+                    .and_then(|(_, position)| *position);
+                sink.error(position.unwrap_or(tree.span), path, flaw.message);
             }
         }
         Some(spec)

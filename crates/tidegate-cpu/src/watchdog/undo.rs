@@ -1,4 +1,4 @@
-//! What is to be undone, and the lines in which it is written.
+//! Undo steps and the text records in which they are kept.
 //!
 //! ```text
 //!   9f0c6a5d boot 6b53c7b7-52a1-4687-8d0f-e8eb4cd5891b
@@ -10,8 +10,8 @@
 //!            done
 //! ```
 //!
-//! Every line begins with a fingerprint of the rest. A line without its end, or whose fingerprint is wrong, was cut when somebody was killed
-//! while writing it; whoever writes a line waits until it is whole before it changes anything, so it has nothing to say.
+//! Every record is a line that begins with a checksum of its rest. A line without its end, or with a wrong checksum, was torn by a crash.
+//! It is skipped: the governor changes nothing before the whole line is written, so there is nothing to undo.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -29,65 +29,65 @@ use rustix::process::Signal;
 use crate::cgroups::{Hierarchy, PROCS, SUBTREE, processes_in};
 use crate::processes::{ProcFs, Process};
 
-/// How often a cgroup is emptied before it is given up: processes may be started in it meanwhile.
-const MOST_SWEEPS: u32 = 200;
-/// How long to wait between two sweeps: those that are ending need a moment.
-const BETWEEN_SWEEPS: Duration = Duration::from_millis(2);
-/// How deep cgroups are looked for in one that is removed.
-const DEEPEST: u32 = 32;
+/// Attempts to empty a cgroup. Processes may be started in it meanwhile.
+const MAX_SWEEPS: u32 = 200;
+/// Time between two attempts: ending processes need a moment.
+const SWEEP_INTERVAL: Duration = Duration::from_millis(2);
+/// Maximum depth of nested cgroups that are removed.
+const MAX_DEPTH: u32 = 32;
 
-/// How something is made as it was.
+/// How to restore one change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Undo {
-    /// A file gets what it held before.
+    /// Restores the content of a file.
     Write {
-        /// Which.
+        /// Path of the file.
         file: PathBuf,
-        /// What it held.
+        /// Earlier content.
         content: String,
     },
-    /// A process that was stopped goes on.
+    /// Continues a stopped process.
     Continue {
-        /// Which.
+        /// The process.
         process: Process,
     },
-    /// A process goes back to its cgroup.
+    /// Moves a process back to its cgroup.
     Move {
-        /// Which.
+        /// The process.
         process: Process,
-        /// The directory of the cgroup.
+        /// Directory of the cgroup.
         to: PathBuf,
     },
-    /// A cgroup is removed, and whoever is in it goes elsewhere.
+    /// Removes a cgroup and moves its processes elsewhere.
     Remove {
-        /// Its directory.
+        /// Directory of the cgroup.
         cgroup: PathBuf,
-        /// The directory of the cgroup they go to.
-        home: PathBuf,
+        /// Directory of the cgroup that receives the processes.
+        target: PathBuf,
     },
 }
 
 impl Undo {
-    /// Makes it as it was. What is gone by now needs nothing.
+    /// Performs the step. A file or process that is gone needs none.
     pub(super) fn perform(&self, proc: &ProcFs) -> io::Result<()> {
         match self {
             Undo::Write { file, content } => match write_if_there(file, content) {
-                // Somebody else needs the controller by now.
+                // Another cgroup uses the controller now.
                 Err(error) if error.kind() == io::ErrorKind::ResourceBusy && file.ends_with(SUBTREE) => {
                     Ok(())
                 }
-                written => unless_gone(written),
+                written => ignore_gone(written),
             },
             Undo::Continue { process } => proc.signal(*process, Signal::CONT).map(|_| ()),
-            Undo::Move { process, to } => match proc.look(*process)? {
-                Some(_) => unless_gone(write_if_there(&to.join(PROCS), &process.pid.to_string())),
+            Undo::Move { process, to } => match proc.stat_of(*process)? {
+                Some(_) => ignore_gone(write_if_there(&to.join(PROCS), &process.pid.to_string())),
                 None => Ok(()),
             },
-            Undo::Remove { cgroup, home } => empty_and_remove(cgroup, home),
+            Undo::Remove { cgroup, target } => empty_and_remove(cgroup, target),
         }
     }
 
-    /// Whether it matters that the disk has it. Stopped processes do not outlive the machine, and there may be many of them.
+    /// Whether the step must survive a power failure. Stopped processes do not outlive the machine, and there may be many.
     pub(super) fn is_lasting(&self) -> bool {
         !matches!(self, Undo::Continue { .. })
     }
@@ -99,11 +99,11 @@ impl Undo {
             }
             Undo::Continue { process } => format!("continue {} {}", process.pid, process.started),
             Undo::Move { process, to } => format!("move {} {} {}", process.pid, process.started, of_path(to)),
-            Undo::Remove { cgroup, home } => format!("remove {} {}", of_path(cgroup), of_path(home)),
+            Undo::Remove { cgroup, target } => format!("remove {} {}", of_path(cgroup), of_path(target)),
         }
     }
 
-    fn of_words(words: &[&str]) -> Option<Undo> {
+    fn parse_words(words: &[&str]) -> Option<Undo> {
         let process = |pid: &str, started: &str| {
             Some(Process { pid: pid.parse().ok()?, started: started.parse().ok()? })
         };
@@ -113,50 +113,50 @@ impl Undo {
             }
             ["continue", pid, started] => Undo::Continue { process: process(pid, started)? },
             ["move", pid, started, to] => Undo::Move { process: process(pid, started)?, to: to_path(to)? },
-            ["remove", cgroup, home] => Undo::Remove { cgroup: to_path(cgroup)?, home: to_path(home)? },
+            ["remove", cgroup, target] => Undo::Remove { cgroup: to_path(cgroup)?, target: to_path(target)? },
             _ => return None,
         })
     }
 }
 
-/// Writes into a file that is there: files of the kernel are not made.
+/// Writes into an existing file. It never creates one: kernel files cannot be created.
 pub(crate) fn write_if_there(file: &Path, content: &str) -> io::Result<()> {
     let mut options = fs::OpenOptions::new();
     let mut file = options.write(true).truncate(true).open(file)?;
-    // With one call: every write is an order of its own.
+    // One write call: the kernel handles every write as a separate command.
     io::Write::write_all(&mut file, content.as_bytes())
 }
 
-/// Takes everybody out of a cgroup, and out of those in it, and removes it.
-fn empty_and_remove(cgroup: &Path, home: &Path) -> io::Result<()> {
+/// Moves all processes out of a cgroup and its descendants, and removes it.
+fn empty_and_remove(cgroup: &Path, target: &Path) -> io::Result<()> {
     let mut sweeps = 0;
     loop {
-        match sweep(cgroup, home, DEEPEST) {
+        match sweep(cgroup, target, MAX_DEPTH) {
             Ok(()) => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            Err(error) if sweeps == MOST_SWEEPS => return Err(error),
+            Err(error) if sweeps == MAX_SWEEPS => return Err(error),
             Err(_) => {}
         }
         sweeps += 1;
-        thread::park_timeout(BETWEEN_SWEEPS);
+        thread::park_timeout(SWEEP_INTERVAL);
     }
 }
 
-fn sweep(cgroup: &Path, home: &Path, depth: u32) -> io::Result<()> {
+fn sweep(cgroup: &Path, target: &Path, depth: u32) -> io::Result<()> {
     for inner in Hierarchy::below(cgroup)? {
         if depth > 0 {
-            sweep(&inner, home, depth - 1)?;
+            sweep(&inner, target, depth - 1)?;
         }
     }
-    // A home that is gone is replaced by what was around it.
-    let home = home.ancestors().find(|path| path.join(PROCS).is_file()).unwrap_or(home);
+    // If the target is gone, use its nearest existing ancestor.
+    let target = target.ancestors().find(|path| path.join(PROCS).is_file()).unwrap_or(target);
     for pid in processes_in(cgroup)? {
-        unless_gone(write_if_there(&home.join(PROCS), &pid.to_string()))?;
+        ignore_gone(write_if_there(&target.join(PROCS), &pid.to_string()))?;
     }
     fs::remove_dir(cgroup)
 }
 
-fn unless_gone(result: io::Result<()>) -> io::Result<()> {
+fn ignore_gone(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::SRCH | Errno::NODEV)) => Ok(()),
@@ -164,23 +164,23 @@ fn unless_gone(result: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// One line.
+/// One record of the journal and of the pipe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum UndoRecord {
-    /// Which boot the lines are about.
+    /// The boot to which the records belong.
     Boot { name: String },
-    /// The file that says the same, for the watchdog.
+    /// Path of the journal, for the watchdog process.
     File { path: PathBuf },
-    /// Something is about to be changed.
+    /// A change is about to be made.
     Add { number: u64, undo: Undo },
-    /// It need not be undone any more.
+    /// The step is not needed any more.
     Forget { number: u64 },
-    /// There is nothing more to watch.
+    /// Nothing is left to watch.
     Done,
 }
 
 impl UndoRecord {
-    /// The line, with its end.
+    /// The line, including its newline.
     pub(super) fn line(&self) -> String {
         let words = match self {
             UndoRecord::Boot { name } => format!("boot {name}"),
@@ -192,10 +192,10 @@ impl UndoRecord {
         format!("{:08x} {words}\n", fingerprint(&words))
     }
 
-    /// Reads a line without its end; `None` if it is not one.
-    pub(super) fn of_line(line: &[u8]) -> Option<UndoRecord> {
-        let (print, words) = std::str::from_utf8(line).ok()?.split_once(' ')?;
-        if print.len() != 8 || u32::from_str_radix(print, 16).ok()? != fingerprint(words) {
+    /// Parses a line without its newline. Returns `None` if it is torn or unknown.
+    pub(super) fn parse_line(line: &[u8]) -> Option<UndoRecord> {
+        let (hash, words) = std::str::from_utf8(line).ok()?.split_once(' ')?;
+        if hash.len() != 8 || u32::from_str_radix(hash, 16).ok()? != fingerprint(words) {
             return None;
         }
         let words: Vec<&str> = words.split(' ').collect();
@@ -205,14 +205,14 @@ impl UndoRecord {
             ["done"] => UndoRecord::Done,
             [number, "forget"] => UndoRecord::Forget { number: number.parse().ok()? },
             [number, ref undo @ ..] => {
-                UndoRecord::Add { number: number.parse().ok()?, undo: Undo::of_words(undo)? }
+                UndoRecord::Add { number: number.parse().ok()?, undo: Undo::parse_words(undo)? }
             }
             [] => return None,
         })
     }
 }
 
-/// What lines say together.
+/// State after a sequence of records.
 #[derive(Debug, Default)]
 pub(super) struct UndoRecords {
     pub(super) boot: Option<String>,
@@ -222,8 +222,8 @@ pub(super) struct UndoRecords {
 }
 
 impl UndoRecords {
-    pub(super) fn take(&mut self, note: UndoRecord) {
-        match note {
+    pub(super) fn apply(&mut self, record: UndoRecord) {
+        match record {
             UndoRecord::Boot { name } => self.boot = Some(name),
             UndoRecord::File { path } => self.file = Some(path),
             UndoRecord::Add { number, undo } => drop(self.open.insert(number, undo)),
@@ -233,17 +233,17 @@ impl UndoRecords {
     }
 }
 
-/// Reads lines, and passes over those that were cut.
-pub(super) fn notes(bytes: &[u8]) -> UndoRecords {
-    let mut notes = UndoRecords::default();
+/// Parses records and skips torn lines.
+pub(super) fn parse_records(bytes: &[u8]) -> UndoRecords {
+    let mut records = UndoRecords::default();
     let whole = bytes.split_inclusive(|byte| *byte == b'\n').filter_map(|line| line.strip_suffix(b"\n"));
-    whole.filter_map(UndoRecord::of_line).for_each(|note| notes.take(note));
-    notes
+    whole.filter_map(UndoRecord::parse_line).for_each(|record| records.apply(record));
+    records
 }
 
 /// FNV-1a.
 fn fingerprint(words: &str) -> u32 {
-    words.bytes().fold(0x811c_9dc5, |print, byte| (print ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+    words.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
 fn of_path(path: &Path) -> String {
@@ -254,14 +254,14 @@ fn to_path(word: &str) -> Option<PathBuf> {
     Some(OsStr::from_bytes(&unescaped(word)?).into())
 }
 
-/// Bytes as one word: what is not a visible letter is written as `%` and two digits.
+/// Encodes bytes as one word: every byte that is not a visible ASCII character becomes `%` and two hex digits.
 fn escaped(bytes: &[u8]) -> String {
     let mut word = String::with_capacity(bytes.len());
     for byte in bytes {
         if byte.is_ascii_graphic() && *byte != b'%' {
             word.push(char::from(*byte));
         } else {
-            // Writing into a string does not fail.
+            // Writing into a string cannot fail.
             let _written = write!(word, "%{byte:02x}");
         }
     }
@@ -293,12 +293,12 @@ mod tests {
             Undo::Write { file: OsStr::from_bytes(b"/\xff\n").into(), content: String::new() },
             Undo::Continue { process },
             Undo::Move { process, to: "/sys/fs/cgroup/a.slice".into() },
-            Undo::Remove { cgroup: "/c".into(), home: "/".into() },
+            Undo::Remove { cgroup: "/c".into(), target: "/".into() },
         ]
     }
 
     #[test]
-    fn every_line_is_read_as_it_was_written() {
+    fn encoded_record_parses_to_the_same_record() {
         let undos = (1..).zip(examples()).map(|(number, undo)| UndoRecord::Add { number, undo });
         let others = [
             UndoRecord::Boot { name: "6b53".to_owned() },
@@ -306,15 +306,15 @@ mod tests {
             UndoRecord::Forget { number: 2 },
             UndoRecord::Done,
         ];
-        for note in undos.chain(others) {
-            let line = note.line();
+        for record in undos.chain(others) {
+            let line = record.line();
             assert_eq!(line.matches('\n').count(), 1, "{line}");
-            assert_eq!(UndoRecord::of_line(line.trim_end_matches('\n').as_bytes()), Some(note));
+            assert_eq!(UndoRecord::parse_line(line.trim_end_matches('\n').as_bytes()), Some(record));
         }
     }
 
     #[test]
-    fn a_line_that_was_cut_says_nothing_and_the_others_do() {
+    fn torn_line_is_skipped_and_others_are_parsed() {
         let lines: Vec<String> =
             (1..).zip(examples()).map(|(number, undo)| UndoRecord::Add { number, undo }.line()).collect();
         let whole = lines.concat();
@@ -324,25 +324,25 @@ mod tests {
                 ends += line.len();
                 ends <= length
             });
-            assert_eq!(notes(&whole.as_bytes()[..length]).open.len(), complete.count(), "{length}");
+            assert_eq!(parse_records(&whole.as_bytes()[..length]).open.len(), complete.count(), "{length}");
         }
-        // Somebody else went on after a line that was cut.
+        // Another writer continued after a torn line.
         let torn = format!("{}{}", &lines[0][..20], whole);
-        assert_eq!(notes(torn.as_bytes()).open.len(), lines.len() - 1);
+        assert_eq!(parse_records(torn.as_bytes()).open.len(), lines.len() - 1);
     }
 
     #[test]
-    fn a_changed_letter_is_noticed() {
+    fn changed_byte_fails_the_checksum() {
         let line = UndoRecord::Forget { number: 12 }.line();
         let changed = line.replace("12", "13");
-        assert_eq!(UndoRecord::of_line(changed.trim_end().as_bytes()), None);
+        assert_eq!(UndoRecord::parse_line(changed.trim_end().as_bytes()), None);
     }
 
     #[test]
-    fn what_was_forgotten_is_not_undone() {
+    fn forgotten_step_is_not_pending() {
         let mut lines: String =
             (1..).zip(examples()).map(|(number, undo)| UndoRecord::Add { number, undo }.line()).collect();
         lines += &UndoRecord::Forget { number: 1 }.line();
-        assert_eq!(notes(lines.as_bytes()).open.into_values().collect::<Vec<_>>(), examples()[1..]);
+        assert_eq!(parse_records(lines.as_bytes()).open.into_values().collect::<Vec<_>>(), examples()[1..]);
     }
 }

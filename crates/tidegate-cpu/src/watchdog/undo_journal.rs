@@ -1,4 +1,4 @@
-//! The file in which a guardian notes what is to be undone.
+//! The file that keeps the undo steps.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -7,12 +7,12 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use super::WatchdogError;
-use super::undo::{Undo, UndoRecord, notes};
+use super::undo::{Undo, UndoRecord, parse_records};
 
-/// Who else lives on the machine need not know what is governed.
+/// Other users of the machine must not see what is governed.
 const OWNER_ONLY: u32 = 0o600;
-/// How many lines there may be before those are dropped that say nothing any more.
-const MANY_LINES: usize = 4096;
+/// Number of lines after which obsolete ones are dropped.
+const COMPACT_LINES: usize = 4096;
 
 #[derive(Debug)]
 pub(super) struct UndoJournal {
@@ -23,17 +23,17 @@ pub(super) struct UndoJournal {
 }
 
 impl UndoJournal {
-    /// A file that says nothing yet, in place of whatever was there.
+    /// Creates an empty journal and replaces an existing file.
     pub(super) fn begin(path: &Path, boot: &str) -> io::Result<UndoJournal> {
         let file = new_file(path, &UndoRecord::Boot { name: boot.to_owned() }.line())?;
         Ok(UndoJournal { path: path.to_owned(), file, boot: boot.to_owned(), lines: 1 })
     }
 
-    /// Adds lines. When this returns they are there, also if the process ends now.
+    /// Appends lines. They survive the end of the process once this returns.
     pub(super) fn append(&mut self, lines: &str) -> Result<(), WatchdogError> {
         let mut append = || {
             self.file.write_all(lines.as_bytes())?;
-            let is_lasting = notes(lines.as_bytes()).open.values().any(Undo::is_lasting);
+            let is_lasting = parse_records(lines.as_bytes()).open.values().any(Undo::is_lasting);
             if is_lasting { self.file.sync_data() } else { Ok(()) }
         };
         append().map_err(|error| WatchdogError::of("write", &self.path, error))?;
@@ -41,22 +41,22 @@ impl UndoJournal {
         Ok(())
     }
 
-    /// Writes the file anew if most of its lines say nothing any more.
-    pub(super) fn shorten(&mut self, open: &BTreeMap<u64, Undo>) -> Result<(), WatchdogError> {
-        if self.lines < MANY_LINES || self.lines < 2 * open.len() {
+    /// Rewrites the file if most of its lines are obsolete.
+    pub(super) fn compact(&mut self, open: &BTreeMap<u64, Undo>) -> Result<(), WatchdogError> {
+        if self.lines < COMPACT_LINES || self.lines < 2 * open.len() {
             return Ok(());
         }
-        self.write_anew(open)
+        self.rewrite(open)
     }
 
-    /// Writes the file anew with these and nothing else.
-    pub(super) fn write_anew(&mut self, open: &BTreeMap<u64, Undo>) -> Result<(), WatchdogError> {
+    /// Rewrites the file with only these steps.
+    pub(super) fn rewrite(&mut self, open: &BTreeMap<u64, Undo>) -> Result<(), WatchdogError> {
         let mut lines = UndoRecord::Boot { name: self.boot.clone() }.line();
         for (number, undo) in open {
             lines += &UndoRecord::Add { number: *number, undo: undo.clone() }.line();
         }
-        let anew = new_file(&self.path, &lines);
-        self.file = anew.map_err(|error| WatchdogError::of("write", &self.path, error))?;
+        let rewritten = new_file(&self.path, &lines);
+        self.file = rewritten.map_err(|error| WatchdogError::of("write", &self.path, error))?;
         self.lines = 1 + open.len();
         Ok(())
     }
@@ -67,7 +67,7 @@ impl UndoJournal {
     }
 }
 
-/// Removes the file, if it is there.
+/// Removes the file if it exists.
 pub(super) fn remove(path: &Path) -> Result<(), WatchdogError> {
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -77,14 +77,14 @@ pub(super) fn remove(path: &Path) -> Result<(), WatchdogError> {
     }
 }
 
-/// A file with these lines: first under another name, so that there is always a whole one.
+/// Writes a file under a temporary name and renames it, so that a complete file always exists.
 fn new_file(path: &Path, lines: &str) -> io::Result<File> {
-    let beside = path.with_extension("new");
+    let temporary = path.with_extension("new");
     let mut options = OpenOptions::new();
-    let mut file = options.write(true).create(true).truncate(true).mode(OWNER_ONLY).open(&beside)?;
+    let mut file = options.write(true).create(true).truncate(true).mode(OWNER_ONLY).open(&temporary)?;
     file.write_all(lines.as_bytes())?;
     file.sync_data()?;
-    fs::rename(&beside, path)?;
+    fs::rename(&temporary, path)?;
     if let Some(folder) = path.parent() {
         File::open(if folder.as_os_str().is_empty() { Path::new(".") } else { folder })?.sync_all()?;
     }

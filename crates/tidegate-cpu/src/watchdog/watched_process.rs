@@ -3,18 +3,18 @@
 //! ```text
 //!   terminal's group:   governor          command and all that it starts
 //!                          │ ▲                ▲
-//!        input and outputs │ │ started, ended │ parent, also of those whose own parent has ended
+//!        input and outputs │ │ started, ended │ parent, also of orphans
 //!   another group:         ╰─▶ watchdog ──────╯
 //! ```
 //!
-//! A process group that has stopped members is hung up by the kernel (SIGHUP) when the last of its parents outside of it ends; were
-//! the governor the parent, to kill it while its command is stopped would end the command. The watchdog outlives the governor until
-//! everybody goes on, and then nobody is stopped any more.
+//! The kernel sends SIGHUP to a process group with stopped members when the last parent outside the group ends. If the governor were the
+//! parent, killing it while its command is stopped would end the command. The watchdog outlives the governor until all processes are
+//! continued.
 //!
-//! It is a *subreaper*: whoever is orphaned among the descendants becomes its child. So nobody leaves the tree unseen, however fast it forks
-//! and whatever session it begins, and what was used by those who ended is counted by their last parent.
+//! The watchdog is a *subreaper*: it adopts orphaned descendants of the command. So no process leaves the tree unseen, however fast it forks
+//! and whatever session it starts, and the time of ended processes is counted by their last parent.
 //!
-//! The governor is one too. Should somebody kill the watchdog, the command becomes its child, and its end is still known.
+//! The governor is a subreaper too. If the watchdog is killed, the governor adopts the command and still learns its exit status.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, IoSlice, IoSliceMut, Write};
@@ -38,103 +38,102 @@ use super::{RestoreReport, watch_loop};
 use crate::cgroups::FilesystemRoots;
 use crate::processes::{ProcFs, own_pid};
 
-/// Waits to be continued, and becomes the command: it must not start anybody before it is limited.
-const WAITING: &str = "kill -STOP $$; exec \"$@\"";
+/// Waits for SIGCONT and then becomes the command, so that it starts no process before it is limited.
+const STOP_AND_EXEC: &str = "kill -STOP $$; exec \"$@\"";
 /// Input, output and errors.
 const STREAMS: usize = 3;
-/// How often to ask whether a command has come to us whose parent was killed, and how long to wait in between.
-const MOST_ASKS: u32 = 200;
-const BETWEEN_ASKS: Duration = Duration::from_millis(5);
-/// Longer than any line of ancestors.
-const MOST_ANCESTORS: u32 = 1 << 16;
+/// How often to check whether the governor has adopted the command of a killed watchdog, and the time between checks.
+const MAX_CHECKS: u32 = 200;
+const CHECK_INTERVAL: Duration = Duration::from_millis(5);
+/// Longer than any chain of ancestors.
+const MAX_ANCESTORS: u32 = 1 << 16;
 
-/// A command that the watchdog started. It waits until it is continued (SIGCONT).
+/// A command that the watchdog started. It waits for SIGCONT.
 #[derive(Debug)]
 pub struct WatchedProcess {
     pid: u32,
-    keeper: u32,
-    told: BufReader<UnixStream>,
+    subreaper: u32,
+    reports: BufReader<UnixStream>,
 }
 
 impl WatchedProcess {
-    /// Has the watchdog at the other end start its command with our input and outputs.
-    pub(super) fn begin(stream: &UnixStream, keeper: u32) -> io::Result<WatchedProcess> {
-        // Without it, only the end of a command whose watchdog is killed would be unknown.
+    /// Lets the watchdog at the other end start its command with our standard streams.
+    pub(super) fn begin(stream: &UnixStream, subreaper: u32) -> io::Result<WatchedProcess> {
+        // Without it, only the exit status is unknown if the watchdog is killed.
         let _old_kernel = set_child_subreaper(Some(getpid()));
-        hand_over(stream)?;
-        let mut told = BufReader::new(stream.try_clone()?);
-        match CommandEvent::read(&mut told) {
-            Some(CommandEvent::Started(pid)) => Ok(WatchedProcess { pid, keeper, told }),
+        send_streams(stream)?;
+        let mut reports = BufReader::new(stream.try_clone()?);
+        match CommandEvent::read(&mut reports) {
+            Some(CommandEvent::Started(pid)) => Ok(WatchedProcess { pid, subreaper, reports }),
             Some(CommandEvent::Failed(why)) => Err(io::Error::other(why)),
-            Some(CommandEvent::Ended(_)) | None => Err(io::Error::other("it ended before it began")),
+            Some(CommandEvent::Ended(_)) | None => Err(io::Error::other("it ended during its start")),
         }
     }
 
-    /// The number of its process.
+    /// Process number of the command.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// The number of its parent: the watchdog.
-    pub fn keeper(&self) -> u32 {
-        self.keeper
+    /// Process number of its parent, the watchdog.
+    pub fn subreaper(&self) -> u32 {
+        self.subreaper
     }
 
-    /// Waits until it ends, and says how.
+    /// Waits for the command and returns its exit status.
     pub fn wait(mut self) -> io::Result<ExitStatus> {
-        match CommandEvent::read(&mut self.told) {
+        match CommandEvent::read(&mut self.reports) {
             Some(CommandEvent::Ended(status)) => Ok(ExitStatus::from_raw(status)),
-            _ => self.wait_as_heir(),
+            _ => self.wait_after_adoption(),
         }
     }
 
-    /// The watchdog is gone, and we are the parent, or will be in a moment.
-    fn wait_as_heir(&self) -> io::Result<ExitStatus> {
+    /// The watchdog is gone. We are the parent, or become it in a moment.
+    fn wait_after_adoption(&self) -> io::Result<ExitStatus> {
         let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
-        for _ in 0..MOST_ASKS {
+        for _ in 0..MAX_CHECKS {
             match retry_on_intr(|| waitpid(pid, WaitOptions::empty())) {
                 Ok(Some((_, status))) => return Ok(ExitStatus::from_raw(status.as_raw())),
-                Ok(None) | Err(Errno::CHILD) => thread::park_timeout(BETWEEN_ASKS),
+                Ok(None) | Err(Errno::CHILD) => thread::park_timeout(CHECK_INTERVAL),
                 Err(error) => return Err(error.into()),
             }
         }
-        Err(io::Error::other("nobody knows how it ended: its watchdog was killed at the same time"))
+        Err(io::Error::other("its exit status is unknown: its watchdog was killed at the same time"))
     }
 }
 
-/// What a watchdog does that has a command: starts it when it is given input and outputs, tells how it ends, and is a watchdog like any other.
+/// Main function of a watchdog process with a command. It receives the standard streams, starts the command, reports how the command ends, and watches the governor like [`watch`](super::watch).
 ///
-/// The signals by which people end programs are to be caught by whoever calls this, and not ignored: a command that is started by somebody
-/// who ignores them ignores them too.
-pub fn tend(socket: OwnedFd, program: &Path, args: &[OsString]) -> RestoreReport {
+/// The caller must catch the terminal's signals and not ignore them: a command inherits ignored signals.
+pub fn run_command_watchdog(socket: OwnedFd, program: &Path, args: &[OsString]) -> RestoreReport {
     let stream = UnixStream::from(socket);
     match start(&stream, program, args) {
         Ok(pid) => {
-            step_aside(&FilesystemRoots::default().processes());
-            let told = stream.try_clone().and_then(|mut told| {
-                CommandEvent::Started(pid.as_raw_nonzero().get().unsigned_abs()).tell(&mut told)?;
-                thread::Builder::new().name("ends".to_owned()).spawn(move || tell_ends(pid, &mut told))
+            leave_process_group(&FilesystemRoots::default().processes());
+            let reporter = stream.try_clone().and_then(|mut reports| {
+                CommandEvent::Started(pid.as_raw_nonzero().get().unsigned_abs()).send(&mut reports)?;
+                thread::Builder::new().name("ends".to_owned()).spawn(move || reap_children(pid, &mut reports))
             });
-            // Who cannot tell how it ends lets go of it: then the governor is its parent.
-            if told.is_err() {
+            // Without the reporting thread, exit: then the governor adopts the command.
+            if reporter.is_err() {
                 return RestoreReport::default();
             }
         }
         Err(error) => {
             let mut stream = stream;
-            let _unheard = CommandEvent::Failed(error.to_string()).tell(&mut stream);
+            let _sent = CommandEvent::Failed(error.to_string()).send(&mut stream);
             return RestoreReport::default();
         }
     }
     watch_loop::read_and_undo(stream)
 }
 
-/// Starts the command, and waits until it waits.
+/// Starts the command and waits until it has stopped itself.
 fn start(stream: &UnixStream, program: &Path, args: &[OsString]) -> io::Result<Pid> {
-    let [input, output, errors] = take_over(stream)?;
+    let [input, output, errors] = receive_streams(stream)?;
     let _old_kernel = set_child_subreaper(Some(getpid()));
     let child = Command::new("/bin/sh")
-        .args(["-c", WAITING, "sh"])
+        .args(["-c", STOP_AND_EXEC, "sh"])
         .arg(program)
         .args(args)
         .stdin(Stdio::from(input))
@@ -144,25 +143,26 @@ fn start(stream: &UnixStream, program: &Path, args: &[OsString]) -> io::Result<P
     let pid = Pid::from_child(&child);
     match retry_on_intr(|| waitpid(Some(pid), WaitOptions::UNTRACED))? {
         Some((_, status)) if status.stopped() => Ok(pid),
-        _ => Err(io::Error::other("it ended before it began")),
+        _ => Err(io::Error::other("it ended during its start")),
     }
 }
 
-/// Leaves the group of the command, so that who ends that group does not end the watchdog.
+/// Leaves the process group of the command, so that a signal to that group does not end the watchdog.
 ///
-/// It stays in the session if the group has a parent there already, as below a shell with job control: only who is in the session keeps the
-/// group from being hung up. Otherwise nothing is to be kept, and it should not be: a group that nobody could continue is not stopped from
-/// a terminal.
-fn step_aside(proc: &ProcFs) {
-    // Where it leads a group already, there is nothing to leave.
-    let _left = if is_held(proc).unwrap_or(false) { setpgid(None, None) } else { setsid().map(|_| ()) };
+/// The watchdog stays in the session if the group already has a parent there, as below a shell with job control. Only a parent in the
+/// same session keeps the group from SIGHUP. Otherwise it starts its own session. Then the group is orphaned as before, and the terminal
+/// cannot stop a group that nothing could continue.
+fn leave_process_group(proc: &ProcFs) {
+    // A group leader need not leave.
+    let _left =
+        if has_parent_in_session(proc).unwrap_or(false) { setpgid(None, None) } else { setsid().map(|_| ()) };
 }
 
-/// Whether an ancestor is in another group of the same session. `None` if that cannot be known.
-fn is_held(proc: &ProcFs) -> Option<bool> {
+/// Whether an ancestor is in another group of the same session. `None` if it cannot be determined.
+fn has_parent_in_session(proc: &ProcFs) -> Option<bool> {
     let own = proc.stat(own_pid()).ok()??;
     let mut parent = own.parent;
-    for _ in 0..MOST_ANCESTORS {
+    for _ in 0..MAX_ANCESTORS {
         let stat = proc.stat(parent).ok()??;
         if stat.group != own.group {
             return Some(stat.session == own.session);
@@ -172,36 +172,36 @@ fn is_held(proc: &ProcFs) -> Option<bool> {
     None
 }
 
-/// Asks for everybody who ends, and tells of the command.
-fn tell_ends(command: Pid, governor: &mut UnixStream) {
+/// Waits for all children and reports the end of the command.
+fn reap_children(command: Pid, governor: &mut UnixStream) {
     loop {
         match retry_on_intr(|| wait(WaitOptions::empty())) {
             Ok(Some((pid, status))) if pid == command => {
-                let _unheard = CommandEvent::Ended(status.as_raw()).tell(governor);
+                let _sent = CommandEvent::Ended(status.as_raw()).send(governor);
             }
             Ok(_) => {}
-            // There is nobody left, and so nobody who could have descendants.
+            // No children are left, and so no descendants.
             Err(_) => return,
         }
     }
 }
 
-/// Gives our input and outputs to whoever is at the other end.
-fn hand_over(stream: &UnixStream) -> io::Result<()> {
+/// Sends our standard streams to the watchdog.
+fn send_streams(stream: &UnixStream) -> io::Result<()> {
     let (input, output, errors) = (io::stdin(), io::stdout(), io::stderr());
     let streams = [input.as_fd(), output.as_fd(), errors.as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(STREAMS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !control.push(SendAncillaryMessage::ScmRights(&streams)) {
-        return Err(io::Error::other("there is no room for three descriptors"));
+        return Err(io::Error::other("the control buffer is too small for three descriptors"));
     }
-    // They travel with a byte.
+    // Descriptors need at least one byte of data.
     sendmsg(stream, &[IoSlice::new(b"\n")], &mut control, SendFlags::NOSIGNAL)?;
     Ok(())
 }
 
-/// Takes what [`hand_over`] gives.
-fn take_over(stream: &UnixStream) -> io::Result<[OwnedFd; STREAMS]> {
+/// Receives the streams that [`send_streams`] sends.
+fn receive_streams(stream: &UnixStream) -> io::Result<[OwnedFd; STREAMS]> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(STREAMS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];
@@ -214,22 +214,22 @@ fn take_over(stream: &UnixStream) -> io::Result<[OwnedFd; STREAMS]> {
             streams.extend(descriptors);
         }
     }
-    streams.try_into().map_err(|_| io::Error::other("the governor has given no input and outputs"))
+    streams.try_into().map_err(|_| io::Error::other("the governor sent no standard streams"))
 }
 
-/// What the watchdog tells of its command, in a line.
+/// A report of the watchdog about its command, one line each.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum CommandEvent {
-    /// It waits, and has this number.
+    /// The command waits and has this process number.
     Started(u32),
-    /// It could not be started.
+    /// The command could not be started.
     Failed(String),
-    /// It has ended, with this status of the kernel.
+    /// The command has ended with this wait status.
     Ended(i32),
 }
 
 impl CommandEvent {
-    fn tell(&self, to: &mut impl Write) -> io::Result<()> {
+    fn send(&self, to: &mut impl Write) -> io::Result<()> {
         let line = match self {
             CommandEvent::Started(pid) => format!("started {pid}\n"),
             CommandEvent::Failed(why) => format!("failed {}\n", why.replace('\n', " ")),
@@ -238,7 +238,7 @@ impl CommandEvent {
         to.write_all(line.as_bytes())
     }
 
-    /// The next one; `None` if there is none, or it makes no sense.
+    /// Reads the next report. Returns `None` at the end of the stream or for an unknown line.
     fn read(from: &mut impl BufRead) -> Option<CommandEvent> {
         let mut line = String::new();
         from.read_line(&mut line).ok()?;
@@ -256,7 +256,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reports_are_read_as_they_were_told() {
+    fn encoded_command_events_parse_to_the_same_events() {
         let all = [
             CommandEvent::Started(4711),
             CommandEvent::Failed("no such file".to_owned()),
@@ -264,7 +264,7 @@ mod tests {
         ];
         let mut lines = Vec::new();
         for report in &all {
-            report.tell(&mut lines).expect("there is room");
+            report.send(&mut lines).expect("there is room");
         }
         let mut from = lines.as_slice();
         for report in all {

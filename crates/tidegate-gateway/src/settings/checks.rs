@@ -9,19 +9,19 @@ use tidegate_config::text::{did_you_mean, nearest, quoted};
 use tidegate_config::{DiagnosticSink, FieldPath, Mapping, SourceSpan};
 
 use super::patterns::{HostPattern, PathPattern};
-use super::{Backend, Balance, Endpoint, Probe, RateLimits, Route};
+use super::{BackendSpec, Balance, EndpointSpec, ProbeSpec, RateLimits, RouteSpec};
 
 /// The maximum length of a backend name.
-const LONGEST_NAME: usize = 128;
+const MAX_BACKEND_NAME_BYTES: usize = 128;
 
 /// The backends of a file.
-pub(super) struct Backends {
-    pub(super) all: Vec<Backend>,
+pub(super) struct ParsedBackends {
+    pub(super) all: Vec<BackendSpec>,
     /// All names in the file, including those of invalid backends; `None` if a name is unreadable.
     names: Option<HashSet<String>>,
 }
 
-impl Backends {
+impl ParsedBackends {
     pub(super) fn names(&self) -> Option<&HashSet<String>> {
         self.names.as_ref()
     }
@@ -50,7 +50,7 @@ pub(super) fn check_backends(
     records: Option<Vec<Mapping>>,
     readable: bool,
     file: SourceSpan,
-) -> Backends {
+) -> ParsedBackends {
     let path = FieldPath::Field(&FieldPath::Top, "backends");
     let records = records.unwrap_or_default();
     let mut names = (readable && !records.is_empty()).then(HashSet::new);
@@ -77,18 +77,23 @@ pub(super) fn check_backends(
     if all.is_empty() && readable && !sink.has_errors() {
         sink.error(file, path, "must have at least one backend");
     }
-    Backends { all, names }
+    ParsedBackends { all, names }
 }
 
 fn check_name(sink: &mut DiagnosticSink<'_>, name: &str, place: SourceSpan, path: &FieldPath<'_>) {
     let is_invalid = |letter: char| letter.is_control() || letter.is_whitespace();
-    if name.is_empty() || name.len() > LONGEST_NAME || name.contains(is_invalid) {
-        let message = format!("must be 1 to {LONGEST_NAME} bytes without spaces, found {}", quoted(name));
+    if name.is_empty() || name.len() > MAX_BACKEND_NAME_BYTES || name.contains(is_invalid) {
+        let message =
+            format!("must be 1 to {MAX_BACKEND_NAME_BYTES} bytes without spaces, found {}", quoted(name));
         sink.error(place, FieldPath::Field(path, "name"), message);
     }
 }
 
-fn read_backend(sink: &mut DiagnosticSink<'_>, mut record: Mapping, path: &FieldPath<'_>) -> Option<Backend> {
+fn read_backend(
+    sink: &mut DiagnosticSink<'_>,
+    mut record: Mapping,
+    path: &FieldPath<'_>,
+) -> Option<BackendSpec> {
     let endpoints_place = record.value_span("endpoints");
     let endpoints = record.take_list("endpoints").map(|list| read_endpoints(sink, list, path));
     if let (Some((0, _)), Some(place)) = (&endpoints, endpoints_place) {
@@ -100,7 +105,7 @@ fn read_backend(sink: &mut DiagnosticSink<'_>, mut record: Mapping, path: &Field
     let mut wait = |field, seconds| record.take_duration(field).unwrap_or(Duration::from_secs(seconds));
     let (connect_timeout, response_timeout, idle_timeout) =
         (wait("connectTimeout", 5), wait("responseTimeout", 60), wait("idleTimeout", 60));
-    Some(Backend {
+    Some(BackendSpec {
         balance: record.take_choice("loadBalance", &Balance::ALL, Balance::word).unwrap_or_default(),
         probe,
         endpoints: endpoints?.1,
@@ -117,7 +122,7 @@ fn read_endpoints(
     sink: &mut DiagnosticSink<'_>,
     list: Vec<Mapping>,
     path: &FieldPath<'_>,
-) -> (usize, Vec<Endpoint>) {
+) -> (usize, Vec<EndpointSpec>) {
     let path = FieldPath::Field(path, "endpoints");
     let written = list.len();
     let mut seen = FirstOccurrences::new();
@@ -142,7 +147,7 @@ fn read_endpoints(
             let message = format!("{host}:{port} is written on line {line} too; remove one of them");
             sink.error(host_place, path, message);
         }
-        endpoints.push(Endpoint { host, port, priority: record.take_count("priority").unwrap_or(1) });
+        endpoints.push(EndpointSpec { host, port, priority: record.take_count("priority").unwrap_or(1) });
     }
     (written, endpoints)
 }
@@ -162,7 +167,7 @@ fn endpoint_host(text: &str) -> Result<String, String> {
     }
 }
 
-fn read_probe(sink: &mut DiagnosticSink<'_>, mut section: Mapping, path: &FieldPath<'_>) -> Probe {
+fn read_probe(sink: &mut DiagnosticSink<'_>, mut section: Mapping, path: &FieldPath<'_>) -> ProbeSpec {
     let path = FieldPath::Field(path, "probe");
     let place = section.value_span("path").unwrap_or(section.span);
     let target = section.take_text("path").unwrap_or_else(|| "/".to_owned());
@@ -171,7 +176,7 @@ fn read_probe(sink: &mut DiagnosticSink<'_>, mut section: Mapping, path: &FieldP
         sink.error(place, FieldPath::Field(&path, "path"), message);
     }
     let mut number = |field, default| section.take_count(field).unwrap_or(default);
-    Probe {
+    ProbeSpec {
         path: target,
         period: Duration::from_secs(number("periodSeconds", 10)),
         timeout: Duration::from_secs(number("timeoutSeconds", 1)),
@@ -184,7 +189,7 @@ pub(super) fn check_routes(
     sink: &mut DiagnosticSink<'_>,
     records: Option<Vec<Mapping>>,
     backends: Option<&HashSet<String>>,
-) -> Vec<Route> {
+) -> Vec<RouteSpec> {
     let path = FieldPath::Field(&FieldPath::Top, "routes");
     let mut seen = FirstOccurrences::new();
     let mut routes = Vec::new();
@@ -202,7 +207,7 @@ pub(super) fn check_routes(
         }
         let mut limits = record.take_section("rateLimit");
         let Some(backend) = record.take_text("backend") else { continue };
-        routes.push(Route { host, path: target, backend, limits: RateLimits::read(limits.as_mut()) });
+        routes.push(RouteSpec { host, path: target, backend, limits: RateLimits::read(limits.as_mut()) });
     }
     routes
 }

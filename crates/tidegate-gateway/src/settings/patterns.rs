@@ -6,11 +6,11 @@ use std::net::{IpAddr, Ipv6Addr};
 use tidegate_config::text::quoted;
 
 /// The maximum length of a host name.
-pub const LONGEST_HOST: usize = 253;
+pub const MAX_HOST_BYTES: usize = 253;
 /// The maximum length of a label.
-const LONGEST_LABEL: usize = 63;
+const MAX_LABEL_BYTES: usize = 63;
 /// The maximum length of a route's path.
-pub const LONGEST_PATH: usize = 1024;
+pub const MAX_PATTERN_BYTES: usize = 1024;
 
 /// The hosts of a route. The variants are in match order.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -63,8 +63,8 @@ impl HostPattern {
         if name.contains('/') {
             return refuse("must not have a path; write that in path");
         }
-        if host.len() > LONGEST_HOST {
-            return Err(format!("must be at most {LONGEST_HOST} bytes, found {}", host.len()));
+        if host.len() > MAX_HOST_BYTES {
+            return Err(format!("must be at most {MAX_HOST_BYTES} bytes, found {}", host.len()));
         }
         if !name.split('.').all(is_label) {
             return refuse(
@@ -77,7 +77,7 @@ impl HostPattern {
 
 fn is_label(label: &str) -> bool {
     let within = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
-    (1..=LONGEST_LABEL).contains(&label.len())
+    (1..=MAX_LABEL_BYTES).contains(&label.len())
         && label.bytes().all(within)
         && !label.starts_with('-')
         && !label.ends_with('-')
@@ -128,8 +128,8 @@ impl PathPattern {
         if !text.starts_with('/') {
             return refuse("must begin with a slash");
         }
-        if text.len() > LONGEST_PATH {
-            return Err(format!("must be at most {LONGEST_PATH} bytes, found {}", text.len()));
+        if text.len() > MAX_PATTERN_BYTES {
+            return Err(format!("must be at most {MAX_PATTERN_BYTES} bytes, found {}", text.len()));
         }
         let (literal, rest) = if let Some(literal) = text.strip_suffix("/**") {
             (literal, PathRest::Anything)

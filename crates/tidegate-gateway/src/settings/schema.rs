@@ -127,7 +127,7 @@ static TLS: MappingSchema = MappingSchema {
 
 static MANAGEMENT: MappingSchema = MappingSchema {
     name: "management",
-    what: "the management door",
+    what: "the management port",
     fields: &[
         field("port", PORT, Presence::Optional, "The port on the loopback address; use this or listen."),
         field("listen", FieldType::Text, Presence::Optional, "The address with its port; use this or port."),

@@ -2,7 +2,7 @@
 
 use std::net::Ipv6Addr;
 
-use crate::settings::LONGEST_HOST;
+use crate::settings::MAX_HOST_BYTES;
 use arrayvec::ArrayVec;
 
 /// The role of a field in forwarding.
@@ -140,7 +140,7 @@ pub fn is_host(host: &[u8]) -> bool {
 fn is_name(name: &[u8]) -> bool {
     let letter = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_~".contains(byte);
     let labels = name.strip_suffix(b".").unwrap_or(name);
-    name.len() <= LONGEST_HOST
+    name.len() <= MAX_HOST_BYTES
         && labels.split(|byte| *byte == b'.').all(|label| !label.is_empty() && label.iter().all(letter))
 }
 

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tidegate_gateway::endpoints::{CONNECT_COOLDOWN, UpstreamBackend, UpstreamEndpoint};
-use tidegate_gateway::settings::{Balance, Probe};
+use tidegate_gateway::settings::{Balance, ProbeSpec};
 
 use crate::fixture::spec;
 
 const NOW: Duration = Duration::from_secs(100);
-const PROBE: Probe = Probe {
+const PROBE: ProbeSpec = ProbeSpec {
     path: String::new(),
     period: Duration::from_secs(10),
     timeout: Duration::from_secs(1),

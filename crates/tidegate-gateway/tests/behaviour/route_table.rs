@@ -2,10 +2,10 @@
 
 use proptest::prelude::*;
 use tidegate_gateway::RouteTable;
-use tidegate_gateway::settings::{HostPattern, PathPattern, PathRest, RateLimits, Route};
+use tidegate_gateway::settings::{HostPattern, PathPattern, PathRest, RateLimits, RouteSpec};
 
-fn route(host: &str, path: &str) -> Route {
-    Route {
+fn route(host: &str, path: &str) -> RouteSpec {
+    RouteSpec {
         host: HostPattern::parse(host).expect("a host"),
         path: PathPattern::parse(path).expect("a path"),
         backend: "b".to_owned(),
@@ -14,7 +14,7 @@ fn route(host: &str, path: &str) -> Route {
 }
 
 fn found(routes: &[(&str, &str)], host: &str, path: &str) -> Option<usize> {
-    let routes: Vec<Route> = routes.iter().map(|(host, path)| route(host, path)).collect();
+    let routes: Vec<RouteSpec> = routes.iter().map(|(host, path)| route(host, path)).collect();
     RouteTable::new(&routes).find(host, path)
 }
 
@@ -62,7 +62,7 @@ fn lookup_cost_is_bounded_by_the_longest_route() {
 }
 
 /// Whether a route matches, in the simplest form.
-fn matches(route: &Route, host: &str, path: &str) -> bool {
+fn matches(route: &RouteSpec, host: &str, path: &str) -> bool {
     let host_fits = match &route.host {
         HostPattern::Exact(exact) => exact == host,
         HostPattern::OneLabel(suffix) => host
@@ -82,8 +82,8 @@ fn matches(route: &Route, host: &str, path: &str) -> bool {
 }
 
 /// The best match by brute force: host first, then the longest literal, then the pattern kind.
-fn brute_force(routes: &[Route], host: &str, path: &str) -> Option<usize> {
-    let host_rank = |route: &Route| match route.host {
+fn brute_force(routes: &[RouteSpec], host: &str, path: &str) -> Option<usize> {
+    let host_rank = |route: &RouteSpec| match route.host {
         HostPattern::Exact(_) => 0,
         HostPattern::OneLabel(_) => 1,
         HostPattern::Any => 2,
@@ -115,7 +115,7 @@ proptest! {
         host in "(a|b|x|a\\.x|b\\.x|a\\.b\\.x|c\\.x)",
         path in "(/(a|b|ab)?){1,5}",
     ) {
-        let routes: Vec<Route> = written.iter().map(|(host, path)| route(host, path)).collect();
+        let routes: Vec<RouteSpec> = written.iter().map(|(host, path)| route(host, path)).collect();
         prop_assert_eq!(RouteTable::new(&routes).find(&host, &path), brute_force(&routes, &host, &path));
     }
 }

@@ -60,7 +60,7 @@ fn every_field_is_read() {
     assert_eq!(backend.limits.max_qps, Allowance::Inherit);
     assert_eq!(backend.limits.max_connections, Allowance::AtMost(0));
     assert_eq!(backend.limits.max_connections_per_client, Allowance::Unlimited);
-    let ids: Vec<String> = spec.routes.iter().map(tidegate_gateway::settings::Route::id).collect();
+    let ids: Vec<String> = spec.routes.iter().map(tidegate_gateway::settings::RouteSpec::id).collect();
     assert_eq!(ids, ["api.example.com", "*.example.com/v1/*", "*"]);
     assert_eq!(spec.routes[1].host, HostPattern::OneLabel(".example.com".to_owned()));
     assert_eq!(spec.routes[1].path, PathPattern { literal: "/v1".to_owned(), rest: PathRest::OneSegment });

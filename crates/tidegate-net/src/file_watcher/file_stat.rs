@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use sha2::{Digest, Sha256};
-use tidegate_config::LARGEST_FILE;
+use tidegate_config::MAX_FILE_BYTES;
 
 /// `stat` of a path with symbolic links followed: the same file or another, written to or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,6 +61,6 @@ pub(super) fn read_bounded(path: &Path) -> Result<Vec<u8>, io::Error> {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a file"));
     }
     let mut bytes = Vec::new();
-    File::open(path)?.take(LARGEST_FILE as u64 + 1).read_to_end(&mut bytes)?;
+    File::open(path)?.take(MAX_FILE_BYTES as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
 }

@@ -6,38 +6,43 @@ use tidegate_config::limits::LIMIT;
 use tidegate_config::schema::{FieldType, MappingSchema, Presence, field};
 
 use super::auth::{Role, SHA256};
-use super::server::{LEAST_MEMORY, LISTEN, MOST_CONNECTIONS, MOST_WORKERS};
+use super::server::{LISTEN, MAX_OPEN_CONNECTIONS, MAX_WORKER_THREADS, MIN_MEMORY_BYTES};
 use super::store_url::STORE_URL;
 
-const NOT_READ: &str = "not read by this version; it has no effect here";
+const UNSUPPORTED: &str = "not read by this version; it has no effect here";
 
 /// The whole file.
 pub static SETTINGS: MappingSchema = MappingSchema {
     name: "settings",
     what: "a settings file",
     fields: &[
+        field("limits", FieldType::List { element: &LIMIT, least: 0 }, Presence::Optional, "The limits."),
         field(
-            "limits",
-            FieldType::List { element: &LIMIT, least: 0 },
+            "server",
+            FieldType::Section(&SERVER),
             Presence::Optional,
-            "What is limited.",
+            "Listen addresses, threads and timeouts of the server.",
         ),
-        field("server", FieldType::Section(&SERVER), Presence::Optional, "Where the server listens."),
-        field("store", FieldType::Section(&STORE), Presence::Optional, "Where counts are kept."),
-        field("auth", FieldType::Section(&AUTH), Presence::Optional, "Who may ask; by default everybody."),
+        field("store", FieldType::Section(&STORE), Presence::Optional, "The store of the counts."),
+        field(
+            "auth",
+            FieldType::Section(&AUTH),
+            Presence::Optional,
+            "Tokens of clients; without it no token is required.",
+        ),
         field("activity", FieldType::Section(&ACTIVITY), Presence::Optional, "The limit of activities."),
-        field("tls", FieldType::Unread { warning: NOT_READ }, Presence::Optional, "Certificates."),
+        field("tls", FieldType::Unread { warning: UNSUPPORTED }, Presence::Optional, "Certificates."),
         field(
             "envoy",
-            FieldType::Unread { warning: NOT_READ },
+            FieldType::Unread { warning: UNSUPPORTED },
             Presence::Optional,
             "The Envoy rate limit service.",
         ),
     ],
 };
 
-/// The least timeout where zero is not allowed.
-const A_MOMENT: Duration = Duration::from_millis(1);
+/// The minimum of timeouts that cannot be zero.
+const MIN_TIMEOUT: Duration = Duration::from_millis(1);
 
 /// The section `server`.
 static SERVER: MappingSchema = MappingSchema {
@@ -48,52 +53,52 @@ static SERVER: MappingSchema = MappingSchema {
             "http",
             FieldType::Custom(&LISTEN),
             Presence::Optional,
-            "Where HTTP is spoken; by default 127.0.0.1:7700.",
+            "The listen address of the HTTP API; by default 127.0.0.1:7700.",
         ),
         field(
             "resp",
             FieldType::Custom(&LISTEN),
             Presence::Optional,
-            "Where RESP is spoken; by default 127.0.0.1:7701.",
+            "The listen address of the RESP protocol; by default 127.0.0.1:7701.",
         ),
         field(
             "workers",
-            FieldType::Count { most: MOST_WORKERS, advice: "leave it out for one per processor" },
+            FieldType::Count { most: MAX_WORKER_THREADS, advice: "leave it out for one per processor" },
             Presence::Optional,
-            "How many threads serve connections; by default one per processor.",
+            "The number of threads that serve connections; by default one per processor.",
         ),
         field(
             "max_connections",
             FieldType::Count {
-                most: MOST_CONNECTIONS,
-                advice: "to close a door write http: off or resp: off",
+                most: MAX_OPEN_CONNECTIONS,
+                advice: "to disable a protocol write http: off or resp: off",
             },
             Presence::Optional,
-            "How many connections may be open at once.",
+            "The maximum number of open connections.",
         ),
         field(
             "idle_timeout",
-            FieldType::Timeout { least: A_MOMENT },
+            FieldType::Timeout { least: MIN_TIMEOUT },
             Presence::Optional,
-            "How long a connection may say nothing between requests.",
+            "The maximum idle time of a connection between requests.",
         ),
         field(
             "header_timeout",
-            FieldType::Timeout { least: A_MOMENT },
+            FieldType::Timeout { least: MIN_TIMEOUT },
             Presence::Optional,
-            "How long the head of a request may take to arrive.",
+            "The maximum time to receive the head of a request.",
         ),
         field(
             "request_timeout",
-            FieldType::Timeout { least: A_MOMENT },
+            FieldType::Timeout { least: MIN_TIMEOUT },
             Presence::Optional,
-            "How long a whole request may take to arrive.",
+            "The maximum time to receive a whole request.",
         ),
         field(
             "drain",
             FieldType::Timeout { least: Duration::ZERO },
             Presence::Optional,
-            "How long requests that are under way may take to end when the server stops.",
+            "The maximum time for requests in progress when the server stops.",
         ),
     ],
 };
@@ -107,13 +112,13 @@ static STORE: MappingSchema = MappingSchema {
             "url",
             FieldType::Custom(&STORE_URL),
             Presence::Optional,
-            "Where counts are kept, memory:, disk:DIR or postgres://USER@HOST/DATABASE; by default disk:./tidegate-data.",
+            "The store: memory:, disk:DIR or postgres://USER@HOST/DATABASE; by default disk:./tidegate-data.",
         ),
         field(
             "memory",
-            FieldType::Size { least: LEAST_MEMORY },
+            FieldType::Size { least: MIN_MEMORY_BYTES },
             Presence::Optional,
-            "The most memory that counts may take; by default 1GiB.",
+            "The maximum memory for counts; by default 1GiB.",
         ),
     ],
 };
@@ -127,37 +132,32 @@ static ACTIVITY: MappingSchema = MappingSchema {
             "max_concurrent_tasks",
             FieldType::Limit,
             Presence::Optional,
-            "How many tasks may run at once; by default 30.",
+            "The maximum number of concurrent tasks; by default 30.",
         ),
         field(
             "max_concurrent_per_user",
             FieldType::Limit,
             Presence::Optional,
-            "How many of them may be one user's; by default -1, any number.",
+            "The maximum number of concurrent tasks per user; by default -1, unlimited.",
         ),
         field(
             "window_requests",
             FieldType::Limit,
             Presence::Optional,
-            "How many requests of a user are admitted in every window; by default 5.",
+            "The maximum number of requests per user and window; by default 5.",
         ),
-        field(
-            "window",
-            FieldType::Duration,
-            Presence::Optional,
-            "The length of that window; by default 15s.",
-        ),
+        field("window", FieldType::Duration, Presence::Optional, "The length of the window; by default 15s."),
         field(
             "lease_ttl",
             FieldType::Duration,
             Presence::Optional,
-            "How long a task that is not renewed keeps its place; by default 5m.",
+            "The time after which a task without renewal expires; by default 5m.",
         ),
         field(
             "compat",
             FieldType::Bool,
             Presence::Optional,
-            "Whether the window counts running tasks only, and refuses nobody by itself; by default false.",
+            "Whether the window counts only running tasks and never refuses a request by itself; by default false.",
         ),
     ],
 };
@@ -170,7 +170,7 @@ static AUTH: MappingSchema = MappingSchema {
         "tokens",
         FieldType::List { element: &TOKEN, least: 0 },
         Presence::Always,
-        "The tokens that are known.",
+        "The valid tokens.",
     )],
 };
 
@@ -179,7 +179,7 @@ static TOKEN: MappingSchema = MappingSchema {
     name: "token",
     what: "a token",
     fields: &[
-        field("name", FieldType::Text, Presence::Always, "For people."),
+        field("name", FieldType::Text, Presence::Always, "A name for operators."),
         field(
             "sha256",
             FieldType::Custom(&SHA256),
@@ -190,13 +190,13 @@ static TOKEN: MappingSchema = MappingSchema {
             "role",
             FieldType::Word(roles),
             Presence::Always,
-            "What it allows; each role includes the ones before.",
+            "The role; each role includes the previous ones.",
         ),
         field(
             "prefix",
             FieldType::Text,
             Presence::Optional,
-            "What the ids of its limits begin with; by default all.",
+            "The prefix of the ids of permitted limits; by default all limits.",
         ),
     ],
 };

@@ -14,11 +14,11 @@ use tidegate_config::text::parse_address;
 use super::store_url::{StoreUrl, parse_store};
 
 /// The most worker threads that can be configured.
-pub const MOST_WORKERS: u64 = 1024;
+pub const MAX_WORKER_THREADS: u64 = 1024;
 /// The most connections that can be configured.
-pub const MOST_CONNECTIONS: u64 = 10_000_000;
+pub const MAX_OPEN_CONNECTIONS: u64 = 10_000_000;
 /// The least memory budget of a store in bytes.
-pub const LEAST_MEMORY: u64 = 1 << 20;
+pub const MIN_MEMORY_BYTES: u64 = 1 << 20;
 
 /// A listen address, or none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -60,9 +60,9 @@ pub struct ServerSpec {
     pub http: Option<Listen>,
     /// RESP listen address.
     pub resp: Option<Listen>,
-    /// Number of worker threads, at most [`MOST_WORKERS`].
+    /// Number of worker threads, at most [`MAX_WORKER_THREADS`].
     pub workers: Option<u64>,
-    /// Maximum number of open connections, at most [`MOST_CONNECTIONS`].
+    /// Maximum number of open connections, at most [`MAX_OPEN_CONNECTIONS`].
     pub max_connections: Option<u64>,
     /// How long a connection may be idle between requests.
     pub idle_timeout: Option<Duration>,
@@ -79,7 +79,7 @@ pub struct ServerSpec {
 pub struct StoreSpec {
     /// The store.
     pub url: Option<StoreUrl>,
-    /// Memory budget of rows in bytes, at least [`LEAST_MEMORY`].
+    /// Memory budget of rows in bytes, at least [`MIN_MEMORY_BYTES`].
     pub memory: Option<u64>,
 }
 

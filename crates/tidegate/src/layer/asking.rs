@@ -1,10 +1,10 @@
-//! What a request is counted as.
+//! The limits that a request is counted by.
 
 use std::borrow::Cow;
 
 use tidegate_core::{Amount, Ask};
 
-/// What a request is counted as: nothing at all, one limit, or several, all or nothing.
+/// The limits that a request is counted by: none, one, or several that are granted together or not at all.
 ///
 /// ```
 /// use tidegate::layer::Asking;
@@ -19,11 +19,11 @@ use tidegate_core::{Amount, Ask};
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Asking {
-    list: Vec<OwnAsk>,
+    list: Vec<OwnedLayerAsk>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct OwnAsk {
+struct OwnedLayerAsk {
     limit_id: Cow<'static, str>,
     key: Option<Vec<u8>>,
     count: Amount,
@@ -45,17 +45,17 @@ impl Asking {
         Asking::nothing().and_all(limit_id)
     }
 
-    /// Also one unit of this limit for this key.
+    /// Adds one unit of this limit for this key.
     pub fn and(self, limit_id: impl Into<Cow<'static, str>>, key: impl Into<Vec<u8>>) -> Asking {
         self.plus(limit_id.into(), Some(key.into()))
     }
 
-    /// Also one unit of this limit, which counts all keys together.
+    /// Adds one unit of this limit, which counts all keys together.
     pub fn and_all(self, limit_id: impl Into<Cow<'static, str>>) -> Asking {
         self.plus(limit_id.into(), None)
     }
 
-    /// Not one unit but this many, of the limit that was named last.
+    /// Sets the number of units of the limit that was added last.
     pub fn count(mut self, count: Amount) -> Asking {
         if let Some(ask) = self.list.last_mut() {
             ask.count = count;
@@ -63,13 +63,13 @@ impl Asking {
         self
     }
 
-    /// Whether it is not limited.
+    /// Whether the request is not limited.
     pub fn is_nothing(&self) -> bool {
         self.list.is_empty()
     }
 
     fn plus(mut self, limit_id: Cow<'static, str>, key: Option<Vec<u8>>) -> Asking {
-        self.list.push(OwnAsk { limit_id, key, count: 1 });
+        self.list.push(OwnedLayerAsk { limit_id, key, count: 1 });
         self
     }
 

@@ -1,13 +1,13 @@
-//! The layer for HTTP: refusals are 429s that say when to come back, and every answer says how much is left.
+//! The layer for HTTP: refused requests get a 429 with `Retry-After`, and every response reports what is left.
 //!
-//! [`limit`] makes a [`LimitLayer`] with answers that clients understand: `RateLimit-Policy` and `RateLimit` as in
+//! [`limit`] makes a [`LimitLayer`] with standard responses: `RateLimit-Policy` and `RateLimit` as in
 //! draft-ietf-httpapi-ratelimit-headers-11, `Retry-After` in whole seconds, and a body of `application/problem+json`.
-//! A lease, if the grant has one, goes along with the response's body and is given back when that has been sent, or
-//! when the client is gone.
+//! The lease of a grant travels with the response body. It is given back when the body has been sent or the client has
+//! disconnected.
 //!
-//! Refused: finding out who the client is. Anybody can write a `Forwarded` or `X-Forwarded-For` field, and its leftmost
-//! entry is the one that the client wrote: whoever counts by that counts by what the attacker likes. Count by who is
-//! logged in, else by the peer's [`address_key`]; behind proxies, by the entry that the outermost proxy of *yours* wrote.
+//! [`limit`] does not guess the client. Any client can send `Forwarded` or `X-Forwarded-For`, and the leftmost entry is
+//! the one that the client wrote, so counting by it lets an attacker choose the key. Count by the authenticated user,
+//! else by the [`address_key`] of the peer. Behind your own proxies, use [`ForwardedFor`].
 
 mod body;
 pub mod client_key;
@@ -33,8 +33,8 @@ pub use fields::{
 /// A [`LimitLayer`] for requests with a body `B` to services that answer with a body `R`.
 pub type HttpLimitLayer<B, R> = LimitLayer<Request<B>, Response<R>, Response<HeldBody<R>>>;
 
-/// A layer that asks `ask` what a request is to be counted as, and answers by itself where it must: [`too_many_requests`]
-/// to those that are denied, [`undecided`] where there is no decision.
+/// Creates a layer. `ask` maps a request to its limits. Refused requests get [`too_many_requests`], requests without a
+/// decision [`undecided`].
 pub fn limit<B, R, A: Into<Asking>>(
     limiter: Limiter,
     ask: impl Fn(&Request<B>) -> A + Send + Sync + 'static,
@@ -48,18 +48,18 @@ pub fn limit<B, R, A: Into<Asking>>(
             if let Some(permit) = &permit {
                 describe(response.headers_mut(), permit.readings(), permit.decided_at());
             }
-            response.map(|body| HeldBody::holding(body, permit.and_then(Permit::into_lease)))
+            response.map(|body| HeldBody::with_lease(body, permit.and_then(Permit::into_lease)))
         }),
-        refuse: Arc::new(|refused| too_many_requests(refused).map(HeldBody::telling)),
-        fail: Arc::new(|error| Failure::Refuse(undecided(error).map(HeldBody::telling))),
+        refuse: Arc::new(|refused| too_many_requests(refused).map(HeldBody::text)),
+        fail: Arc::new(|error| Failure::Refuse(undecided(error).map(HeldBody::text))),
     }
 }
 
-/// A layer that limits each client, found by [`PeerIp`] or [`ForwardedFor`].
+/// Creates a layer that limits each client, found by [`PeerIp`] or [`ForwardedFor`].
 ///
-/// The server has to report the peer's address: with the feature `axum`, serve with
-/// `into_make_service_with_connect_info::<SocketAddr>()`; elsewhere insert a [`PeerAddress`] into the extensions of each
-/// request. Without it, requests for a per-key limit are answered with 500.
+/// The server has to report the peer's address. With the feature `axum`, serve with
+/// `into_make_service_with_connect_info::<SocketAddr>()`; elsewhere insert a [`PeerAddress`] into the extensions of
+/// each request. Without it, requests for a per-key limit get a 500.
 ///
 /// ```
 /// use tidegate::layer::http::{self, ForwardedFor, HttpLimitLayer, PeerIp};
@@ -78,14 +78,14 @@ pub fn limit_clients<B, R>(
     let limit_id = limit_id.into();
     limit(limiter, move |request: &Request<B>| match client_key::client_key(&key, request) {
         Some(client) => Asking::of(limit_id.clone(), client),
-        // Without a key a per-key limit rejects the request: clients never share a key.
+        // Without a key, a per-key limit rejects the request: clients never share a key.
         None => Asking::of_all(limit_id.clone()),
     })
 }
 
 impl<B, R> HttpLimitLayer<B, R> {
-    /// Replies those that are denied like this. The fields that say when to come back and how much is left are added,
-    /// unless the answer has them.
+    /// Sets the response to refused requests. `Retry-After` and the `RateLimit` fields are added unless the response
+    /// has them.
     pub fn refusing_with<T: Into<Bytes>>(
         mut self,
         refuse: impl Fn(&Refused) -> Response<T> + Send + Sync + 'static,
@@ -93,27 +93,27 @@ impl<B, R> HttpLimitLayer<B, R> {
         self.refuse = Arc::new(move |refused| {
             let mut response = refuse(refused);
             describe_refusal(response.headers_mut(), refused);
-            response.map(HeldBody::telling)
+            response.map(HeldBody::text)
         });
         self
     }
 
-    /// Replies like this when there is no decision, or lets the request through.
+    /// Sets the response to requests without a decision, or admits them.
     pub fn failing_with<T: Into<Bytes>>(
         mut self,
         fail: impl Fn(&AcquireError) -> Failure<Response<T>> + Send + Sync + 'static,
     ) -> HttpLimitLayer<B, R> {
         self.fail = Arc::new(move |error| match fail(error) {
-            Failure::Refuse(response) => Failure::Refuse(response.map(HeldBody::telling)),
+            Failure::Refuse(response) => Failure::Refuse(response.map(HeldBody::text)),
             Failure::Admit => Failure::Admit,
         });
         self
     }
 }
 
-/// The answer to a request that was denied: 429, when to come back, how much is left, and which policy it was that
-/// refused, as a problem of the type `quota-exceeded`; as one of the type `temporary-reduced-capacity` where the quota is not what was exceeded, but there is
-/// no room to count another key.
+/// The response to a refused request: 429 with `Retry-After`, the `RateLimit` fields, and a problem that names the
+/// violated policy. The problem type is `quota-exceeded`, or `temporary-reduced-capacity` if there is no room to count
+/// another key.
 pub fn too_many_requests(refused: &Refused) -> Response<String> {
     let violated = fields::policy_name(refused.limit(), refused.item(), refused.readings());
     let (kind, title, code) = if refused.is_degraded() {
@@ -138,8 +138,8 @@ pub fn too_many_requests(refused: &Refused) -> Response<String> {
     response
 }
 
-/// The answer to a request about which there is no decision: 503 if the store could not answer, 400 for a key that no
-/// store would take, 500 for limits that are not there. It does not say more than that.
+/// The response to a request without a decision: 503 if the store could not answer, 400 for an invalid key, 500 for an
+/// unknown limit. It reveals no other detail.
 pub fn undecided(error: &AcquireError) -> Response<String> {
     let (status, code) = match error {
         AcquireError::Unavailable(_) => (StatusCode::SERVICE_UNAVAILABLE, "store_unavailable"),
@@ -165,8 +165,8 @@ fn problem_response(status: StatusCode, problem: &serde_json::Value) -> Response
     response
 }
 
-/// The key of a peer's address. Of IPv6 it is the first half: a household has as many addresses as it likes in the
-/// other.
+/// The key of a peer's address. An IPv6 address is reduced to its /64, because one subscriber can use any address in
+/// it.
 ///
 /// ```
 /// use tidegate::layer::http::address_key;

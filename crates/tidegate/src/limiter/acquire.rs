@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use tidegate_core::{Amount, Ask, Hold, Intent, Item, Order, Per, Timestamp, Wait};
 
-use super::Inner;
+use super::LimiterState;
 use super::error::{AcquireError, Refused};
 use super::holder_clock::{HolderInstant, Sleep};
 use super::pending_reply::{Decision, SubmitReply, UndurableDecision};
@@ -42,7 +42,7 @@ pub const FLEET_POLL_INTERVAL: Duration = Duration::from_millis(100);
 /// [`SystemHolderClock`](super::SystemHolderClock) does), or is polled after it returned.
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct Acquire {
-    inner: Arc<Inner>,
+    inner: Arc<LimiterState>,
     order: OwnedOrder,
     deadline: HolderInstant,
     stage: Stage,
@@ -121,7 +121,7 @@ impl OwnedOrder {
 }
 
 impl Acquire {
-    pub(super) fn new(inner: Arc<Inner>, order: &Order<'_>, detail: Detail) -> Acquire {
+    pub(super) fn new(inner: Arc<LimiterState>, order: &Order<'_>, detail: Detail) -> Acquire {
         let deadline = inner.holder_clock.now().plus(order.max_wait);
         Acquire {
             inner,
@@ -149,7 +149,7 @@ impl Acquire {
         let is_over = self.is_over();
         self.positions = self.inner.positions(&asks);
         let queues = &self.inner.queues;
-        let is_behind = !queues.is_quiet()
+        let is_behind = !queues.is_empty()
             && takes_something(&order)
             && queues.contested(&self.positions, None).is_some();
         let reply = if is_behind {
@@ -160,7 +160,7 @@ impl Acquire {
         match early_decision(reply) {
             Ok(early) => self.join_if_refused(None, early, is_over, context),
             Err(reply) => {
-                let waiter = queues.draw();
+                let waiter = queues.next_id();
                 self.stage = Stage::FirstOrder(waiter);
                 self.in_flight = Some(OrderInFlight { reply, standing: QueueStanding::First });
                 self.poll_first_order(waiter, context)

@@ -1,7 +1,7 @@
-//! Batches: many orders at once, for doors that read many at once.
+//! Batches of orders, for protocols that read several requests at once.
 //!
-//! A batch goes to the store as it is, in one piece. Only while somebody waits is it looked at order by order: who would overtake a
-//! waiter only looks, and if there is room, is told that it is not theirs yet.
+//! A batch goes to the store in one piece. Only while requests wait is each order checked: an order that would overtake
+//! a waiter becomes a peek, and if it would fit, it is refused.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::{Limiter, item_at};
 use crate::reply::{OrderRefusal, Replies};
 use crate::store::{CompactBatch, CompactReplies, Lsn, StoreReply, Unavailable};
 
-/// An order that would overtake somebody who waits.
+/// An order that is behind a waiter.
 #[derive(Debug)]
 struct Behind {
     index: usize,
@@ -21,47 +21,46 @@ struct Behind {
 }
 
 impl Limiter {
-    /// Puts a batch to the store. Nobody who waits at this limiter is overtaken: an order for a row that somebody waits for is denied,
-    /// with [`Wait::OnRelease`] if only that is in its way. Leases are not owned by anybody here; they are given back by
-    /// their ids. `patience` of an order is not looked at.
+    /// Sends a batch to the store. Waiting requests are not overtaken: an order for a row with waiters is refused, with
+    /// [`Wait::OnRelease`] if nothing else is in its way. The limiter does not own the leases of a batch: they are
+    /// released by id. The `max_wait` of the orders is ignored.
     pub fn submit(&self, orders: &[Order<'_>], answers: Replies) -> StoreReply<Replies> {
         let store = &self.inner.store;
-        if self.inner.queues.is_quiet() {
+        if self.inner.queues.is_empty() {
             return store.submit(orders, answers);
         }
         let behind: Vec<Behind> =
             orders.iter().enumerate().filter_map(|(index, order)| self.behind(index, order)).collect();
-        let mut looking = orders.to_vec();
-        for each in &behind {
-            looking[each.index].intent = Intent::Peek;
+        let mut checked = orders.to_vec();
+        for order in &behind {
+            checked[order.index].intent = Intent::Peek;
         }
-        match store.submit(&looking, answers) {
-            StoreReply::Now(answers) => StoreReply::Now(in_turn(answers, behind)),
-            StoreReply::Durable(answers, lsn) => StoreReply::Durable(in_turn(answers, behind), lsn),
-            StoreReply::Later(later) => {
-                StoreReply::Later(Box::pin(
-                    async move { later.await.map(|answers| in_turn(answers, behind)) },
-                ))
-            }
+        match store.submit(&checked, answers) {
+            StoreReply::Now(answers) => StoreReply::Now(refuse_behind(answers, behind)),
+            StoreReply::Durable(answers, lsn) => StoreReply::Durable(refuse_behind(answers, behind), lsn),
+            StoreReply::Later(later) => StoreReply::Later(Box::pin(async move {
+                later.await.map(|answers| refuse_behind(answers, behind))
+            })),
         }
     }
 
-    /// Puts [bids](crate::store::compact) to the store. Only while nobody waits at this limiter: bids that could overtake somebody are not decided.
+    /// Sends [compact requests](crate::store::compact) to the store. While requests wait, nothing is decided: `replies`
+    /// is empty then.
     pub fn submit_compact(
         &self,
-        bids: &CompactBatch<'_>,
-        gists: &mut CompactReplies,
+        requests: &CompactBatch<'_>,
+        replies: &mut CompactReplies,
     ) -> Result<Option<Lsn>, Unavailable> {
-        if self.inner.queues.is_quiet() {
-            return self.inner.store.submit_compact(bids, gists);
+        if self.inner.queues.is_empty() {
+            return self.inner.store.submit_compact(requests, replies);
         }
-        gists.clear();
+        replies.clear();
         Ok(None)
     }
 
-    /// A lease was given back, renewed or settled at the store itself: those look again who wait for what it holds.
+    /// Wakes waiters after a lease was released, renewed or settled directly at the store.
     pub fn lease_changed(&self, lease: LeaseId) {
-        if !self.inner.queues.is_quiet() {
+        if !self.inner.queues.is_empty() {
             self.inner.wake_rows(self.inner.detached_leases.get(lease).as_deref());
         }
     }
@@ -78,8 +77,8 @@ impl Limiter {
     }
 }
 
-/// The answers, with everybody behind those who came before.
-fn in_turn(mut answers: Replies, behind: Vec<Behind>) -> Replies {
+/// Refuses the orders that are behind waiters.
+fn refuse_behind(mut answers: Replies, behind: Vec<Behind>) -> Replies {
     for Behind { index, limit, item } in behind {
         let first = (Arc::clone(&limit), item);
         answers.deny(index, OrderRefusal { limit, item, wait: Wait::OnRelease, first, lapses_at: None });

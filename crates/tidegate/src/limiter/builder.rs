@@ -14,7 +14,7 @@ use crate::clock::{Clock, SystemClock};
 use crate::rule::IntoRules;
 use crate::store::{LimitStore, Memory, MemoryStore};
 
-/// Opens a store when the limiter is built, or says why it cannot.
+/// Opens a store when the limiter is built, or returns the reason why it cannot.
 type OpenStore = Box<dyn FnOnce() -> Result<Arc<dyn LimitStore>, String>>;
 
 /// Collects the limits of a [`Limiter`] and the parts that it is made of. Made by [`Limiter::builder`].

@@ -1,8 +1,7 @@
-//! Leases that left the process as an id: which rows they hold something of.
+//! The rows of leases that left the process as an id.
 //!
-//! A server hands ids to its clients and is later told to release them. It should then call those who wait for what came
-//! back, and not everybody. What is remembered is bounded and says nothing about the lease itself: for an id that is not
-//! known here everybody is called, which is right and only slower.
+//! A server hands lease ids to its clients and later releases them by id. The rows kept here tell which waiters to
+//! wake. The memory is bounded: for an id that is not known, all waiters are woken, which is correct and only slower.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,10 +11,10 @@ use tidegate_core::LeaseId;
 
 use super::wait_queues::RowId;
 
-/// The most ids that are remembered. The oldest are forgotten first.
+/// The most ids that are kept. The oldest are dropped first.
 const MAX_DETACHED: usize = 100_000;
 
-/// Leases that left as an id.
+/// The rows of detached leases, by lease id.
 #[derive(Debug, Default)]
 pub(super) struct DetachedLeases {
     list: Mutex<DetachedList>,
@@ -24,12 +23,12 @@ pub(super) struct DetachedLeases {
 #[derive(Debug, Default)]
 struct DetachedList {
     rows: HashMap<LeaseId, Arc<[RowId]>>,
-    /// Every id that was added and perhaps taken out since.
+    /// Every id that was added, including ids that were removed since.
     oldest_first: VecDeque<LeaseId>,
 }
 
 impl DetachedLeases {
-    /// A lease leaves.
+    /// Adds a lease that becomes an id.
     pub(super) fn add(&self, lease: LeaseId, rows: &Arc<[RowId]>) {
         let mut list = self.lock();
         if list.oldest_first.len() >= MAX_DETACHED
@@ -41,12 +40,12 @@ impl DetachedLeases {
         list.rows.insert(lease, Arc::clone(rows));
     }
 
-    /// The rows of a lease that is spoken of.
+    /// The rows of a lease.
     pub(super) fn get(&self, lease: LeaseId) -> Option<Arc<[RowId]>> {
         self.lock().rows.get(&lease).map(Arc::clone)
     }
 
-    /// The rows of a lease that is over, or back.
+    /// Removes a lease that is over or was adopted, and returns its rows.
     pub(super) fn remove(&self, lease: LeaseId) -> Option<Arc<[RowId]>> {
         self.lock().rows.remove(&lease)
     }
@@ -62,7 +61,7 @@ mod tests {
     use crate::limiter::wait_queues::{RowKind, WaitBounds, WaitQueues};
 
     #[test]
-    fn the_oldest_are_forgotten_first() {
+    fn oldest_detached_lease_is_dropped_first() {
         let queues = WaitQueues::new(WaitBounds { in_all: 1, per_row: 1 });
         let rows: Arc<[RowId]> = Arc::new([queues.row("l", RowKind::All, None)]);
         let detached_leases = DetachedLeases::default();

@@ -1,6 +1,6 @@
 //! Why a request was not granted.
 //!
-//! [`AcquireError::Refused`] is the ordinary case: a limit said no, and says when to ask again. The other cases mean
+//! [`AcquireError::Refused`] is the ordinary case: a limit refused, and the error contains when to ask again. The other cases mean
 //! that there is no decision: the request was invalid, or the store could not answer.
 
 use std::fmt;

@@ -110,7 +110,7 @@ impl LimitHandle {
         let state = &*self.shared;
         let memory = state.memory.as_ref()?;
         let inner = &state.limiter.inner;
-        if !inner.queues.is_quiet() {
+        if !inner.queues.is_empty() {
             return None;
         }
         let edits = inner.edits.load(Ordering::Relaxed);

@@ -1,16 +1,16 @@
-//! The holder_clock: this process's own sense of time.
+//! The clock of lease holders and waiters in this process.
 //!
-//! A store decides by its clock, and another machine may keep it. Whoever holds a lease cannot ask it "am I still the
-//! holder?" before every step, so holders go by a clock of their own: one that is never set and that goes on counting
-//! while the machine is suspended. A laptop that slept through its lease must wake up knowing so.
+//! A store decides by its own clock, which may be on another machine. A holder cannot ask the store before every step
+//! whether its lease is valid, so it compares with a local clock. That clock is never set and includes suspended time:
+//! after a resume, a lapsed lease is seen as lapsed.
 //!
 //! ```text
 //!   holder   before ├───────────── ttl ─────────────┤ deadline        taken before the order is sent,
 //!   store        at    ├───────────── ttl ─────────────┤ expires_at   so it is never the later of the two
 //! ```
 //!
-//! Timers of asynchronous runtimes do not count suspended time. [`SystemHolderClock`] therefore sleeps in naps of at most
-//! [`MAX_SLEEP`] and looks at the clock after each: that is how late, after a resume, an end can be noticed at most.
+//! Timers of asynchronous runtimes do not count suspended time. [`SystemHolderClock`] therefore sleeps at most
+//! [`MAX_SLEEP`] at a time and then reads the clock. After a resume, a deadline is noticed late by at most that much.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,26 +20,26 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// The longest that [`SystemHolderClock`] sleeps without looking at the clock.
+/// The longest time that [`SystemHolderClock`] sleeps before it reads the clock.
 pub const MAX_SLEEP: Duration = Duration::from_secs(1);
 
-/// How long the machine has been up, suspended time included.
+/// The uptime of the machine, including suspended time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct HolderInstant(Duration);
 
 impl HolderInstant {
-    /// This long after the machine started.
+    /// The instant this long after boot.
     pub const fn of(since_boot: Duration) -> HolderInstant {
         HolderInstant(since_boot)
     }
 
-    /// This much later; it stays at the end of time rather than wrap.
+    /// The instant `more` later; saturates.
     pub const fn plus(self, more: Duration) -> HolderInstant {
         HolderInstant(self.0.saturating_add(more))
     }
 
-    /// The next moment of those that lie this far apart, counted from the start of the machine: the same for all who ask before it.
-    pub(super) fn next_beat(self, apart: Duration) -> HolderInstant {
+    /// The next multiple of `apart` since boot. All callers before that instant get the same one.
+    pub(super) fn next_multiple_of(self, apart: Duration) -> HolderInstant {
         let apart = apart.as_nanos().max(1);
         let next = (self.0.as_nanos() / apart + 1).saturating_mul(apart);
         let second = 1_000_000_000;
@@ -47,32 +47,32 @@ impl HolderInstant {
         HolderInstant(Duration::new(whole, u32::try_from(next % second).unwrap_or(0)))
     }
 
-    /// How long after `earlier` this is; zero if it is not after it.
+    /// The time since `earlier`; zero if this is not later.
     pub const fn since(self, earlier: HolderInstant) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
 }
 
-/// Ends when its instant has come.
+/// A future that ends at its instant.
 pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Tells how long the machine has been up, and wakes whoever sleeps.
+/// Tells the uptime and wakes sleepers.
 pub trait HolderClock: Send + Sync {
-    /// How long the machine has been up. It never goes back and counts suspended time.
+    /// The uptime of the machine. It is monotonic and includes suspended time.
     fn now(&self) -> HolderInstant;
 
-    /// Ends as soon as [`HolderClock::now`] has reached `until`.
+    /// Ends when [`HolderClock::now`] reaches `until`.
     fn sleep_until(&self, until: HolderInstant) -> Sleep;
 }
 
-/// The machine's own. Sleeping needs a tokio runtime with timers.
+/// The clock of the machine. Sleeping needs a tokio runtime with timers.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct SystemHolderClock;
 
 impl HolderClock for SystemHolderClock {
     fn now(&self) -> HolderInstant {
         use rustix::time::{ClockId, clock_gettime};
-        // Elsewhere the monotonic clock is the one that goes on during suspend.
+        // On other systems the monotonic clock includes suspended time.
         #[cfg(any(target_os = "linux", target_os = "android"))]
         let clock = ClockId::Boottime;
         #[cfg(not(any(target_os = "linux", target_os = "android")))]
@@ -94,7 +94,7 @@ impl HolderClock for SystemHolderClock {
     }
 }
 
-/// A holder_clock that beats when it is told to: for tests. Copies beat together.
+/// A clock for tests that moves only when it is advanced. Clones share one clock.
 #[derive(Clone, Default)]
 pub struct ManualHolderClock {
     inner: Arc<Mutex<ManualState>>,
@@ -108,12 +108,12 @@ struct ManualState {
 }
 
 impl ManualHolderClock {
-    /// A holder_clock that stands at the machine's start.
+    /// A clock at zero.
     pub fn new() -> ManualHolderClock {
         ManualHolderClock::default()
     }
 
-    /// Moves it ahead and wakes whose instant has come.
+    /// Advances the clock and wakes the sleepers that are due.
     pub fn advance(&self, by: Duration) {
         let mut inner = self.lock();
         inner.now = inner.now.plus(by);
@@ -124,13 +124,13 @@ impl ManualHolderClock {
         due.into_values().for_each(Waker::wake);
     }
 
-    /// Moves it ahead and wakes nobody, as a suspended machine does.
+    /// Advances the clock without waking sleepers, as a suspended machine does.
     pub fn suspend(&self, by: Duration) {
         let mut inner = self.lock();
         inner.now = inner.now.plus(by);
     }
 
-    /// How many sleep.
+    /// The number of sleepers.
     pub fn sleepers(&self) -> usize {
         self.lock().sleepers.len()
     }

@@ -1,18 +1,18 @@
-//! Leases: what a grant holds, owned.
+//! Leases: what a grant holds, as an owned value.
 //!
-//! A lease is given back once: by [`Lease::release`], by [`Lease::settle`], or by being dropped, whichever comes first; and
-//! if it lapsed before that, or somebody else gave it back by its id, the store says so and nothing is counted
-//! twice. The store keeps an entry per lease and removes it once; nothing here ever counts.
+//! A lease is given back once: by [`Lease::release`], by [`Lease::settle`] or by a drop, whichever comes first. The
+//! store keeps one entry per lease and removes it once. If the lease lapsed or was released by its id before, the store
+//! reports it as gone and nothing is counted twice.
 //!
-//! The holder goes by its own [`HolderClock`](super::HolderClock): its deadline is the time to live after the moment *before* the
-//! order was sent, so it is never later than the store's end. [`Lease::lost`] ends at that deadline.
+//! The holder uses its own [`HolderClock`](super::HolderClock). Its deadline is the time to live after an instant
+//! *before* the order was sent, so it is never later than the end at the store. [`Lease::lost`] ends at that deadline.
 //!
-//! Over a store with a log, a renewal moves the deadline when it is durable, and until then only if it comes nearer. Releasing, settling
-//! and renewing block until that; dropping does not.
+//! Over a store with a log, a renewal that extends the deadline takes effect when it is durable; one that shortens it
+//! takes effect at once. Release, settle and renew block until the sync; a drop does not.
 //!
-//! Where somebody else decides, the deadline comes nearer when a renewal is sent, and moves away when it was answered; `renewal_deadline` says which
-//! counts if several are on their way. A lease that is dropped is given back without waiting for the answer: inside a tokio runtime a
-//! task of its own hears it and calls those who wait then, elsewhere they are called at once.
+//! Over a remote store, the deadline is shortened when a renewal is sent, and extended when its reply arrives;
+//! `renewal_deadline` handles several renewals in flight. A drop sends the release and does not wait. Inside a tokio
+//! runtime a task awaits the reply and then wakes the waiters; elsewhere they are woken at once.
 
 use std::fmt;
 use std::future::Future;
@@ -25,77 +25,77 @@ use tidegate_core::{Hold, LeaseId, Limit, Timestamp};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
-use super::Inner;
+use super::LimiterState;
 use super::error::AcquireError;
 use super::holder_clock::{HolderInstant, Sleep};
-use super::renewal_deadline::{Landing, RenewalDeadline};
+use super::renewal_deadline::{RenewalDeadline, RenewalOutcome};
 use super::wait_queues::RowId;
 use super::wakeup::WakeTarget;
 use crate::reply::{GrantedLease, OrderError};
 use crate::store::{Actual, Later, Reach, Settlement, StoreReply};
 
-/// How many times a kept lease is renewed in one time to live.
+/// How often a lease that is kept alive is renewed in one time to live.
 const RENEWALS_PER_TTL: u32 = 3;
 
-/// The shortest time to live that a store takes.
+/// The shortest time to live that a store accepts.
 const SHORTEST_TTL: Duration = Duration::from_millis(1);
 
-/// Something held until it is released, settled, dropped, or lapses.
+/// Units that are held until the lease is released, settled or dropped, or lapses.
 #[must_use = "a lease that is dropped is given back"]
 pub struct Lease {
     term: Arc<Term>,
     fences: Vec<(Arc<Limit>, u64)>,
 }
 
-/// What became of a renewal.
+/// The outcome of a renewal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Renewal {
-    /// It is held until this instant of the store's clock.
+    /// The lease is held until this instant of the store's clock.
     Until(Timestamp),
     /// The lease is gone.
     Gone,
 }
 
-/// Who holds a lease here, and until when: shared with whoever keeps it alive or waits for its loss.
+/// The state of a lease in this process, shared with the task that renews it and the futures that wait for its loss.
 struct Term {
-    inner: Arc<Inner>,
+    inner: Arc<LimiterState>,
     id: LeaseId,
     ttl: Duration,
-    /// The rows it may have taken something from, if that is known.
+    /// The rows that it may have taken units from, if they are known.
     rows: Option<Arc<[RowId]>>,
     hold: Hold,
     renewal_deadline: Mutex<RenewalDeadline>,
-    /// Whether somebody keeps it alive.
-    kept: AtomicBool,
+    /// Whether a task keeps it alive.
+    is_kept_alive: AtomicBool,
     lease_state: watch::Sender<LeaseState>,
 }
 
-/// Whether a lease is held, as far as its holder can know.
+/// Whether the lease is held, as far as its holder can know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LeaseState {
-    /// Until this moment.
+    /// Held until this deadline.
     Held(HolderInstant),
-    /// No longer: given back, handed over, or gone.
+    /// No longer held: given back, detached or gone.
     Over,
 }
 
-/// What a store says to a renewal.
+/// The reply of a store to a renewal.
 type Renewed = Result<Option<Timestamp>, OrderError>;
 
-/// A renewal that somebody else decides on; it lands when it is dropped.
+/// A renewal that a remote store is deciding. It finishes when this is dropped.
 struct RenewalInFlight {
     term: Arc<Term>,
     deadline: HolderInstant,
-    landing: Landing,
+    outcome: RenewalOutcome,
 }
 
 impl Drop for RenewalInFlight {
     fn drop(&mut self) {
-        self.term.land(self.deadline, self.landing);
+        self.term.finish_renewal(self.deadline, self.outcome);
     }
 }
 
-/// A hold that somebody else settles: when this is dropped they have, or nobody will hear of it.
+/// A hold that a remote store is settling. It is dropped when the reply arrives or the caller is dropped.
 struct SettleInFlight(Arc<Term>);
 
 impl Drop for SettleInFlight {
@@ -106,9 +106,9 @@ impl Drop for SettleInFlight {
 }
 
 impl Lease {
-    /// The lease of an order that was sent at `before` and granted, when it was `now` by the store's clock.
+    /// The lease of a grant. The order was sent at `before`; `now` is the time of the reply by the store's clock.
     pub(super) fn granted(
-        inner: &Arc<Inner>,
+        inner: &Arc<LimiterState>,
         grant: GrantedLease,
         hold: Hold,
         rows: Vec<RowId>,
@@ -124,9 +124,9 @@ impl Lease {
         Lease { term: Arc::new(term), fences: grant.fences }
     }
 
-    /// The lease that somebody else was granted, renewed by an order that was sent at `before`.
+    /// A lease that was adopted by its id. The renewal was sent at `before`.
     pub(super) fn adopted(
-        inner: &Arc<Inner>,
+        inner: &Arc<LimiterState>,
         id: LeaseId,
         ttl: Duration,
         before: HolderInstant,
@@ -137,38 +137,39 @@ impl Lease {
         renewed.map(|expires_at| Lease { term: Arc::new(term(expires_at)), fences: Vec::new() })
     }
 
-    /// Its identity.
+    /// The id of the lease.
     pub fn id(&self) -> LeaseId {
         self.term.id
     }
 
-    /// For every limit it holds something of, a number that rises with every lease of that limit.
+    /// A fencing number for every limit that it holds units of; it rises with every lease of that limit.
     pub fn fences(&self) -> &[(Arc<Limit>, u64)] {
         &self.fences
     }
 
-    /// The fence of the first limit it holds something of.
+    /// The fencing number of the first limit that it holds units of.
     pub fn fence(&self) -> Option<u64> {
         self.fences.first().map(|(_, fence)| *fence)
     }
 
-    /// When it lapses unless it is renewed, by the store's clock.
+    /// The instant at which it lapses unless it is renewed, by the store's clock.
     pub fn expires_at(&self) -> Timestamp {
         self.term.renewal_deadline().expires_at
     }
 
-    /// Whether its holder may still act on it: its own deadline has not passed, and nobody has said that it is gone.
+    /// Whether the holder may still rely on it: the deadline has not passed and the store has not reported it as gone.
     pub fn is_held(&self) -> bool {
         self.term.is_held()
     }
 
-    /// Gives it back. `false` if it was gone, or if the store cannot answer. To give it back without waiting for that, drop it.
+    /// Releases the lease. Returns `false` if it was gone or the store cannot answer. To release without waiting, drop
+    /// the lease.
     pub fn release(self) -> bool {
         let released = self.term.give_back();
         released.is_some_and(|released| released.wait(&*self.term.inner.store).unwrap_or(false))
     }
 
-    /// The same, blocking nobody.
+    /// Same as [`Lease::release`], without blocking the thread.
     pub async fn release_async(self) -> bool {
         match self.term.give_back() {
             Some(released) => released.wait_async(&*self.term.inner.store).await.unwrap_or(false),
@@ -176,48 +177,49 @@ impl Lease {
         }
     }
 
-    /// Corrects a held charge to its true cost, then gives it back. If the costs make no sense it is given back as it was charged.
+    /// Corrects the charge of a hold to its true cost and releases the lease. If the costs are invalid, the lease is
+    /// released with its original charge.
     pub fn settle(self, actual: Actual<'_>) -> Result<Settlement, AcquireError> {
         Ok(self.term.settle(actual).wait(&*self.term.inner.store)??)
     }
 
-    /// The same, blocking nobody.
+    /// Same as [`Lease::settle`], without blocking the thread.
     pub async fn settle_async(self, actual: Actual<'_>) -> Result<Settlement, AcquireError> {
         Ok(self.term.settle(actual).wait_async(&*self.term.inner.store).await??)
     }
 
-    /// Moves its end to `ttl` from now.
+    /// Moves the end of the lease to `ttl` from now.
     pub fn renew(&self, ttl: Duration) -> Result<Renewal, AcquireError> {
         let (renewed, deadline) = self.term.renew(ttl);
-        Ok(self.term.renewed(renewed.wait(&*self.term.inner.store)??, deadline))
+        Ok(self.term.confirm_renewal(renewed.wait(&*self.term.inner.store)??, deadline))
     }
 
-    /// The same, blocking nobody.
+    /// Same as [`Lease::renew`], without blocking the thread.
     pub async fn renew_async(&self, ttl: Duration) -> Result<Renewal, AcquireError> {
         self.term.renew_async(ttl).await
     }
 
-    /// Renews it from now on, in the background, whenever a third of its time to live has passed, until it is given back,
-    /// dropped or lost. Who renews it by hand meanwhile for less or for more is followed: it is kept before the nearer end, and not
-    /// cut short of the later one.
+    /// Renews the lease in the background after each third of its time to live, until it is released, dropped or lost.
+    /// A manual renewal is respected: after a shorter one the task renews before the nearer end, and a longer one is
+    /// not cut short.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
     pub fn keep_alive(&self) {
-        if !self.term.kept.swap(true, Ordering::AcqRel) {
-            tokio::spawn(keep(Arc::clone(&self.term)));
+        if !self.term.is_kept_alive.swap(true, Ordering::AcqRel) {
+            tokio::spawn(renew_until_over(Arc::clone(&self.term)));
         }
     }
 
-    /// Ends when the lease is no longer held: its holder's own deadline has passed without a renewal, the store has
-    /// said that it is gone, or it was given back or handed over. What is done by its id behind this object's back
-    /// ([`Limiter::release`](super::Limiter::release) and the like, another object of the same lease) is not noticed before the store is asked again: by
-    /// [`Lease::keep_alive`] at its next renewal, else when the deadline passes.
+    /// Ends when the lease is no longer held: the deadline passed without a renewal, the store reported it as gone, or
+    /// it was released or detached. A release by id ([`Limiter::release`](super::Limiter::release)) or through another
+    /// object of the same lease is noticed at the next reply of the store, which is the next renewal of
+    /// [`Lease::keep_alive`], or else at the deadline.
     pub fn lost(&self) -> impl Future<Output = ()> + Send + 'static {
         lost(Arc::clone(&self.term))
     }
 
-    /// Leaves it to lapse, or hands it over: it is no longer given back when dropped.
+    /// Detaches the lease, which then lapses or is released by its id. A drop no longer gives it back.
     pub fn into_id(self) -> LeaseId {
         if let (true, Some(rows)) = (self.term.end(), &self.term.rows) {
             self.term.inner.detached_leases.add(self.term.id, rows);
@@ -229,7 +231,7 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         let Some(StoreReply::Later(mut released)) = self.term.give_back() else { return };
-        // Nobody waits for this answer but those who wait in line.
+        // Only waiters need this reply: a task awaits it and wakes them.
         if released.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending()
             && let Ok(runtime) = Handle::try_current()
         {
@@ -248,9 +250,9 @@ impl fmt::Debug for Lease {
 }
 
 impl Term {
-    /// A term of nobody knows which rows.
+    /// A term whose rows are not known.
     fn new(
-        inner: &Arc<Inner>,
+        inner: &Arc<LimiterState>,
         id: LeaseId,
         ttl: Duration,
         expires_at: Timestamp,
@@ -263,7 +265,7 @@ impl Term {
             rows: None,
             hold: Hold::No,
             renewal_deadline: Mutex::new(RenewalDeadline::new(expires_at)),
-            kept: AtomicBool::new(false),
+            is_kept_alive: AtomicBool::new(false),
             lease_state: watch::Sender::new(LeaseState::Held(before.plus(ttl))),
         }
     }
@@ -276,28 +278,28 @@ impl Term {
         self.renewal_deadline.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends it here, whatever the store says; `true` for the one who did.
+    /// Ends the lease in this process. Returns `true` for the first call only.
     fn end(&self) -> bool {
-        let ended = self.leave();
+        let ended = self.mark_over();
         if ended {
             self.close_hold();
         }
         ended
     }
 
-    /// Nobody here holds it any more; `true` for the one who did.
-    fn leave(&self) -> bool {
+    /// Marks the lease as no longer held here. Returns `true` for the first call only.
+    fn mark_over(&self) -> bool {
         self.lease_state.send_replace(LeaseState::Over) != LeaseState::Over
     }
 
-    /// It will not be settled here any more.
+    /// Removes its hold from the wait queues: it is not settled here any more.
     fn close_hold(&self) {
         if let (Hold::Yes, Some(rows)) = (self.hold, &self.rows) {
             self.inner.queues.close_hold(rows, self.id);
         }
     }
 
-    /// Gives it back, unless that was done or it is somebody else's now.
+    /// Releases the lease at the store, unless it is over or detached.
     fn give_back(&self) -> Option<StoreReply<bool>> {
         if !self.end() {
             return None;
@@ -316,16 +318,16 @@ impl Term {
     fn settle(self: &Arc<Term>, actual: Actual<'_>) -> StoreReply<Result<Settlement, OrderError>> {
         let later = match self.inner.store.settle(self.id, actual) {
             StoreReply::Later(later) => later,
-            spoken => {
-                if let StoreReply::Now(Ok(_)) | StoreReply::Durable(Ok(_), _) = &spoken {
+            reply => {
+                if let StoreReply::Now(Ok(_)) | StoreReply::Durable(Ok(_), _) = &reply {
                     self.end();
                     self.wake_rows();
                 }
-                return spoken;
+                return reply;
             }
         };
-        // What is being settled must not be given back meanwhile, whoever drops it.
-        let settling = self.leave().then(|| SettleInFlight(Arc::clone(self)));
+        // A lease that is being settled must not be released by a drop.
+        let settling = self.mark_over().then(|| SettleInFlight(Arc::clone(self)));
         StoreReply::Later(Box::pin(async move {
             let settled = later.await;
             if let (Some(SettleInFlight(term)), Err(_) | Ok(Err(_))) = (&settling, &settled) {
@@ -336,23 +338,23 @@ impl Term {
         }))
     }
 
-    /// Renews it at the store. The holder goes by that at once where its deadline comes nearer, and else by what [`Term::renewed`] is told:
-    /// what the store says, and when the holder's own time is over, if that is not seen to already.
+    /// Renews the lease at the store. A nearer deadline takes effect at once. A later one is applied by
+    /// [`Term::confirm_renewal`], with the reply and the deadline. The deadline is `None` if the renewal in flight applies it.
     fn renew(self: &Arc<Term>, ttl: Duration) -> (StoreReply<Renewed>, Option<HolderInstant>) {
         let deadline = self.inner.holder_clock.now().plus(ttl);
         match self.inner.store.renew(self.id, Some(ttl)) {
             StoreReply::Later(later) => (StoreReply::Later(self.send(later, deadline)), None),
-            spoken => {
-                if let StoreReply::Now(Ok(expires_at)) | StoreReply::Durable(Ok(expires_at), _) = &spoken {
-                    self.decided(*expires_at, deadline);
+            reply => {
+                if let StoreReply::Now(Ok(expires_at)) | StoreReply::Durable(Ok(expires_at), _) = &reply {
+                    self.apply_renewal(*expires_at, deadline);
                 }
-                (spoken, Some(deadline))
+                (reply, Some(deadline))
             }
         }
     }
 
-    /// The store has renewed it by itself, or said that it is gone.
-    fn decided(&self, expires_at: Option<Timestamp>, deadline: HolderInstant) {
+    /// Applies the reply of a local store: the new end, or that the lease is gone.
+    fn apply_renewal(&self, expires_at: Option<Timestamp>, deadline: HolderInstant) {
         let Some(expires_at) = expires_at else {
             self.end();
             return;
@@ -360,45 +362,46 @@ impl Term {
         let former = std::mem::replace(&mut self.renewal_deadline().expires_at, expires_at);
         self.move_deadline(|held| held.min(deadline));
         if expires_at < former {
-            // It will lapse sooner than those believe who wait for it.
+            // The lease lapses sooner than its waiters expect.
             self.wake_rows();
         }
     }
 
-    /// Somebody else decides on a renewal. They may have, from now on.
+    /// Tracks a renewal that a remote store may apply from now on.
     fn send(self: &Arc<Term>, later: Later<Renewed>, deadline: HolderInstant) -> Later<Renewed> {
         let lease_state = *self.lease_state.borrow();
         if let LeaseState::Held(held) = lease_state {
             self.renewal_deadline().send(held);
         }
         self.move_deadline(|held| held.min(deadline));
-        let mut flight = RenewalInFlight { term: Arc::clone(self), deadline, landing: Landing::Unheard };
+        let mut in_flight =
+            RenewalInFlight { term: Arc::clone(self), deadline, outcome: RenewalOutcome::Unknown };
         Box::pin(async move {
             let renewed = later.await?;
-            flight.landing = match &renewed {
-                Ok(Some(expires_at)) => Landing::Moved(*expires_at),
-                Ok(None) | Err(_) => Landing::Refused,
+            in_flight.outcome = match &renewed {
+                Ok(Some(expires_at)) => RenewalOutcome::Moved(*expires_at),
+                Ok(None) | Err(_) => RenewalOutcome::Refused,
             };
             if renewed == Ok(None) {
-                flight.term.end();
+                in_flight.term.end();
             }
-            drop(flight);
+            drop(in_flight);
             Ok(renewed)
         })
     }
 
-    /// A renewal that somebody else decided on was answered, or nobody waits for it any more.
-    fn land(&self, deadline: HolderInstant, landing: Landing) {
-        let landed = self.renewal_deadline().land(deadline, landing);
-        let Some(landed) = landed else { return };
-        self.move_deadline(|_| landed.deadline);
-        if landed.is_sooner {
+    /// Finishes a renewal over a remote store, after its reply or because its caller was dropped.
+    fn finish_renewal(&self, deadline: HolderInstant, outcome: RenewalOutcome) {
+        let result = self.renewal_deadline().finish(deadline, outcome);
+        let Some(result) = result else { return };
+        self.move_deadline(|_| result.deadline);
+        if result.is_sooner {
             self.wake_rows();
         }
     }
 
-    /// A renewal is durable: unless another has come after it, the holder goes by it from now on.
-    fn renewed(&self, expires_at: Option<Timestamp>, deadline: Option<HolderInstant>) -> Renewal {
+    /// Applies the deadline of a durable renewal, unless a later renewal has changed the end.
+    fn confirm_renewal(&self, expires_at: Option<Timestamp>, deadline: Option<HolderInstant>) -> Renewal {
         let Some(expires_at) = expires_at else { return Renewal::Gone };
         if let Some(deadline) = deadline
             && self.renewal_deadline().expires_at == expires_at
@@ -410,10 +413,10 @@ impl Term {
 
     async fn renew_async(self: &Arc<Term>, ttl: Duration) -> Result<Renewal, AcquireError> {
         let (renewed, deadline) = self.renew(ttl);
-        Ok(self.renewed(renewed.wait_async(&*self.inner.store).await??, deadline))
+        Ok(self.confirm_renewal(renewed.wait_async(&*self.inner.store).await??, deadline))
     }
 
-    /// Moves the holder's deadline, if there is one.
+    /// Moves the deadline of the holder, unless the lease is over.
     fn move_deadline(&self, to: impl FnOnce(HolderInstant) -> HolderInstant) {
         let mut moved = None;
         self.lease_state.send_if_modified(|lease_state| match *lease_state {
@@ -430,13 +433,13 @@ impl Term {
         }
     }
 
-    /// Calls those who wait for what this lease held.
+    /// Wakes the waiters of its rows.
     fn wake_rows(&self) {
         self.inner.wake_rows(self.rows.as_deref());
     }
 }
 
-/// Ends when a lease is no longer held.
+/// Ends when the lease is no longer held.
 async fn lost(term: Arc<Term>) {
     let mut changes = term.lease_state.subscribe();
     loop {
@@ -451,18 +454,18 @@ async fn lost(term: Arc<Term>) {
 }
 
 /// Renews a lease until it is over.
-async fn keep(term: Arc<Term>) {
+async fn renew_until_over(term: Arc<Term>) {
     let mut changes = term.lease_state.subscribe();
-    // A lease that a repeated request speaks of may be over before it is kept.
+    // The lease of a repeated request may have lapsed already.
     let ttl = term.ttl.max(SHORTEST_TTL);
     let pause = ttl / RENEWALS_PER_TTL;
-    let beat = |now: HolderInstant| match term.inner.store.capabilities().reach {
+    let next_renewal = |now: HolderInstant| match term.inner.store.capabilities().reach {
         Reach::Process => now.plus(pause),
-        // All leases of this process that last as long are renewed at the same moment, so that a store that combines what it is asked has
-        // one heartbeat of the process to write down, and not one of every lease.
-        Reach::Fleet => now.next_beat(pause),
+        // All leases of one time to live are renewed at the same instant, so that a store that combines renewals writes
+        // one heartbeat per process instead of one per lease.
+        Reach::Fleet => now.next_multiple_of(pause),
     };
-    let mut next = beat(term.inner.holder_clock.now());
+    let mut next = next_renewal(term.inner.holder_clock.now());
     let mut known = None;
     loop {
         let lease_state = *changes.borrow_and_update();
@@ -470,17 +473,17 @@ async fn keep(term: Arc<Term>) {
         let now = term.inner.holder_clock.now();
         let left = deadline.since(now);
         if known.replace(deadline) != Some(deadline) && left < ttl.saturating_sub(pause) {
-            // Its holder may have renewed it for less than it had.
+            // The holder renewed it for less than its time to live.
             next = next.min(now.plus(left / RENEWALS_PER_TTL));
         }
         if next <= now && left > ttl {
-            // Or for more, which is not cut short.
-            next = beat(now);
+            // The holder renewed it for more: do not cut it short.
+            next = next_renewal(now);
         }
         if next <= now {
-            // A store that cannot answer is asked again; a lease that is gone ends the lease_state.
+            // A store that cannot answer is asked again. A lease that is gone ends the loop through its state.
             let _renewal = term.renew_async(ttl).await;
-            next = beat(now);
+            next = next_renewal(now);
             continue;
         }
         let sleep = term.inner.holder_clock.sleep_until(next);
@@ -488,7 +491,7 @@ async fn keep(term: Arc<Term>) {
     }
 }
 
-/// Ends when the lease_state changes or the sleep ends.
+/// Ends when the state of the lease changes or the sleep ends.
 async fn changed_or(changes: &mut watch::Receiver<LeaseState>, mut sleep: Sleep) {
     let mut changed = std::pin::pin!(changes.changed());
     std::future::poll_fn(|context| {

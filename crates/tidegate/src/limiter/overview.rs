@@ -1,29 +1,31 @@
-//! What an operator looks at: how a limit is doing.
+//! Statistics of one limit for operators.
 
 use crate::store::{ItemCount, LimitStats};
 
-/// What happened at one limit since it was added, what it takes, and who waits for it.
+/// The statistics of one limit since it was added.
 ///
-/// Orders are counted as the store decided them, each once:
+/// Each order is counted once, as the store decided it:
 ///
-/// - an order over several limits counts as granted at each of them, and as refused only where the binding item is;
-/// - a look (a peek) is not counted, nor is a request that is answered again by its id;
-/// - who waits in line asks the store when it comes, again when it has joined the line (something may have been given back in between), and each time it is
-///   called; each of these that is refused counts. Whoever is told to stand behind others has not asked;
-/// - a key that there was no room for counts as refused by the item that would have counted it.
+/// - an order over several limits counts as granted at each of them, and as refused only at the limit of the binding
+///   item;
+/// - a peek is not counted, and neither is a request that is answered again by its request id;
+/// - a waiting request asks the store when it arrives, when it has joined the queue, and each time it is called. Each
+///   of these orders that is refused counts. A request that is refused because others wait has not asked;
+/// - a key without a free row counts as refused by the item that would have counted it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LimitOverview {
-    /// Orders in which everything was granted.
+    /// Orders that were granted whole.
     pub granted: u64,
-    /// Orders that an item of this limit refused, and for longest.
+    /// Orders for which an item of this limit was the binding refusal.
     pub refused: u64,
-    /// Orders that it would have refused, if it did not only watch.
+    /// Orders that this limit would have refused outside of shadow mode.
     pub shadowed: u64,
-    /// How many wait for it at this moment, at this limiter.
+    /// The number of requests that wait for it at this limiter.
     pub waiting: usize,
-    /// Rows of keys that are kept, fresh ones that were not noticed yet included; `None` where rows are kept elsewhere.
+    /// The number of rows of keys, including fresh rows that are not collected yet. `None` where another process keeps
+    /// the rows.
     pub rows: Option<u64>,
-    /// About how many bytes the limit takes; `None` where rows are kept elsewhere.
+    /// The approximate memory of the limit in bytes. `None` where another process keeps the rows.
     pub bytes: Option<usize>,
     /// The refusals by item.
     pub items: Vec<ItemCount>,
@@ -35,7 +37,7 @@ impl LimitOverview {
         LimitOverview { granted, refused, shadowed, waiting, rows, bytes, items }
     }
 
-    /// How often the item of this name refused.
+    /// The number of refusals by the item of this name.
     pub fn refused_by(&self, item: &str) -> u64 {
         self.items.iter().find(|count| count.item == item).map_or(0, |count| count.refused)
     }

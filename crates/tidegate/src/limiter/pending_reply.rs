@@ -1,13 +1,12 @@
-//! What a store has decided and nobody may be told yet, or what somebody else has not decided yet.
+//! Replies that cannot be returned yet: a decision whose log record is not durable, or an order that a remote store is
+//! deciding.
 //!
-//! Stores with a log decide at once and speak when the decision is durable. Whoever asked waits for that: a thread where it stands, a
-//! task without blocking anybody. Between the two moments the answer belongs to nobody, and the asker may leave. Where somebody
-//! else decides there is nothing to belong to anybody until they have, and what is theirs to give back if the asker leaves is the
-//! store's to see to.
+//! A store with a log decides at once, and the decision is returned after the sync. The caller waits for it: a thread
+//! blocks, a task is pending. If the caller is dropped before the sync or the log fails, the lease of the grant is
+//! released. Over a remote store, the store itself releases what it granted to a dropped caller.
 //!
-//! Decided: whoever leaves meanwhile, or is told that the log has failed, gives back the lease of the grant they were not told of. What was
-//! charged without a lease stays charged: too little is admitted, never too much. An order with a request id keeps its lease until it
-//! lapses: whoever repeats it will be told of that lease, and must not be told of one that is gone.
+//! A charge without a lease stays in that case: too little is admitted, never too much. An order with a request id
+//! keeps its lease until it lapses, because a repeated order returns that same lease.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -28,19 +27,20 @@ pub(super) fn is_decided(decision: &Decision) -> bool {
     matches!(decision, Ok(_) | Err(AcquireError::Refused(_)))
 }
 
-/// What is told later.
+/// A reply that is not available yet.
 pub(super) enum PendingReply {
-    /// When the log is durable.
+    /// The log record is not durable yet.
     Log(Box<UndurableDecision>),
-    /// When somebody else has decided.
+    /// A remote store has not decided yet.
     Elsewhere(Later<Decision>),
 }
 
 impl PendingReply {
-    /// What may be told at once, or what has to be waited for; whether the order had a request id.
-    pub(super) fn of(asked: SubmitReply, may_be_repeated: bool) -> Result<Decision, PendingReply> {
-        match asked {
-            StoreReply::Now(decided) => Ok(decided),
+    /// Splits a reply into a decision that can be returned now and a pending one. `may_be_repeated`: the order had a
+    /// request id.
+    pub(super) fn of(reply: SubmitReply, may_be_repeated: bool) -> Result<Decision, PendingReply> {
+        match reply {
+            StoreReply::Now(decision) => Ok(decision),
             StoreReply::Durable(decision, lsn) if is_decided(&decision) => {
                 Err(PendingReply::Log(UndurableDecision::new(decision, lsn, may_be_repeated)))
             }
@@ -49,29 +49,29 @@ impl PendingReply {
         }
     }
 
-    /// Waits where it stands.
+    /// Blocks the thread until the reply is available.
     pub(super) fn wait(self, store: &dyn LimitStore) -> Decision {
         match self {
-            PendingReply::Log(mut untold) => {
-                wait_durable(store, untold.lsn)?;
-                untold.take()
+            PendingReply::Log(mut undurable) => {
+                wait_durable(store, undurable.lsn)?;
+                undurable.take()
             }
             PendingReply::Elsewhere(later) => block_on(later)?,
         }
     }
 
-    /// Waits, and blocks nobody.
+    /// Waits without blocking the thread.
     pub(super) async fn wait_async(self, store: &Arc<dyn LimitStore>) -> Decision {
         match self {
-            PendingReply::Log(mut untold) => {
-                std::future::poll_fn(|context| untold.poll(store, context)).await
+            PendingReply::Log(mut undurable) => {
+                std::future::poll_fn(|context| undurable.poll(store, context)).await
             }
             PendingReply::Elsewhere(later) => later.await?,
         }
     }
 }
 
-/// A decision of which nobody has been told, and which waits for the log. It is kept apart, so that only who waits needs room for it.
+/// A decision that waits for the sync. It is boxed, so that decided requests need no space for it.
 #[derive(Debug)]
 pub(super) struct UndurableDecision {
     decision: Option<Decision>,
@@ -80,12 +80,12 @@ pub(super) struct UndurableDecision {
 }
 
 impl UndurableDecision {
-    /// This decision, until the log is durable up to there; whether the order had a request id.
+    /// Keeps a decision until the log is durable up to `lsn`. `may_be_repeated`: the order had a request id.
     pub(super) fn new(decision: Decision, lsn: Lsn, may_be_repeated: bool) -> Box<UndurableDecision> {
         Box::new(UndurableDecision { decision: Some(decision), lsn, may_be_repeated })
     }
 
-    /// The decision as soon as it may be told, once.
+    /// Returns the decision, once, when it is durable.
     pub(super) fn poll(&mut self, store: &Arc<dyn LimitStore>, context: &mut Context<'_>) -> Poll<Decision> {
         store.poll_durable(self.lsn, context).map(|durable| {
             durable?;

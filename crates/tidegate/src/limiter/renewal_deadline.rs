@@ -1,8 +1,9 @@
-//! Until when a lease is held, while renewals of it are on their way.
+//! The deadline of a lease while renewals of it are in flight.
 //!
-//! A store that decides by itself says in which order it heard two renewals: its answers come in that order. Where somebody else
-//! decides nobody knows. All who are on their way at once are one *flock*, and when the last of them has landed the nearest end
-//! of any of them counts: whichever the store heard last, it ends no sooner. Meanwhile the holder goes by the nearest end of all.
+//! A local store replies in the order in which it applied the renewals. A remote store may apply them in another order.
+//! All renewals in flight at once form a group. When the last of them finishes, the earliest end of the group counts:
+//! whichever the store applied last, the lease ends no sooner. Until then the holder uses the earliest of all
+//! deadlines.
 //!
 //! ```text
 //!   held until ├──────────────────────────┤ before
@@ -14,79 +15,82 @@ use tidegate_core::Timestamp;
 
 use super::holder_clock::HolderInstant;
 
-/// Until when a lease is held by the store's clock, and what is on its way that may move it.
+/// The end of a lease by the store's clock, and the renewals in flight that may move it.
 #[derive(Debug)]
 pub(super) struct RenewalDeadline {
     pub(super) expires_at: Timestamp,
-    flock: Option<Flock>,
+    group: Option<RenewalGroup>,
 }
 
-/// Renewals that were on their way at once.
+/// Renewals that are in flight at the same time.
 #[derive(Debug)]
-struct Flock {
-    /// How many still are.
-    flying: usize,
-    /// The holder's deadline before the first was sent.
+struct RenewalGroup {
+    /// The number of renewals in flight.
+    in_flight: usize,
+    /// The deadline of the holder before the first renewal was sent.
     before: HolderInstant,
-    /// The nearest deadline of any that may have been heard.
-    nearest: Option<HolderInstant>,
-    /// The nearest end that was answered.
-    soonest: Option<Timestamp>,
+    /// The earliest deadline of the renewals that the store may have applied.
+    earliest_deadline: Option<HolderInstant>,
+    /// The earliest end that a reply named.
+    earliest_end: Option<Timestamp>,
 }
 
-/// What became of a renewal.
+/// The outcome of a renewal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Landing {
-    /// The store has moved the end.
+pub(super) enum RenewalOutcome {
+    /// The store moved the end.
     Moved(Timestamp),
-    /// The store has moved nothing.
+    /// The store changed nothing.
     Refused,
-    /// Nobody knows.
-    Unheard,
+    /// The outcome is unknown.
+    Unknown,
 }
 
-/// What follows when a whole flock has landed.
+/// The result of a group whose renewals have all finished.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Landed {
-    /// The holder's deadline.
+pub(super) struct GroupResult {
+    /// The new deadline of the holder.
     pub(super) deadline: HolderInstant,
-    /// Whether it ends sooner by the store's clock than was known.
+    /// Whether the lease ends sooner by the store's clock than before.
     pub(super) is_sooner: bool,
 }
 
 impl RenewalDeadline {
-    /// It is held until this instant, and nothing is on its way.
+    /// The deadline without renewals in flight.
     pub(super) fn new(expires_at: Timestamp) -> RenewalDeadline {
-        RenewalDeadline { expires_at, flock: None }
+        RenewalDeadline { expires_at, group: None }
     }
 
-    /// A renewal is sent; so far the holder goes by this deadline.
+    /// Adds a renewal that is sent while the holder's deadline is `held`.
     pub(super) fn send(&mut self, held: HolderInstant) {
-        let flock = Flock { flying: 0, before: held, nearest: None, soonest: None };
-        self.flock.get_or_insert(flock).flying += 1;
+        let group = RenewalGroup { in_flight: 0, before: held, earliest_deadline: None, earliest_end: None };
+        self.group.get_or_insert(group).in_flight += 1;
     }
 
-    /// A renewal has landed after which the holder's time would be over at this deadline. `None` while others are on their way.
-    pub(super) fn land(&mut self, deadline: HolderInstant, landing: Landing) -> Option<Landed> {
-        let flock = self.flock.as_mut()?;
-        if landing != Landing::Refused {
-            flock.nearest = Some(flock.nearest.map_or(deadline, |nearest| nearest.min(deadline)));
+    /// Removes a renewal that would move the holder's deadline to `deadline`. Returns `None` while others are in
+    /// flight.
+    pub(super) fn finish(&mut self, deadline: HolderInstant, outcome: RenewalOutcome) -> Option<GroupResult> {
+        let group = self.group.as_mut()?;
+        if outcome != RenewalOutcome::Refused {
+            group.earliest_deadline = Some(
+                group.earliest_deadline.map_or(deadline, |earliest_deadline| earliest_deadline.min(deadline)),
+            );
         }
-        if let Landing::Moved(to) = landing {
-            flock.soonest = Some(flock.soonest.map_or(to, |soonest| soonest.min(to)));
+        if let RenewalOutcome::Moved(to) = outcome {
+            group.earliest_end = Some(group.earliest_end.map_or(to, |earliest_end| earliest_end.min(to)));
         }
-        flock.flying -= 1;
-        if flock.flying > 0 {
+        group.in_flight -= 1;
+        if group.in_flight > 0 {
             return None;
         }
-        let Flock { before, nearest, soonest, .. } = self.flock.take()?;
-        let nearest = nearest.unwrap_or(before);
-        let Some(soonest) = soonest else {
-            return Some(Landed { deadline: nearest.min(before), is_sooner: false });
+        let RenewalGroup { before, earliest_deadline, earliest_end, .. } = self.group.take()?;
+        let earliest_deadline = earliest_deadline.unwrap_or(before);
+        let Some(earliest_end) = earliest_end else {
+            return Some(GroupResult { deadline: earliest_deadline.min(before), is_sooner: false });
         };
-        let is_sooner = soonest < self.expires_at;
-        self.expires_at = soonest;
-        Some(Landed { deadline: nearest, is_sooner })
+        let is_sooner = earliest_end < self.expires_at;
+        self.expires_at = earliest_end;
+        Some(GroupResult { deadline: earliest_deadline, is_sooner })
     }
 }
 
@@ -104,7 +108,7 @@ mod tests {
         Timestamp::from_ticks(1000 + seconds)
     }
 
-    /// A lease that is held for a minute, with so many renewals on their way.
+    /// A lease that is held for a minute, with `sent` renewals in flight.
     fn with(sent: usize) -> RenewalDeadline {
         let mut renewal_deadline = RenewalDeadline::new(at(60));
         (0..sent).for_each(|_| renewal_deadline.send(uptime(60)));
@@ -112,45 +116,53 @@ mod tests {
     }
 
     #[test]
-    fn one_alone_counts() {
+    fn single_renewal_moves_the_deadline() {
         let mut renewal_deadline = with(1);
-        let landed = renewal_deadline.land(uptime(90), Landing::Moved(at(90)));
-        assert_eq!(landed, Some(Landed { deadline: uptime(90), is_sooner: false }));
+        let result = renewal_deadline.finish(uptime(90), RenewalOutcome::Moved(at(90)));
+        assert_eq!(result, Some(GroupResult { deadline: uptime(90), is_sooner: false }));
         assert_eq!(renewal_deadline.expires_at, at(90));
         renewal_deadline.send(uptime(90));
-        let landed = renewal_deadline.land(uptime(70), Landing::Moved(at(70)));
-        assert_eq!(landed, Some(Landed { deadline: uptime(70), is_sooner: true }));
+        let result = renewal_deadline.finish(uptime(70), RenewalOutcome::Moved(at(70)));
+        assert_eq!(result, Some(GroupResult { deadline: uptime(70), is_sooner: true }));
     }
 
     #[test]
-    fn of_several_the_nearest_counts_when_all_have_landed() {
+    fn concurrent_renewals_leave_the_earliest_deadline() {
         for (first, second) in [(90, 80), (80, 90)] {
             let mut renewal_deadline = with(2);
-            assert_eq!(renewal_deadline.land(uptime(first), Landing::Moved(at(first))), None);
+            assert_eq!(renewal_deadline.finish(uptime(first), RenewalOutcome::Moved(at(first))), None);
             assert_eq!(renewal_deadline.expires_at, at(60));
-            let landed = renewal_deadline.land(uptime(second), Landing::Moved(at(second)));
-            assert_eq!(landed, Some(Landed { deadline: uptime(80), is_sooner: false }));
+            let result = renewal_deadline.finish(uptime(second), RenewalOutcome::Moved(at(second)));
+            assert_eq!(result, Some(GroupResult { deadline: uptime(80), is_sooner: false }));
             assert_eq!(renewal_deadline.expires_at, at(80));
         }
     }
 
     #[test]
-    fn who_was_not_heard_may_have_been() {
+    fn renewal_of_unknown_outcome_may_only_shorten() {
         let mut renewal_deadline = with(2);
-        assert_eq!(renewal_deadline.land(uptime(20), Landing::Unheard), None);
-        let landed = renewal_deadline.land(uptime(90), Landing::Moved(at(90)));
-        assert_eq!(landed, Some(Landed { deadline: uptime(20), is_sooner: false }));
+        assert_eq!(renewal_deadline.finish(uptime(20), RenewalOutcome::Unknown), None);
+        let result = renewal_deadline.finish(uptime(90), RenewalOutcome::Moved(at(90)));
+        assert_eq!(result, Some(GroupResult { deadline: uptime(20), is_sooner: false }));
         let mut renewal_deadline = with(1);
-        let landed = renewal_deadline.land(uptime(90), Landing::Unheard);
-        assert_eq!(landed, Some(Landed { deadline: uptime(60), is_sooner: false }), "nobody has said longer");
+        let result = renewal_deadline.finish(uptime(90), RenewalOutcome::Unknown);
+        assert_eq!(
+            result,
+            Some(GroupResult { deadline: uptime(60), is_sooner: false }),
+            "an unknown outcome does not extend"
+        );
     }
 
     #[test]
-    fn a_refusal_moves_nothing() {
+    fn refused_renewal_moves_nothing() {
         let mut renewal_deadline = with(1);
-        let landed = renewal_deadline.land(uptime(0), Landing::Refused);
-        assert_eq!(landed, Some(Landed { deadline: uptime(60), is_sooner: false }));
+        let result = renewal_deadline.finish(uptime(0), RenewalOutcome::Refused);
+        assert_eq!(result, Some(GroupResult { deadline: uptime(60), is_sooner: false }));
         assert_eq!(renewal_deadline.expires_at, at(60));
-        assert_eq!(renewal_deadline.land(uptime(0), Landing::Refused), None, "nothing was on its way");
+        assert_eq!(
+            renewal_deadline.finish(uptime(0), RenewalOutcome::Refused),
+            None,
+            "nothing was on its way"
+        );
     }
 }

@@ -1,6 +1,6 @@
-//! A question: what is asked, for whom, and what else the asker says about it.
+//! A request: the asks, the key, and options such as a hold or a time to live.
 //!
-//! A question borrows, so that asking at once copies nothing. Only who waits is copied, and may then outlive everything.
+//! A request borrows its parts, so that an immediate request copies nothing. Only a request that waits is copied.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -9,12 +9,12 @@ use tidegate_core::{Amount, Ask, Hold, Intent, Order};
 
 use super::acquire::Acquire;
 use super::pending_reply::{Decision, PendingReply, SubmitReply};
-use super::{Inner, Limiter};
+use super::{Limiter, LimiterState};
 use crate::reply::Detail;
 
-/// A question to a [`Limiter`], made by [`Limiter::ask`]. Nothing happens until it is put.
+/// A request to a [`Limiter`], made by [`Limiter::ask`]. It is sent by one of its methods.
 #[derive(Debug, Clone)]
-#[must_use = "a question does nothing until it is put: try_acquire, peek or within"]
+#[must_use = "a request does nothing until it is sent: try_acquire, peek or within"]
 pub struct Request<'a> {
     limiter: &'a Limiter,
     asks: Asks<'a>,
@@ -24,7 +24,7 @@ pub struct Request<'a> {
     detail: Detail,
 }
 
-/// One ask where it lies, or several.
+/// One ask inline, or several.
 #[derive(Debug, Clone)]
 enum Asks<'a> {
     One([Ask<'a>; 1]),
@@ -71,7 +71,7 @@ impl<'a> Request<'a> {
         Request { limiter, asks, hold: Hold::No, ttl: None, request_id: None, detail: Detail::Verdicts }
     }
 
-    /// How much: 1 unless said, and of a set this much of everything.
+    /// Sets the number of units; 1 by default. If the request has several asks, it applies to each of them.
     pub fn count(mut self, count: Amount) -> Request<'a> {
         let asks: &mut [Ask<'a>] = match &mut self.asks {
             Asks::One(ask) => ask,
@@ -83,81 +83,83 @@ impl<'a> Request<'a> {
         self
     }
 
-    /// The charge is an estimate, to be settled to its true cost: the grant comes with a lease.
+    /// Marks the charge as an estimate that is settled later. The grant comes with a lease.
     pub fn hold(mut self) -> Request<'a> {
         self.hold = Hold::Yes;
         self
     }
 
-    /// How long a lease lasts. Unless said it is the shortest of the `concurrency` items that are held, and a minute for a
-    /// [hold](Request::hold) of others.
+    /// Sets the time to live of the lease. The default is the shortest of the charged `concurrency` items, and one
+    /// minute for a [hold](Request::hold) without such items.
     pub fn ttl(mut self, ttl: Duration) -> Request<'a> {
         self.ttl = Some(ttl);
         self
     }
 
-    /// A name that makes the question safe to repeat: it is answered again and charged once. A repeated grant speaks of
-    /// the same lease; whoever drops or releases it first gives it back for all, and a question that is repeated after that is told of
-    /// a lease that has lapsed.
+    /// Sets an id that makes the request safe to repeat: a repeated request gets the same reply and is charged once. A
+    /// repeated grant names the same lease. The first drop or release of it gives it back for all, and later repeats
+    /// return a lapsed lease.
     pub fn request_id(mut self, id: &'a (impl AsRef<[u8]> + ?Sized)) -> Request<'a> {
         self.request_id = Some(id.as_ref());
         self
     }
 
-    /// Ask every item what it says about itself.
+    /// Asks for every item's reading.
     pub fn readings(mut self) -> Request<'a> {
         self.detail = Detail::Readings;
         self
     }
 
-    /// Takes it if it all fits now. Nobody who waits is overtaken: if somebody is held up by one of the same rows, this is
-    /// denied. Over a store with a log it blocks until a grant is durable, and where somebody else decides until they have; in tasks
-    /// [`Request::try_acquire_async`] does not.
+    /// Takes all of it if it fits now. Waiting requests are not overtaken: if one waits for the same row, this is
+    /// refused. Over a store with a log it blocks until the grant is durable, and over a remote store until the reply
+    /// arrives. In tasks use [`Request::try_acquire_async`].
     pub fn try_acquire(&self) -> Decision {
         let inner = &self.limiter.inner;
-        let asked = inner.try_acquire(&self.order(Intent::Acquire), self.detail);
-        self.owed(asked).unwrap_or_else(|owed| owed.wait(&*inner.store))
+        let reply = inner.try_acquire(&self.order(Intent::Acquire), self.detail);
+        self.pending_or_decision(reply).unwrap_or_else(|pending| pending.wait(&*inner.store))
     }
 
-    /// The same, blocking nobody. It is put when it is first polled. Whoever drops it before they are told gives back a lease that
-    /// was granted, unless the question has a request id and may be repeated; what else was charged stays so.
+    /// Same as [`Request::try_acquire`], without blocking the thread. The order is sent at the first poll. A future
+    /// that is dropped before it returns gives back the granted lease, unless the request has a request id. Other
+    /// charges stay.
     pub async fn try_acquire_async(&self) -> Decision {
         let inner = &self.limiter.inner;
-        let owed = match self.owed(inner.try_acquire(&self.order(Intent::Acquire), self.detail)) {
-            Ok(decided) => return decided,
-            Err(owed) => owed,
-        };
-        owed.wait_async(&inner.store).await
+        let pending =
+            match self.pending_or_decision(inner.try_acquire(&self.order(Intent::Acquire), self.detail)) {
+                Ok(decision) => return decision,
+                Err(pending) => pending,
+            };
+        pending.wait_async(&inner.store).await
     }
 
-    /// Says whether it would fit now, and changes nothing. It looks at what is counted, and not at who waits in line: where somebody does,
-    /// [`Request::try_acquire`] may be denied what this says would fit.
+    /// Returns whether it would fit now, and changes nothing. It ignores waiting requests: while some wait,
+    /// [`Request::try_acquire`] may refuse what fits here.
     pub fn peek(&self) -> Decision {
         let inner = &self.limiter.inner;
-        let asked = inner.submit(&self.order(Intent::Peek), self.detail);
-        self.owed(asked).unwrap_or_else(|owed| owed.wait(&*inner.store))
+        let reply = inner.submit(&self.order(Intent::Peek), self.detail);
+        self.pending_or_decision(reply).unwrap_or_else(|pending| pending.wait(&*inner.store))
     }
 
-    /// The same, blocking nobody.
+    /// Same as [`Request::peek`], without blocking the thread.
     pub async fn peek_async(&self) -> Decision {
         let inner = &self.limiter.inner;
-        let owed = match self.owed(inner.submit(&self.order(Intent::Peek), self.detail)) {
-            Ok(decided) => return decided,
-            Err(owed) => owed,
+        let pending = match self.pending_or_decision(inner.submit(&self.order(Intent::Peek), self.detail)) {
+            Ok(decision) => return decision,
+            Err(pending) => pending,
         };
-        owed.wait_async(&inner.store).await
+        pending.wait_async(&inner.store).await
     }
 
-    /// Takes it as soon as it all fits, first come first served, if that is within `patience` of this call; a minute is the longest there
-    /// is. It looks when it is polled: polled late, it takes what fits by then. See [`Acquire`].
+    /// Takes all of it as soon as it fits, first come first served, within `patience` of this call; at most one minute.
+    /// The order is sent when the future is polled: polled late, it takes what fits then. See [`Acquire`].
     pub fn within(&self, patience: Duration) -> Acquire {
         let order = Order { max_wait: patience, ..self.order(Intent::Acquire) };
-        Acquire::new(Inner::clone_of(self.limiter), &order, self.detail)
+        Acquire::new(LimiterState::clone_of(self.limiter), &order, self.detail)
     }
 
-    /// What may be told at once, and what has to be waited for.
-    fn owed(&self, asked: SubmitReply) -> Result<Decision, PendingReply> {
-        PendingReply::of(asked, self.request_id.is_some())
+    /// Splits a reply into a decision that can be returned now and a pending one.
+    fn pending_or_decision(&self, reply: SubmitReply) -> Result<Decision, PendingReply> {
+        PendingReply::of(reply, self.request_id.is_some())
     }
 
     fn order(&self, intent: Intent) -> Order<'_> {

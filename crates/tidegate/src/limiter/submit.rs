@@ -1,11 +1,12 @@
-//! Putting an order to the store, and taking into possession what it grants.
+//! Sends an order to the store and turns the reply into a permit or an error.
 //!
-//! A store that has the states at hand has decided when it returns, and nothing is copied for it. Where somebody else decides, the order is
-//! on its way then, and what is needed to understand the answer goes with it: whose rows it is about, and the moment before it was
-//! sent, from which its holder reckons.
+//! A local store has decided when it returns, and nothing is copied for it. Over a remote store the order is in flight,
+//! and the future keeps what the reply needs: the rows of the order, and the instant before it was sent, from which the
+//! lease's deadline is computed.
 //!
-//! Decided: whoever leaves while an order is on its way calls those who wait for the same rows. The store gives back what was granted to
-//! nobody; who looks too early for that looks again, as they do for everything that happens elsewhere.
+//! A caller that is dropped while its order is in flight wakes the waiters of the same rows. The store gives back the
+//! grant of a dropped caller. A waiter that asks before that happened asks again, as it does for changes by other
+//! processes.
 
 use std::sync::Arc;
 
@@ -18,27 +19,27 @@ use super::pending_reply::{Decision, SubmitReply};
 use super::permit::{Permit, PermitDetails};
 use super::wait_queues::{QueuePosition, RowId, RowKind, WaiterId};
 use super::wakeup::WakeTarget;
-use super::{Inner, item_at};
+use super::{LimiterState, item_at};
 use crate::reply::{Detail, OrderError, OrderReply, Outcome, Replies};
 use crate::store::{StoreReply, Unavailable};
 
-/// What is known of an order beside its answer.
+/// The context of an order that its reply needs.
 #[derive(Debug, Clone, Copy)]
 struct SentOrder {
-    /// The moment before it was.
+    /// The instant before the order was sent.
     before: HolderInstant,
     hold: Hold,
 }
 
-/// Whether an order could take something from under the noses of those who wait. One that asks for nothing only looks.
+/// Whether an order could overtake a waiter. An order for zero units only looks.
 pub(super) fn takes_something(order: &Order<'_>) -> bool {
     order.hold == Hold::Yes || order.asks.iter().any(|ask| ask.count > 0)
 }
 
-impl Inner {
-    /// Puts an order of somebody who will not wait, unless that would overtake somebody who does.
-    pub(super) fn try_acquire(self: &Arc<Inner>, order: &Order<'_>, detail: Detail) -> SubmitReply {
-        if !self.queues.is_quiet() && takes_something(order) {
+impl LimiterState {
+    /// Sends an order that does not wait, unless it would overtake a waiter.
+    pub(super) fn try_acquire(self: &Arc<LimiterState>, order: &Order<'_>, detail: Detail) -> SubmitReply {
+        if !self.queues.is_empty() && takes_something(order) {
             let positions = self.positions(order.asks);
             if self.queues.contested(&positions, None).is_some() {
                 return self.peek_behind(order, detail, &positions, None);
@@ -47,10 +48,10 @@ impl Inner {
         self.submit(order, detail)
     }
 
-    /// Puts an order to the store, and takes into possession what it grants.
-    pub(super) fn submit(self: &Arc<Inner>, order: &Order<'_>, detail: Detail) -> SubmitReply {
+    /// Sends an order to the store and owns the lease of its grant.
+    pub(super) fn submit(self: &Arc<LimiterState>, order: &Order<'_>, detail: Detail) -> SubmitReply {
         let sent = SentOrder { before: self.holder_clock.now(), hold: order.hold };
-        // A repeated order is answered as it was then; the one beside it tells what time it is.
+        // The reply to a repeated order has the original time; a peek beside it reports the current time.
         let orders = [*order, Order { intent: Intent::Peek, request_id: None, ..*order }];
         let orders = if order.request_id.is_some() { &orders[..] } else { &orders[..1] };
         let later = match self.store.submit(orders, Replies::new(detail)) {
@@ -79,7 +80,7 @@ impl Inner {
 
     /// Turns the store's reply to an order into a permit or an error, and owns the lease if there is one.
     fn decision(
-        self: &Arc<Inner>,
+        self: &Arc<LimiterState>,
         replies: &Replies,
         sent: SentOrder,
         rows: impl FnOnce() -> Vec<RowId>,
@@ -105,7 +106,7 @@ impl Inner {
     /// Decides an order that is behind a waiter, without charging anything. If it would fit, it is refused with
     /// [`Wait::OnRelease`]: it may fit when the waiters before it are served or leave.
     pub(super) fn peek_behind(
-        self: &Arc<Inner>,
+        self: &Arc<LimiterState>,
         order: &Order<'_>,
         detail: Detail,
         positions: &[QueuePosition],
@@ -136,7 +137,7 @@ impl Inner {
     }
 }
 
-/// What a store that answers nothing to an order is told.
+/// The error if a store returned no reply to an order.
 fn no_reply() -> AcquireError {
     AcquireError::Unavailable(Unavailable { reason: "the store gave no answer".to_owned() })
 }

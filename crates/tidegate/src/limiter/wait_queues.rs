@@ -1,29 +1,27 @@
-//! The queues: who waits for which rows, in which order.
+//! The wait queues: the waiters of each row, in order of arrival.
 //!
-//! Whoever waits draws a id and stands in the queue of every row they ask. They are *first* when nobody with a lower
-//! id stands in any of these queues; only then do they put their order to the store, and they do that themselves. The
-//! queues decide nothing and grant nothing: they call somebody who may now be served, and that is all. Tickets are drawn
-//! from one roll, so the lowest of all is always first everywhere, and no two can block each other.
-//!
+//! A waiter has an id and stands in the queue of every row of its asks. It is *first* if no waiter with a lower id
+//! stands in any of these queues. Only then does it send its own order to the store. The queues decide and grant
+//! nothing; they wake waiters. Ids come from one counter, so the lowest id is first everywhere and waiters cannot
+//! deadlock.
 //! ```text
 //!   row of all keys   ─▶  7   9  12          9 waits behind 7 for what all keys share,
 //!   row of ada        ─▶  7                  12 behind 9,
 //!   row of bob        ─▶  9   12             and both are bob's
 //! ```
 //!
-//! There is one exception to standing still. WakeTarget the row of their own key keeps waiting cannot use what all keys
-//! share, and one key could otherwise stop a whole limit by being patient. They *step aside* in the queues of rows that
-//! all keys share, and keep their id: as soon as their own row is called they stand in their old place again.
-//! Nobody starves by that: in the row of their key nobody passes them, so once it lets them through it stays so.
+//! There is one exception. A waiter blocked on the row of its own key cannot use what all keys share, and one key could
+//! otherwise stop a whole limit. Such a waiter leaves the queues of the shared rows and keeps its id. When its own row
+//! is called, it returns to its old position. It does not starve: no waiter passes it in the row of its key.
 //!
-//! Where somebody else decides, a id is drawn when the first order is sent, and used if the answer is that it has to wait: who was
-//! answered sooner does not come before who asked sooner.
+//! Over a remote store the id is taken when the first order is sent. A waiter that asked sooner therefore comes first,
+//! even if its reply arrives later.
 //!
-//! Because everybody asks for themselves, a waiter must be polled or dropped. One that is kept and never polled keeps
-//! its place, and those behind it wait out their patience.
+//! Each waiter sends its own order, so it must be polled or dropped. A waiter that is never polled keeps its position,
+//! and the waiters behind it wait until their deadlines.
 //!
-//! Everything is behind one lock, under which no store is asked and nobody is woken. Rows are known by a keyed hash of
-//! 64 bits: if two should ever share one, two strangers wait in one queue, and nothing worse.
+//! One lock guards the queues. No store call and no wake happens under it. A row is identified by a keyed 64-bit hash:
+//! on a collision two rows share one queue, which delays waiters and has no other effect.
 
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
@@ -36,22 +34,22 @@ use tidegate_core::{Ask, LeaseId, Limit, Mode, Per};
 
 use super::holder_clock::HolderInstant;
 
-/// A row, as far as queues need to know it.
+/// The identity of a row in the wait queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct RowId(u64);
 
-/// What kind of row somebody stands at.
+/// The kind of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum RowKind {
-    /// What a limit counts for all keys together.
+    /// The row that all keys of a limit share.
     All,
-    /// What it counts for one key.
+    /// The row of one key.
     Key,
-    /// The room a limit with a bound has for new keys. Only those stand here whom it has refused.
+    /// The room for new keys of a limit with `max_keys`. Only waiters that it refused stand here.
     Capacity,
 }
 
-/// A row that somebody asks for, and by which of their asks.
+/// A row of a request, and the index of the ask that names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct QueuePosition {
     pub(super) row: RowId,
@@ -59,71 +57,71 @@ pub(super) struct QueuePosition {
     pub(super) ask: usize,
 }
 
-/// A place in all queues: lower is earlier.
+/// The position of a waiter in all queues: lower is earlier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct WaiterId(u64);
 
-/// Why somebody is called.
+/// The reason of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Call {
-    /// They may be served.
+    /// The waiter may be served.
     Ask,
-    /// A limit they ask was edited: their rows may be others now.
+    /// A limit of the waiter was edited: its rows may have changed.
     LimitEdited,
 }
 
-/// What somebody finds when they look up.
+/// The result of [`WaitQueues::take_turn`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Turn {
-    /// Whether they were called since they last looked.
+    /// The call since the last turn, if there was one.
     pub(super) call: Option<Call>,
-    /// Whether nobody stands before them.
+    /// Whether another waiter comes first.
     pub(super) standing: QueueStanding,
 }
 
-/// Whether somebody stands before them.
+/// Whether another waiter comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum QueueStanding {
-    /// Nobody.
+    /// No other waiter comes first.
     First,
-    /// Somebody.
+    /// Another waiter comes first.
     Behind,
 }
 
-/// How many may wait.
+/// The bounds of the wait queues.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WaitBounds {
     pub(super) in_all: usize,
     pub(super) per_row: usize,
 }
 
-/// All who wait at one limiter.
+/// The waiters of one limiter.
 #[derive(Debug)]
 pub(super) struct WaitQueues {
     bounds: WaitBounds,
     hasher: RandomState,
-    /// How many wait; those who will not wait look at this and at nothing else while it is zero.
+    /// The number of waiters. While it is zero, requests that do not wait read nothing else.
     total: AtomicUsize,
     by_limit: RwLock<HashMap<Box<str>, Arc<AtomicUsize>>>,
     state: Mutex<QueueState>,
 }
 
-/// Everything behind the lock.
+/// The state behind the lock.
 #[derive(Debug, Default)]
 struct QueueState {
     last_id: u64,
     waiters: HashMap<WaiterId, Waiter>,
     queues: HashMap<RowId, RowQueue>,
-    /// The holds that are open at a row in this process, and until when: settling one may give something back.
+    /// The open holds of this process at each row, and their deadlines: settling one may give units back.
     holds: HashMap<RowId, HashMap<LeaseId, HolderInstant>>,
-    /// Those who are to be woken once the lock is free.
-    awake: Vec<Waker>,
+    /// The wakers to call after the lock is released.
+    to_wake: Vec<Waker>,
 }
 
-/// Those who ask for one row.
+/// The waiters of one row.
 #[derive(Debug, Default)]
 struct RowQueue {
-    /// How many do, those who have stepped aside included.
+    /// The number of waiters, including those that left the row for now.
     members: usize,
     standing: BTreeSet<WaiterId>,
 }
@@ -134,7 +132,7 @@ struct Waiter {
     limits: Vec<Box<str>>,
     waker: Option<Waker>,
     call: Option<Call>,
-    /// What kind of row refused them when they last asked, if they were not called since.
+    /// The kind of row that refused the last order, unless the waiter was called since.
     blocked_by: Option<RowKind>,
 }
 
@@ -149,18 +147,18 @@ impl WaitQueues {
         }
     }
 
-    /// Whether nobody waits at all.
+    /// Whether there are no waiters.
     #[inline]
-    pub(super) fn is_quiet(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.total.load(Ordering::Relaxed) == 0
     }
 
-    /// How many wait.
+    /// The number of waiters.
     pub(super) fn len(&self) -> usize {
         self.total.load(Ordering::Relaxed)
     }
 
-    /// How many wait for a limit.
+    /// The number of waiters for a limit.
     pub(super) fn len_of(&self, limit_id: &str) -> usize {
         let counts = self.by_limit.read().unwrap_or_else(PoisonError::into_inner);
         counts.get(limit_id).map_or(0, |count| count.load(Ordering::Relaxed))
@@ -171,14 +169,14 @@ impl WaitQueues {
         RowId(self.hasher.hash_one((kind, limit_id, key)))
     }
 
-    /// The rows that one ask may have taken something from.
+    /// The rows that one ask may have taken units from.
     pub(super) fn rows_of(&self, ask: &Ask<'_>) -> impl Iterator<Item = RowId> {
         [(RowKind::All, None), (RowKind::Key, ask.key), (RowKind::Capacity, None)]
             .map(|(kind, key)| self.row(ask.limit_id, kind, key))
             .into_iter()
     }
 
-    /// Where somebody with this ask stands. A limit that refuses nothing has no queues.
+    /// Adds the queue positions of one ask. A limit that is not enforced has no queues.
     pub(super) fn positions(
         &self,
         index: usize,
@@ -189,39 +187,41 @@ impl WaitQueues {
         if limit.mode() != Mode::Enforce {
             return;
         }
-        let mut stand = |kind: RowKind, key: Option<&[u8]>| {
+        let mut add = |kind: RowKind, key: Option<&[u8]>| {
             let position = QueuePosition { row: self.row(ask.limit_id, kind, key), kind, ask: index };
             if positions.iter().all(|other| other.row != position.row) {
                 positions.push(position);
             }
         };
         if limit.items().iter().any(|item| item.per() == Per::All) {
-            stand(RowKind::All, None);
+            add(RowKind::All, None);
         }
         if limit.needs_key() && ask.key.is_some() {
-            stand(RowKind::Key, ask.key);
+            add(RowKind::Key, ask.key);
             if limit.spec().max_keys.is_some() {
-                stand(RowKind::Capacity, None);
+                add(RowKind::Capacity, None);
             }
         }
     }
 
-    /// The first of these positions at which somebody else stands, before whoever has this id.
+    /// The first of these positions at which another waiter stands, with an id before `before`.
     pub(super) fn contested(
         &self,
         positions: &[QueuePosition],
         before: Option<WaiterId>,
     ) -> Option<QueuePosition> {
-        self.within(|state| positions.iter().copied().find(|position| state.is_contested(*position, before)))
+        self.with_state(|state| {
+            positions.iter().copied().find(|position| state.is_contested(*position, before))
+        })
     }
 
-    /// Draws a id, for whoever may have to join when they were answered.
-    pub(super) fn draw(&self) -> WaiterId {
-        self.within(QueueState::draw)
+    /// Takes the next id, for a waiter that may join after its first reply.
+    pub(super) fn next_id(&self) -> WaiterId {
+        self.with_state(QueueState::next_id)
     }
 
-    /// Joins the queues of these rows, in the place of the id or of one that is drawn now; `None` if one of them is full. Whoever joins
-    /// is called at once.
+    /// Joins the queues of these rows, with this id or the next one. Returns `None` if a queue is full. A new waiter is
+    /// called at once.
     pub(super) fn join(
         &self,
         id: Option<WaiterId>,
@@ -230,7 +230,7 @@ impl WaitQueues {
     ) -> Option<WaiterId> {
         limits.sort_unstable();
         limits.dedup();
-        self.within(|state| {
+        self.with_state(|state| {
             let members =
                 |position: &QueuePosition| state.queues.get(&position.row).map_or(0, |queue| queue.members);
             if state.waiters.len() >= self.bounds.in_all
@@ -238,7 +238,7 @@ impl WaitQueues {
             {
                 return None;
             }
-            let id = id.unwrap_or_else(|| state.draw());
+            let id = id.unwrap_or_else(|| state.next_id());
             self.count(&limits, |count| {
                 count.fetch_add(1, Ordering::Relaxed);
             });
@@ -251,16 +251,17 @@ impl WaitQueues {
                 blocked_by: None,
             };
             state.waiters.insert(id, waiter);
-            state.occupy(id, positions);
-            // Pairs with the one in `wake_rows`: either they see us waiting, or we see what they gave back.
+            state.enter_rows(id, positions);
+            // Pairs with the fence in `wake_rows`: either it sees this waiter, or this waiter sees what was given back.
             fence(Ordering::SeqCst);
             Some(id)
         })
     }
 
-    /// Looks up: was I called, and am I first? `timer` is a call by the clock. The waker is for the next call.
+    /// Takes the call of a waiter and returns its standing. `timer` is a call by its timer. The waker is for the next
+    /// call.
     pub(super) fn take_turn(&self, id: WaiterId, timer: Option<Call>, waker: &Waker) -> Turn {
-        self.within(|state| {
+        self.with_state(|state| {
             let Some(waiter) = state.waiters.get_mut(&id) else {
                 return Turn { call: None, standing: QueueStanding::Behind };
             };
@@ -271,45 +272,45 @@ impl WaitQueues {
             }
             if call.is_some() {
                 waiter.blocked_by = None;
-                state.take_stand(id);
+                state.update_standing(id);
             }
             Turn { call, standing: state.standing(id) }
         })
     }
 
-    /// Whether there was a call that nobody has heard; if not, the waker is for the next one.
+    /// Whether there is a call that was not taken; if not, the waker is for the next one.
     pub(super) fn is_called(&self, id: WaiterId, waker: &Waker) -> bool {
-        self.within(|state| {
+        self.with_state(|state| {
             let Some(waiter) = state.waiters.get_mut(&id) else { return false };
             waiter.waker = Some(waker.clone());
             waiter.call.is_some()
         })
     }
 
-    /// Stands at other rows from now on, in the place that the id gives.
+    /// Moves a waiter to other rows; it keeps its id.
     pub(super) fn move_to(&self, id: WaiterId, positions: Vec<QueuePosition>) -> QueueStanding {
-        self.within(|state| {
-            state.vacate(id);
-            state.occupy(id, positions);
+        self.with_state(|state| {
+            state.leave_rows(id);
+            state.enter_rows(id, positions);
             state.standing(id)
         })
     }
 
-    /// Notes what kind of row refused whoever has this id. Those of their own key step aside for others.
+    /// Records the kind of row that refused a waiter. A waiter blocked on its own key leaves the shared rows.
     pub(super) fn set_blocked_by(&self, id: WaiterId, by: RowKind) {
-        self.within(|state| {
-            // Who was called meanwhile is about to look again, and stands.
+        self.with_state(|state| {
+            // A waiter that was called meanwhile asks again and keeps its standing.
             if let Some(waiter) = state.waiters.get_mut(&id).filter(|waiter| waiter.call.is_none()) {
                 waiter.blocked_by = Some(by);
-                state.take_stand(id);
+                state.update_standing(id);
             }
         });
     }
 
-    /// Leaves all queues.
+    /// Removes a waiter from all queues.
     pub(super) fn leave(&self, id: WaiterId) {
-        self.within(|state| {
-            state.vacate(id);
+        self.with_state(|state| {
+            state.leave_rows(id);
             if let Some(waiter) = state.waiters.remove(&id) {
                 self.total.fetch_sub(1, Ordering::Relaxed);
                 self.count(&waiter.limits, |count| {
@@ -319,19 +320,19 @@ impl WaitQueues {
         });
     }
 
-    /// Something was given back at these rows.
+    /// Calls the first waiters of these rows, because units were given back.
     pub(super) fn wake_rows(&self, rows: impl IntoIterator<Item = RowId>) {
         fence(Ordering::SeqCst);
-        if !self.is_quiet() {
-            self.within(|state| rows.into_iter().for_each(|row| state.call_first(row)));
+        if !self.is_empty() {
+            self.with_state(|state| rows.into_iter().for_each(|row| state.call_first(row)));
         }
     }
 
-    /// Something was given back, nobody knows where.
+    /// Calls the first waiters of all rows, because units were given back at unknown rows.
     pub(super) fn wake_all(&self) {
         fence(Ordering::SeqCst);
-        if !self.is_quiet() {
-            self.within(|state| {
+        if !self.is_empty() {
+            self.with_state(|state| {
                 let rows: Vec<RowId> = state.queues.keys().copied().collect();
                 for row in rows {
                     state.call_first(row);
@@ -340,11 +341,11 @@ impl WaitQueues {
         }
     }
 
-    /// Something happened to a limit as a whole.
+    /// Calls all waiters of a limit.
     pub(super) fn wake_limit(&self, limit_id: &str, call: Call) {
         fence(Ordering::SeqCst);
-        if !self.is_quiet() {
-            self.within(|state| {
+        if !self.is_empty() {
+            self.with_state(|state| {
                 let mut called: Vec<WaiterId> = state.waiters_of(limit_id).collect();
                 called.sort_unstable();
                 for id in called {
@@ -354,18 +355,18 @@ impl WaitQueues {
         }
     }
 
-    /// A hold was opened at these rows, and can be settled until then.
+    /// Records an open hold at these rows and its deadline.
     pub(super) fn open_hold(&self, rows: &[RowId], id: LeaseId, until: HolderInstant) {
-        self.within(|state| {
+        self.with_state(|state| {
             for row in rows {
                 state.holds.entry(*row).or_default().insert(id, until);
             }
         });
     }
 
-    /// A hold at these rows can be settled until another moment, unless it was closed.
+    /// Moves the deadline of a hold, unless it was closed.
     pub(super) fn move_hold(&self, rows: &[RowId], id: LeaseId, until: HolderInstant) {
-        self.within(|state| {
+        self.with_state(|state| {
             for row in rows {
                 if let Some(known) = state.holds.get_mut(row).and_then(|holds| holds.get_mut(&id)) {
                     *known = until;
@@ -374,9 +375,9 @@ impl WaitQueues {
         });
     }
 
-    /// A hold at these rows will not be settled here any more.
+    /// Removes a hold that is not settled here any more.
     pub(super) fn close_hold(&self, rows: &[RowId], id: LeaseId) {
-        self.within(|state| {
+        self.with_state(|state| {
             for row in rows {
                 if let Some(holds) = state.holds.get_mut(row) {
                     holds.remove(&id);
@@ -388,14 +389,13 @@ impl WaitQueues {
         });
     }
 
-    /// Until when a hold at one of these positions can be settled, which could help; `None` if none is open. Holds that nobody closed when their
-    /// time was over are forgotten.
+    /// The latest deadline of the open holds at these positions; `None` if there are none. Expired holds are removed.
     pub(super) fn settleable_until(
         &self,
         positions: &[QueuePosition],
         now: HolderInstant,
     ) -> Option<HolderInstant> {
-        self.within(|state| {
+        self.with_state(|state| {
             let rows = positions.iter().filter_map(|position| {
                 let holds = state.holds.get_mut(&position.row)?;
                 holds.retain(|_, until| *until > now);
@@ -409,17 +409,17 @@ impl WaitQueues {
         })
     }
 
-    /// Does this under the lock, and then wakes those who were called.
-    fn within<T>(&self, act: impl FnOnce(&mut QueueState) -> T) -> T {
+    /// Runs `act` under the lock, then wakes the called waiters.
+    fn with_state<T>(&self, act: impl FnOnce(&mut QueueState) -> T) -> T {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let done = act(&mut state);
-        let awake = std::mem::take(&mut state.awake);
+        let to_wake = std::mem::take(&mut state.to_wake);
         drop(state);
-        awake.into_iter().for_each(Waker::wake);
+        to_wake.into_iter().for_each(Waker::wake);
         done
     }
 
-    /// Changes the count of every limit; those that nobody waits for are forgotten.
+    /// Changes the count of every limit. Limits without waiters are removed.
     fn count(&self, limits: &[Box<str>], change: impl Fn(&AtomicUsize)) {
         for id in limits {
             let known = self.by_limit.read().unwrap_or_else(PoisonError::into_inner).get(id).map(Arc::clone);
@@ -435,7 +435,7 @@ impl WaitQueues {
 }
 
 impl QueueState {
-    fn draw(&mut self) -> WaiterId {
+    fn next_id(&mut self) -> WaiterId {
         self.last_id += 1;
         WaiterId(self.last_id)
     }
@@ -445,7 +445,7 @@ impl QueueState {
         position.kind != RowKind::Capacity && first.is_some_and(|first| before.is_none_or(|id| *first < id))
     }
 
-    /// Whether nobody stands before whoever has this id.
+    /// Whether another waiter comes before this one.
     fn standing(&self, id: WaiterId) -> QueueStanding {
         let behind =
             |waiter: &Waiter| waiter.positions.iter().any(|position| self.is_contested(*position, Some(id)));
@@ -453,7 +453,7 @@ impl QueueState {
     }
 
     /// Enters the queues of these rows.
-    fn occupy(&mut self, id: WaiterId, positions: Vec<QueuePosition>) {
+    fn enter_rows(&mut self, id: WaiterId, positions: Vec<QueuePosition>) {
         for position in &positions {
             let queue = self.queues.entry(position.row).or_default();
             queue.members += 1;
@@ -464,14 +464,14 @@ impl QueueState {
         if let Some(waiter) = self.waiters.get_mut(&id) {
             waiter.positions = positions;
         }
-        self.take_stand(id);
+        self.update_standing(id);
     }
 
-    /// Leaves every queue; whoever stood behind moves up.
-    fn vacate(&mut self, id: WaiterId) {
+    /// Leaves all queues; the next waiters move up.
+    fn leave_rows(&mut self, id: WaiterId) {
         let Some(waiter) = self.waiters.get_mut(&id) else { return };
         for position in std::mem::take(&mut waiter.positions) {
-            self.step_out(position.row, id);
+            self.leave_row(position.row, id);
             if let Some(queue) = self.queues.get_mut(&position.row) {
                 queue.members -= 1;
                 if queue.members == 0 {
@@ -481,31 +481,31 @@ impl QueueState {
         }
     }
 
-    /// Stands where they have to stand now, and steps aside where they need not.
-    fn take_stand(&mut self, id: WaiterId) {
+    /// Updates the rows at which a waiter stands.
+    fn update_standing(&mut self, id: WaiterId) {
         let Some(waiter) = self.waiters.get(&id) else { return };
         let blocked_by = waiter.blocked_by;
         let positions = waiter.positions.clone();
         let mut keys = positions.iter().filter(|position| position.kind == RowKind::Key);
-        let shares = blocked_by.is_none_or(|kind| kind == RowKind::All)
+        let stands_at_shared = blocked_by.is_none_or(|kind| kind == RowKind::All)
             && keys.all(|position| !self.is_contested(*position, Some(id)));
         for position in positions {
-            let stands = match (position.kind, blocked_by) {
-                // Who is called to see whether there is room goes on standing there until they have seen.
+            let is_standing = match (position.kind, blocked_by) {
+                // A waiter that is called to check for room keeps its position until it has checked.
                 (RowKind::Key, _) | (RowKind::Capacity, None) => continue,
-                (RowKind::All, _) => shares,
+                (RowKind::All, _) => stands_at_shared,
                 (RowKind::Capacity, Some(by)) => by == RowKind::Capacity,
             };
-            if !stands {
-                self.step_out(position.row, id);
+            if !is_standing {
+                self.leave_row(position.row, id);
             } else if let Some(queue) = self.queues.get_mut(&position.row) {
                 queue.standing.insert(id);
             }
         }
     }
 
-    /// No longer stands at a row; if they were first there, the next is called.
-    fn step_out(&mut self, row: RowId, id: WaiterId) {
+    /// Leaves the standing of a row. If the waiter was first, the next one is called.
+    fn leave_row(&mut self, row: RowId, id: WaiterId) {
         let Some(queue) = self.queues.get_mut(&row) else { return };
         let was_first = queue.standing.first() == Some(&id);
         if queue.standing.remove(&id) && was_first {
@@ -513,7 +513,7 @@ impl QueueState {
         }
     }
 
-    /// Calls whoever is first at a row.
+    /// Calls the first waiter of a row.
     fn call_first(&mut self, row: RowId) {
         if let Some(&first) = self.queues.get(&row).and_then(|queue| queue.standing.first()) {
             self.call(first, Call::Ask);
@@ -525,8 +525,8 @@ impl QueueState {
         waiter.call = waiter.call.max(Some(call));
         waiter.blocked_by = None;
         let waker = waiter.waker.take();
-        self.awake.extend(waker);
-        self.take_stand(id);
+        self.to_wake.extend(waker);
+        self.update_standing(id);
     }
 
     fn waiters_of(&self, limit_id: &str) -> impl Iterator<Item = WaiterId> {

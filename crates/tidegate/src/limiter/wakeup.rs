@@ -1,8 +1,8 @@
-//! What comes back by the id of a lease, and who is called then.
+//! Operations by lease id, and the waiters that they wake.
 //!
-//! A store that decides by itself has given back what it gives back when it returns, and those who wait look at once: whoever is granted it
-//! is told when both are durable. Where somebody else decides they are called when the answer is in. If nobody waits for the answer,
-//! they are called as soon as that is so: the store does what it was told, but nobody here will hear when.
+//! A local store has applied the operation when it returns, so waiters are woken at once; their own grants are returned
+//! when both are durable. Over a remote store, waiters are woken when the reply arrives. If the caller is dropped
+//! before, they are woken at that moment, because the store still applies the operation and the reply reaches no task.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,37 +10,37 @@ use std::time::Duration;
 
 use tidegate_core::{Ask, LeaseId};
 
-use super::Inner;
+use super::LimiterState;
 use super::lease::Renewal;
 use super::wait_queues::{Call, RowId};
 use crate::reply::OrderError;
 use crate::store::{Actual, Later, Settlement, StoreReply};
 
-/// Who is to be called.
+/// The waiters to wake.
 #[derive(Debug)]
 pub(super) enum WakeTarget {
-    /// Those who wait for these rows, or all if nobody knows which.
+    /// The waiters of these rows, or all waiters if the rows are not known.
     Rows(Option<Arc<[RowId]>>),
-    /// Those who wait for this limit.
+    /// The waiters of this limit.
     Limit(Box<str>),
 }
 
-/// Calls somebody when it is dropped: when an answer is in, or when nobody waits for it any more.
+/// Wakes waiters when it is dropped: when a reply arrived, or when its caller was dropped.
 pub(super) struct WakeOnDrop {
-    inner: Arc<Inner>,
-    whom: Option<WakeTarget>,
+    inner: Arc<LimiterState>,
+    target: Option<WakeTarget>,
 }
 
 impl WakeOnDrop {
-    /// There is nothing to call for.
+    /// Drops the guard without waking waiters.
     pub(super) fn cancel(mut self) {
-        self.whom = None;
+        self.target = None;
     }
 }
 
 impl Drop for WakeOnDrop {
     fn drop(&mut self) {
-        match self.whom.take() {
+        match self.target.take() {
             None => {}
             Some(WakeTarget::Rows(rows)) => self.inner.wake_rows(rows.as_deref()),
             Some(WakeTarget::Limit(id)) => self.inner.queues.wake_limit(&id, Call::Ask),
@@ -50,19 +50,23 @@ impl Drop for WakeOnDrop {
 
 impl fmt::Debug for WakeOnDrop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WakeOnDrop").field("whom", &self.whom).finish_non_exhaustive()
+        f.debug_struct("WakeOnDrop").field("target", &self.target).finish_non_exhaustive()
     }
 }
 
-impl Inner {
-    /// Calls these in the end.
-    pub(super) fn wake_on_drop(self: &Arc<Inner>, whom: WakeTarget) -> WakeOnDrop {
-        WakeOnDrop { inner: Arc::clone(self), whom: Some(whom) }
+impl LimiterState {
+    /// A guard that wakes these waiters when it is dropped.
+    pub(super) fn wake_on_drop(self: &Arc<LimiterState>, target: WakeTarget) -> WakeOnDrop {
+        WakeOnDrop { inner: Arc::clone(self), target: Some(target) }
     }
 
-    /// The same answer, and these are called in the end.
-    pub(super) fn then_wake<T: 'static>(self: &Arc<Inner>, later: Later<T>, whom: WakeTarget) -> Later<T> {
-        let wake_on_drop = self.wake_on_drop(whom);
+    /// The same reply; these waiters are woken when it arrives or is dropped.
+    pub(super) fn then_wake<T: 'static>(
+        self: &Arc<LimiterState>,
+        later: Later<T>,
+        target: WakeTarget,
+    ) -> Later<T> {
+        let wake_on_drop = self.wake_on_drop(target);
         Box::pin(async move {
             let reply = later.await;
             drop(wake_on_drop);
@@ -70,46 +74,46 @@ impl Inner {
         })
     }
 
-    /// Gives a lease back by its id.
-    pub(super) fn release(self: &Arc<Inner>, lease: LeaseId) -> StoreReply<bool> {
+    /// Releases a lease by its id.
+    pub(super) fn release(self: &Arc<LimiterState>, lease: LeaseId) -> StoreReply<bool> {
         self.after(lease, self.store.release(lease), |_| true)
     }
 
     /// Settles a lease by its id.
     pub(super) fn settle(
-        self: &Arc<Inner>,
+        self: &Arc<LimiterState>,
         lease: LeaseId,
         actual: Actual<'_>,
     ) -> StoreReply<Result<Settlement, OrderError>> {
         self.after(lease, self.store.settle(lease, actual), Result::is_ok)
     }
 
-    /// Renews a lease that is known by its id only.
+    /// Renews a lease by its id.
     pub(super) fn renew(
-        self: &Arc<Inner>,
+        self: &Arc<LimiterState>,
         lease: LeaseId,
         ttl: Option<Duration>,
     ) -> StoreReply<Result<Renewal, OrderError>> {
         let renewed = match self.store.renew(lease, ttl) {
-            // Perhaps it lapses sooner now than those believe who wait for it.
+            // The lease may lapse sooner than its waiters expect.
             StoreReply::Later(later) if ttl.is_some() => {
                 StoreReply::Later(self.then_wake(later, WakeTarget::Rows(self.detached_leases.get(lease))))
             }
-            spoken => {
+            reply => {
                 if let (true, StoreReply::Now(Ok(_)) | StoreReply::Durable(Ok(_), _)) =
-                    (ttl.is_some(), &spoken)
+                    (ttl.is_some(), &reply)
                 {
                     self.wake_rows(self.detached_leases.get(lease).as_deref());
                 }
-                spoken
+                reply
             }
         };
         renewed.map(|renewed| renewed.map(|until| until.map_or(Renewal::Gone, Renewal::Until)))
     }
 
-    /// Zeroes counts.
+    /// Resets counts.
     pub(super) fn reset(
-        self: &Arc<Inner>,
+        self: &Arc<LimiterState>,
         limit_id: &str,
         key: Option<&[u8]>,
     ) -> StoreReply<Result<(), OrderError>> {
@@ -122,40 +126,40 @@ impl Inner {
             (StoreReply::Later(later), Some(_)) => {
                 StoreReply::Later(self.then_wake(later, WakeTarget::Rows(Some(rows().collect()))))
             }
-            (spoken @ (StoreReply::Now(Err(_)) | StoreReply::Durable(Err(_), _)), _) => spoken,
-            (spoken, None) => {
+            (reply @ (StoreReply::Now(Err(_)) | StoreReply::Durable(Err(_), _)), _) => reply,
+            (reply, None) => {
                 self.queues.wake_limit(limit_id, Call::Ask);
-                spoken
+                reply
             }
-            (spoken, Some(_)) => {
+            (reply, Some(_)) => {
                 self.queues.wake_rows(rows());
-                spoken
+                reply
             }
         }
     }
 
-    /// The same reply about a lease that left as an id; if it says so, the lease is over, and those are called who wait for what it held.
+    /// The same reply. If it means that a detached lease is over, wakes the waiters of its rows.
     fn after<T: Send + 'static>(
-        self: &Arc<Inner>,
+        self: &Arc<LimiterState>,
         lease: LeaseId,
-        spoken: StoreReply<T>,
+        reply: StoreReply<T>,
         is_over: fn(&T) -> bool,
     ) -> StoreReply<T> {
-        let later = match spoken {
+        let later = match reply {
             StoreReply::Later(later) => later,
-            spoken => {
-                if let StoreReply::Now(reply) | StoreReply::Durable(reply, _) = &spoken
+            reply => {
+                if let StoreReply::Now(reply) | StoreReply::Durable(reply, _) = &reply
                     && is_over(reply)
                 {
                     self.wake_rows(self.detached_leases.remove(lease).as_deref());
                 }
-                return spoken;
+                return reply;
             }
         };
         let wake_on_drop = self.wake_on_drop(WakeTarget::Rows(self.detached_leases.get(lease)));
         let inner = Arc::clone(self);
         StoreReply::Later(Box::pin(async move {
-            // Whoever is not heard may be asked again, and it is known then whom to call.
+            // After an error the caller may retry, which needs the rows again.
             let reply = later.await?;
             if is_over(&reply) {
                 inner.detached_leases.remove(lease);

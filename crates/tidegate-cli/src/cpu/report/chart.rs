@@ -50,7 +50,7 @@ text{font:12px system-ui,-apple-system,'Segoe UI',Roboto,sans-serif;fill:#57606a
 
 /// Draws the chart as an SVG file.
 pub(super) fn draw(columns: &ChartColumns, settings: &GovernorSettings) -> String {
-    let zone = settings.tiling.zone();
+    let zone = settings.schedule.zone();
     let title = format!("CPU from {} to {}", instant(zone, columns.from()), instant(zone, columns.to()));
     let mut out = SvgCanvas::open([WIDTH, HEIGHT], &title, STYLE);
     out.text(LEFT, 34, "title", "start", &title);
@@ -113,10 +113,10 @@ fn draw_unobserved(out: &mut SvgCanvas, columns: &ChartColumns) {
 /// Draws window ends.
 fn window_ends(out: &mut SvgCanvas, columns: &ChartColumns, settings: &GovernorSettings) {
     let mut ends = Vec::new();
-    let mut end = settings.tiling.window(columns.from()).end;
+    let mut end = settings.schedule.window(columns.from()).end;
     while end <= columns.to() && ends.len() <= MOST_ENDS {
         ends.push(end);
-        end = settings.tiling.window(end).end;
+        end = settings.schedule.window(end).end;
     }
     for end in ends.iter().filter(|_| ends.len() <= MOST_ENDS) {
         let x = x_of(columns, *end);

@@ -173,7 +173,7 @@ pub(super) mod tests {
                 observed: used.is_some(),
                 applied: Rate::from_units(40),
                 counter: Duration::ZERO,
-                life: 0,
+                counter_id: 0,
                 target: tidegate_cpu::meter::TargetId::UNKNOWN,
                 boot: 0,
                 uptime: Duration::ZERO,

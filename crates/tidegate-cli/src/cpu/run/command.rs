@@ -50,7 +50,7 @@ fn is_program(path: &Path) -> bool {
 impl GovernedCommand {
     /// A paused command.
     pub(super) fn new(ward: WatchedProcess) -> GovernedCommand {
-        GovernedCommand { pid: ward.pid(), keeper: ward.keeper(), ward: Some(ward) }
+        GovernedCommand { pid: ward.pid(), keeper: ward.subreaper(), ward: Some(ward) }
     }
 
     pub(super) fn pid(&self) -> u32 {

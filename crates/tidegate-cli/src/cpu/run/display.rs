@@ -141,7 +141,7 @@ struct SampleJson {
 
 fn sample_json(governor: &mut Governor, look: &GovernorDecision) -> String {
     let status = GovernorStatus::of(governor);
-    let status = status_json(governor.settings().tiling.zone(), &status, GovernorState::Yes);
+    let status = status_json(governor.settings().schedule.zone(), &status, GovernorState::Running);
     as_line(&SampleJson { measured: look.measured.map(format::rate), status })
 }
 

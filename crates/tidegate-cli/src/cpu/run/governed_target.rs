@@ -54,7 +54,7 @@ impl GovernedTarget {
         command: Option<&GovernedCommand>,
     ) -> Result<GovernedTarget, Failure> {
         let burst = QuotaBurst::of_percent(args.burst);
-        let window = settings.tiling.nominal_length();
+        let window = settings.schedule.nominal_length();
         let context = TargetContext { roots, guardian, burst, first: settings.terms.floor, window };
         if !args.limit_cgroups.is_empty()
             && (command.is_some() || args.target.as_ref().is_some_and(|target| *target != CpuTarget::Host))
@@ -115,7 +115,7 @@ impl TargetContext<'_> {
                 Err(error) => print_message(&format!("no cgroup: {error}; signals are used instead")),
             }
         }
-        let meter = TreeMeter::kept(self.roots, pid, Some(command.keeper()));
+        let meter = TreeMeter::with_subreaper(self.roots, pid, Some(command.keeper()));
         let meter = Box::new(meter.map_err(|error| failure_of(&error.into()))?);
         let enforce = if enforce.is_none() { Some(EnforceMethod::Signal) } else { enforce };
         let (enforcer, method) = self.processes(enforce, pid)?;
@@ -123,7 +123,7 @@ impl TargetContext<'_> {
     }
 
     fn enclosed(&self, pid: u32) -> EnforceResult<(Box<dyn Meter>, Box<dyn Enforcer>)> {
-        let mut enclosure = CgroupScope::around(self.roots, pid, self.burst, self.guardian)?;
+        let mut enclosure = CgroupScope::new(self.roots, pid, self.burst, self.guardian)?;
         // The cgroup is created with the first limit.
         enclosure.apply(self.first)?;
         let meter = CgroupMeter::new(self.roots, enclosure.path())?;
@@ -137,11 +137,11 @@ impl TargetContext<'_> {
         pid: u32,
     ) -> Result<(Box<dyn Enforcer>, &'static str), Failure> {
         let cgroup = || -> EnforceResult<Box<dyn Enforcer>> {
-            Ok(Box::new(CgroupScope::around(self.roots, pid, self.burst, self.guardian)?))
+            Ok(Box::new(CgroupScope::new(self.roots, pid, self.burst, self.guardian)?))
         };
         let signals = || -> EnforceResult<Box<dyn Enforcer>> {
-            let signals = SignalEnforcer::over(self.roots, pid, self.guardian)?;
-            Ok(Box::new(signals.over_a_window_of(self.window)))
+            let signals = SignalEnforcer::new(self.roots, pid, self.guardian)?;
+            Ok(Box::new(signals.with_window(self.window)))
         };
         match enforce {
             Some(EnforceMethod::None) => Ok((Box::new(AdvisoryEnforcer), "not limited")),
@@ -172,7 +172,7 @@ impl TargetContext<'_> {
                 ));
             }
             Some(EnforceMethod::Cgroup) | None => {
-                let quota = QuotaEnforcer::over(self.roots, path, self.burst, self.guardian);
+                let quota = QuotaEnforcer::new(self.roots, path, self.burst, self.guardian);
                 (Box::new(quota.map_err(|error| failure_of(&error))?), "limited by the kernel")
             }
         };
@@ -194,7 +194,7 @@ impl TargetContext<'_> {
                 (Box::new(machine().map_err(|error| failure_of(&error))?), "limited by cgroups")
             }
             None => match machine() {
-                Ok(machine) if machine.is_powerless() => {
+                Ok(machine) if machine.has_no_targets() => {
                     print_message(
                         "only monitoring: every cgroup here also holds processes needed for logging in, which are not limited; name a cgroup with --limit-cgroup, or give a command",
                     );
@@ -210,7 +210,7 @@ impl TargetContext<'_> {
 
     /// Falls back to monitoring if permissions are missing.
     fn monitor(error: &EnforceError) -> Result<(Box<dyn Enforcer>, &'static str), Failure> {
-        if !error.is_for_want_of_rights()
+        if !error.is_permission_error()
             && !matches!(error, EnforceError::Cgroup(CgroupError::NoController { .. }))
         {
             return Err(failure_of(error));

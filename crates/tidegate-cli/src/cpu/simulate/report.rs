@@ -5,7 +5,7 @@ use tidegate::budget::Quota;
 use tidegate::model::Timestamp;
 use tidegate_core::Zone;
 use tidegate_cpu::GovernorSettings;
-use tidegate_cpu::simulation::{SimulatedWindow, SimulationSummary};
+use tidegate_cpu::simulation::{CpuSimulationSummary, SimulatedWindow};
 
 use crate::bench::number::grouped;
 use crate::cpu::format::{self, JsonNumber};
@@ -19,7 +19,7 @@ pub(super) struct SimulationReport {
     average: tidegate::budget::Rate,
     from: Timestamp,
     to: Timestamp,
-    outcome: SimulationSummary,
+    outcome: CpuSimulationSummary,
     worst: tidegate::budget::Rate,
     /// In billionths of a percent.
     utilisation: Option<i128>,
@@ -32,19 +32,19 @@ impl SimulationReport {
         settings: &GovernorSettings,
         from: Timestamp,
         to: Timestamp,
-        outcome: &SimulationSummary,
+        outcome: &CpuSimulationSummary,
         windows: &[SimulatedWindow],
     ) -> SimulationReport {
         let whole = || windows.iter().filter(|window| window.is_whole);
         let used = whole().fold(Quota::ZERO, |sum, window| sum.plus(window.used));
         let allowed = whole().fold(Quota::ZERO, |sum, window| sum.plus(window.allowed));
         SimulationReport {
-            zone: settings.tiling.zone().clone(),
+            zone: settings.schedule.zone().clone(),
             average: settings.terms.average,
             from,
             to,
             outcome: *outcome,
-            worst: outcome.worst_trailing.rate_over(settings.tiling.nominal_length()),
+            worst: outcome.worst_trailing.rate_over(settings.schedule.nominal_length()),
             utilisation: format::part(used, allowed),
             served: format::part(outcome.used, outcome.demand),
             windows: windows.to_vec(),
@@ -54,9 +54,9 @@ impl SimulationReport {
     /// The report as JSON.
     pub(super) fn json(&self) -> String {
         let window = |window: &SimulatedWindow| WindowJson {
-            start: format::instant(&self.zone, window.tile.start),
-            end: format::instant(&self.zone, window.tile.end),
-            average: format::rate(window.used.rate_over(window.tile.length())),
+            start: format::instant(&self.zone, window.bounds.start),
+            end: format::instant(&self.zone, window.bounds.end),
+            average: format::rate(window.used.rate_over(window.bounds.length())),
             used: format::quota(window.used),
             quota: format::quota(window.allowed),
             of_quota: format::part(window.used, window.allowed).map(format::json_number),
@@ -70,7 +70,7 @@ impl SimulationReport {
             utilisation: self.utilisation.map(format::json_number),
             demand_served: self.served.map(format::json_number),
             changes: self.outcome.changes,
-            looks: self.outcome.looks,
+            looks: self.outcome.samples,
             windows: self.windows.iter().map(window).collect(),
         })
     }
@@ -82,9 +82,9 @@ impl SimulationReport {
         };
         let row = |window: &SimulatedWindow| {
             [
-                format::instant(&self.zone, window.tile.start),
-                format::instant(&self.zone, window.tile.end),
-                format::short_rate(window.used.rate_over(window.tile.length())),
+                format::instant(&self.zone, window.bounds.start),
+                format::instant(&self.zone, window.bounds.end),
+                format::short_rate(window.used.rate_over(window.bounds.length())),
                 percent(format::part(window.used, window.allowed)),
                 (if window.is_whole { "yes" } else { "no" }).to_owned(),
             ]

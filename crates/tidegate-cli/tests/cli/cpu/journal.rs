@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tidegate::budget::{BudgetTime, Quota, Rate};
 use tidegate_core::{Span, Timestamp};
-use tidegate_cpu::journal::{Journal, UsageSample};
+use tidegate_cpu::journal::{SampleJournal, UsageSample};
 use tidegate_cpu::settings::read_cpu;
 use tidegate_cpu::{Governor, GovernorSettings, Observation};
 
@@ -21,7 +21,7 @@ pub(super) const MIDNIGHT: u64 = 1_761_091_200;
 pub(super) type Demand = fn(number: u32) -> Option<u32>;
 
 /// Runs a simulated governor from midnight on and keeps its samples in a directory.
-pub(super) fn govern(folder: &Path, config: &str, count: u32, demand: Demand) -> Journal {
+pub(super) fn govern(folder: &Path, config: &str, count: u32, demand: Demand) -> SampleJournal {
     let spec =
         read_cpu("cpu.yaml", config.as_bytes()).unwrap_or_else(|invalid| panic!("{}", invalid.summary()));
     let settings = GovernorSettings::of(spec).expect("they make sense");
@@ -31,7 +31,7 @@ pub(super) fn govern(folder: &Path, config: &str, count: u32, demand: Demand) ->
         let wall = Timestamp::from_ticks(MIDNIGHT * 1_000_000_000).plus(Span::from_ticks(nanos));
         BudgetTime { wall, monotonic: i64::try_from(nanos).expect("some days") }
     };
-    let mut journal = Journal::open(folder, settings.retention).expect("a journal");
+    let mut journal = SampleJournal::open(folder, settings.retention).expect("a journal");
     let mut governor = Governor::new(settings, at(Duration::ZERO));
     let mut total = Quota::ZERO;
     for number in 0..=count {
@@ -39,7 +39,7 @@ pub(super) fn govern(folder: &Path, config: &str, count: u32, demand: Demand) ->
         let wanted = demand(number).filter(|_| number > 0).map(Rate::from_units);
         let used = wanted.map(|wanted| wanted.min(governor.applied()).over(every));
         if number > 0 {
-            governor.look(at(time), used.map_or(Observation::Nothing, Observation::Used));
+            governor.observe(at(time), used.map_or(Observation::Nothing, Observation::Used));
         }
         total = total.plus(used.unwrap_or_default());
         let sample = UsageSample {
@@ -48,7 +48,7 @@ pub(super) fn govern(folder: &Path, config: &str, count: u32, demand: Demand) ->
             observed: used.is_some(),
             applied: governor.applied(),
             counter: time,
-            life: 7,
+            counter_id: 7,
             target: tidegate_cpu::meter::TargetId::UNKNOWN,
             boot: 1,
             uptime: time,

@@ -118,6 +118,6 @@ fn status_without_samples_fails() {
     fs::write(files.path("empty/00000000000000000001.samples"), "something else, and long enough")
         .expect("room");
     let output = run(&["cpu", "status", "--state", &empty], "").failed(1);
-    assert!(output.contains("not a file of samples of this version"), "{output}");
+    assert!(output.contains("not a sample file of this version"), "{output}");
     assert!(!files.path("cpu.svg").exists());
 }

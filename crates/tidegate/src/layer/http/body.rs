@@ -1,4 +1,4 @@
-//! A response's body that carries what its request holds.
+//! A response body that owns the lease of its request.
 
 use std::fmt;
 use std::pin::Pin;
@@ -11,31 +11,31 @@ use pin_project_lite::pin_project;
 use crate::limiter::Lease;
 
 pin_project! {
-    /// A body, and the lease that is given back when it has been sent or is dropped; or a few words of the layer's own.
+    /// A body and the lease that is given back when the body has been sent or dropped, or a text of the layer.
     pub struct HeldBody<B> {
         #[pin]
-        content: Content<B>,
+        content: HeldContent<B>,
         lease: Option<Lease>,
     }
 }
 
 pin_project! {
-    #[project = Projected]
-    enum Content<B> {
-        /// The inner service's.
-        Passed { #[pin] body: B },
-        /// The layer's, until they are said.
-        Told { words: Option<Bytes> },
+    #[project = ProjectedContent]
+    enum HeldContent<B> {
+        /// The body of the inner service.
+        Inner { #[pin] body: B },
+        /// A text of the layer, until it is sent.
+        Text { text: Option<Bytes> },
     }
 }
 
 impl<B> HeldBody<B> {
-    pub(super) fn holding(body: B, lease: Option<Lease>) -> HeldBody<B> {
-        HeldBody { content: Content::Passed { body }, lease }
+    pub(super) fn with_lease(body: B, lease: Option<Lease>) -> HeldBody<B> {
+        HeldBody { content: HeldContent::Inner { body }, lease }
     }
 
-    pub(super) fn telling(words: impl Into<Bytes>) -> HeldBody<B> {
-        HeldBody { content: Content::Told { words: Some(words.into()) }, lease: None }
+    pub(super) fn text(text: impl Into<Bytes>) -> HeldBody<B> {
+        HeldBody { content: HeldContent::Text { text: Some(text.into()) }, lease: None }
     }
 }
 
@@ -49,11 +49,11 @@ impl<B: Body<Data = Bytes>> Body for HeldBody<B> {
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         let this = self.project();
         let polled = match this.content.project() {
-            Projected::Passed { body } => body.poll_frame(context),
-            Projected::Told { words } => Poll::Ready(words.take().map(|words| Ok(Frame::data(words)))),
+            ProjectedContent::Inner { body } => body.poll_frame(context),
+            ProjectedContent::Text { text } => Poll::Ready(text.take().map(|text| Ok(Frame::data(text)))),
         };
         if matches!(polled, Poll::Ready(None | Some(Err(_)))) {
-            // Nothing more comes: whoever keeps the body for longer does not keep the lease.
+            // The body has ended: release the lease even if the body is dropped later.
             *this.lease = None;
         }
         polled
@@ -61,16 +61,16 @@ impl<B: Body<Data = Bytes>> Body for HeldBody<B> {
 
     fn is_end_stream(&self) -> bool {
         match &self.content {
-            Content::Passed { body } => body.is_end_stream(),
-            Content::Told { words } => words.is_none(),
+            HeldContent::Inner { body } => body.is_end_stream(),
+            HeldContent::Text { text } => text.is_none(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.content {
-            Content::Passed { body } => body.size_hint(),
-            Content::Told { words } => {
-                SizeHint::with_exact(words.as_ref().map_or(0, |words| words.len() as u64))
+            HeldContent::Inner { body } => body.size_hint(),
+            HeldContent::Text { text } => {
+                SizeHint::with_exact(text.as_ref().map_or(0, |text| text.len() as u64))
             }
         }
     }

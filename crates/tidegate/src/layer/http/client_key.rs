@@ -8,8 +8,8 @@
 //! Any client can send `X-Forwarded-For`. Each proxy appends the address that it saw, so the list is read from the right,
 //! and only as far as trusted proxies wrote it. An entry that cannot be read makes the proxy itself the client.
 //!
-//! IPv4 addresses inside IPv6 are IPv4. An IPv6 client is its /64, because one household has as many addresses as it
-//! likes in it. A request without a known peer address is an error and never counted under a shared key.
+//! IPv4 addresses inside IPv6 are IPv4. An IPv6 client is its /64, because one subscriber can use any address in it. A
+//! request without a known peer address is an error and never counted under a shared key.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -1,7 +1,7 @@
-//! The header fields that say what is allowed, what is left, and when to come back.
+//! The header fields `RateLimit-Policy`, `RateLimit` and `Retry-After`.
 //!
-//! They are lists of structured fields (RFC 9651), of which only a little is written here: names that are checked to be
-//! plain when a limit is made, and whole numbers of at most fifteen digits.
+//! The first two are lists of structured fields (RFC 9651). Only a small part of that syntax is written here: item
+//! names, which are checked when a limit is made, and integers of at most fifteen digits.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -13,22 +13,22 @@ use tidegate_core::{Amount, Capacity, Item, Limit, Mode, Policy, Timestamp, Unit
 use crate::limiter::Refused;
 use crate::reply::ItemReading;
 
-/// What is allowed.
+/// The field that lists the quotas.
 pub const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-/// What is left.
+/// The field that lists what is left.
 pub const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 
 /// The largest integer of a structured field.
 const LARGEST: u64 = 999_999_999_999_999;
 
-/// Says with a response what is allowed and what is left, unless it says so itself.
+/// Adds `RateLimit-Policy` and `RateLimit` to a response, unless they are present.
 pub fn describe(headers: &mut HeaderMap, readings: &[ItemReading], at: Timestamp) {
     add(headers, RATE_LIMIT_POLICY, rate_limit_policy(readings));
     add(headers, RATE_LIMIT, rate_limit(readings, at));
 }
 
-/// Says with a refusal what is allowed, what is left, and when to come back, unless it says so itself. Of a key that there is no room for it does not
-/// say that all is left.
+/// Adds `RateLimit-Policy`, `RateLimit` and `Retry-After` to a refusal, unless they are present. If there is no room to
+/// count the key, `RateLimit` is left out: it would report the whole quota as left.
 pub fn describe_refusal(headers: &mut HeaderMap, refused: &Refused) {
     if refused.is_degraded() {
         add(headers, RATE_LIMIT_POLICY, rate_limit_policy(refused.readings()));
@@ -44,11 +44,11 @@ fn add(headers: &mut HeaderMap, name: HeaderName, value: Option<HeaderValue>) {
     }
 }
 
-/// The `RateLimit-Policy` of these items: `"burst";q=100;w=60`. `None` if none of them refuses anything.
+/// The `RateLimit-Policy` of these items: `"burst";q=100;w=60`. `None` if none of them can refuse.
 ///
-/// Items are called by their names, with the limit's in front where there are several limits. A window is told in whole
-/// seconds, rounded up; months and years, which have no one length, are told without. Of a bucket the quota is its
-/// burst and the window the time in which that comes back.
+/// An entry is named after its item, with the limit's id in front if there are several limits. A window is in whole
+/// seconds, rounded up; months and years have no fixed length and no `w`. The quota of a bucket is its burst, and its
+/// window is the time in which the burst refills.
 pub fn rate_limit_policy(readings: &[ItemReading]) -> Option<HeaderValue> {
     list(readings, |out, item, reading| {
         let Capacity::AtMost(quota) = reading.reading.capacity else { return };
@@ -62,9 +62,9 @@ pub fn rate_limit_policy(readings: &[ItemReading]) -> Option<HeaderValue> {
     })
 }
 
-/// The `RateLimit` of these items, as read at this instant: `"burst";r=50;t=30`. `None` if none of them refuses anything.
+/// The `RateLimit` of these items, as read at this instant: `"burst";r=50;t=30`. `None` if none of them can refuse.
 ///
-/// `t` is when nothing will be in use any more, if time alone does that.
+/// `t` is the time until nothing is in use, if time alone leads there.
 pub fn rate_limit(readings: &[ItemReading], at: Timestamp) -> Option<HeaderValue> {
     list(readings, |out, _, reading| {
         let _ = write!(out, ";r={}", reading.reading.remaining.unwrap_or_default().min(LARGEST));
@@ -75,7 +75,7 @@ pub fn rate_limit(readings: &[ItemReading], at: Timestamp) -> Option<HeaderValue
     })
 }
 
-/// The `Retry-After` of a refusal: whole seconds, rounded up and never 0. `None` if it is not a matter of time.
+/// The `Retry-After` of a refusal: whole seconds, rounded up, at least 1. `None` if time alone does not help.
 pub fn retry_after(refused: &Refused) -> Option<HeaderValue> {
     refused.retry_after().map(|wait| whole_seconds(wait).max(1).into())
 }
@@ -97,12 +97,12 @@ fn list(
     if out.is_empty() { None } else { HeaderValue::try_from(out).ok() }
 }
 
-/// Limits that only watch are not the client's business.
+/// Whether an item can refuse. Limits that are not enforced are not shown to clients.
 fn can_refuse(reading: &ItemReading) -> bool {
     reading.limit.mode() == Mode::Enforce && reading.reading.capacity != Capacity::Unlimited
 }
 
-/// What an item is called among these: by its name, with the limit's in front if there are several limits.
+/// The name of an item in a list, with the limit's id in front if there are several limits.
 pub(super) fn policy_name(limit: &Limit, item: &str, among: &[ItemReading]) -> String {
     if among.iter().all(|reading| reading.limit.id() == limit.id()) {
         item.to_owned()
@@ -111,7 +111,7 @@ pub(super) fn policy_name(limit: &Limit, item: &str, among: &[ItemReading]) -> S
     }
 }
 
-/// The time in which what an item has comes back, where that has a length.
+/// The time in which the quota of an item refills; `None` if it has no fixed length.
 fn window(policy: &Policy, limit: &Limit, index: usize) -> Option<Duration> {
     let seconds = |seconds| Some(Duration::from_secs(seconds));
     match *policy {
@@ -133,14 +133,14 @@ fn window(policy: &Policy, limit: &Limit, index: usize) -> Option<Duration> {
     }
 }
 
-/// How long a burst takes to come back at `limit` per window.
+/// The time in which a burst refills at `limit` per window.
 fn refill(window: Duration, burst: Amount, limit: Capacity) -> Option<Duration> {
     let Capacity::AtMost(limit @ 1..) = limit else { return None };
     let nanos = (window.as_nanos().checked_mul(u128::from(burst))?).div_ceil(u128::from(limit));
     Some(Duration::from_nanos(u64::try_from(nanos).ok()?))
 }
 
-/// Seconds, rounded up.
+/// The duration in seconds, rounded up.
 fn whole_seconds(duration: Duration) -> u64 {
     (duration.as_secs() + u64::from(duration.subsec_nanos() > 0)).min(LARGEST)
 }
