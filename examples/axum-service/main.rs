@@ -1,7 +1,7 @@
 //! A web service: three requests a minute for each API key, and a page that is free.
 //!
-//! The layer counts in a limiter that all connections share. Every answer says what is left, and a refusal is a 429 that
-//! says when to come back. The program serves itself a few requests on the loopback interface and ends.
+//! The layer uses one limiter for all connections. Every response reports the remaining requests. A refusal has status 429
+//! and a `Retry-After` field. The program sends itself a few requests on the loopback interface and ends.
 //! Run it with `cargo run -p tidegate --example axum-service`.
 
 use std::error::Error;
@@ -24,16 +24,16 @@ use tokio::net::{TcpListener, TcpStream};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
-    story(&mut std::io::stdout()).await
+    example(&mut std::io::stdout()).await
 }
 
-/// What a request is counted as.
+/// The limit and the key of a request.
 fn asking(request: &Request) -> Asking {
     if request.uri().path() == "/health" {
         return Asking::nothing();
     }
-    // Who has no key shares one with all the others who have none.
-    let key = request.headers().get("api-key").map_or(&b"nobody"[..], |key| key.as_bytes());
+    // Requests without an API key share one key.
+    let key = request.headers().get("api-key").map_or(&b"anonymous"[..], |key| key.as_bytes());
     Asking::of("api", key)
 }
 
@@ -44,11 +44,11 @@ fn service(limiter: Limiter) -> Router {
         .layer(http::limit(limiter, asking))
 }
 
-/// A client that is in a hurry.
-pub(crate) async fn story(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
+/// Sends more requests than the limit allows.
+pub(crate) async fn example(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
     let window = Duration::from_secs(60);
     let sliding = ItemSpec::of(Policy::Sliding { window, precision: Precision::Exact }, 3).per_key();
-    // A program uses Limiter::in_memory; this clock stands still so that every run says the same.
+    // A program uses Limiter::in_memory. This clock stands still, so every run prints the same.
     let store = MemoryStore::new(ManualClock::at(Timestamp::EPOCH), Memory::default());
     store.put(LimitSpec::named("api").with(sliding), ExpectedVersion::Absent)?;
 
@@ -57,7 +57,7 @@ pub(crate) async fn story(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
     tokio::spawn(async move { axum::serve(listener, service(Limiter::new(Arc::new(store)))).await });
 
     for path in ["/", "/", "/", "/", "/health"] {
-        // Each on a connection of its own.
+        // Each request has its own connection.
         writeln!(out, "GET {path}")?;
         for line in request(address, path).await?.lines().filter(|line| is_of_interest(line)) {
             writeln!(out, "  {line}")?;
@@ -66,7 +66,7 @@ pub(crate) async fn story(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// An HTTP client, as short as they come.
+/// A minimal HTTP client.
 async fn request(address: SocketAddr, path: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect(address).await?;
     let request =

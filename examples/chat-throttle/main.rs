@@ -1,7 +1,7 @@
 //! A chat room: at most six messages in any minute, and at most two of each user.
 //!
-//! Messages come as a stream and leave as one, in order; what does not fit is dropped, and somebody is told. Several rooms
-//! could share the limiter, and would count together then. Run it with `cargo run -p tidegate --example chat-throttle`.
+//! Messages pass through as a stream, in order. Messages above a limit are dropped, and their sender gets a notice. Rooms
+//! that share a limiter share its counts. Run it with `cargo run -p tidegate --example chat-throttle`.
 
 use std::error::Error;
 use std::io::Write;
@@ -22,13 +22,13 @@ struct Message {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
-    story(&mut std::io::stdout()).await
+    example(&mut std::io::stdout()).await
 }
 
-/// An evening in the lobby.
-pub(crate) async fn story(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
+/// Sends messages of several users through the limiter.
+pub(crate) async fn example(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
     let minute = Duration::from_secs(60);
-    // A program uses StreamLimiter::new; this clock follows the messages, so that the evening takes no time.
+    // A program uses StreamLimiter::new. This clock follows the messages, so the example takes no time.
     let clock = Arc::new(ManualClock::at(Timestamp::EPOCH));
     let limiter = StreamLimiter::with_clock(
         Rules { global: Rate::of(6, minute), user: Rate::of(2, minute) },
@@ -39,7 +39,7 @@ pub(crate) async fn story(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
         .inspect(|message| clock.set(Timestamp::from_ticks(message.second * 1_000_000_000)))
         .limited(&limiter, |message| message.user.into())
         .observed(move |message, refusal| {
-            // The end of the channel outlives the stream.
+            // The receiver outlives the stream.
             let _ = refusals.send(apology(message, refusal));
         })
         .collect()

@@ -1,8 +1,8 @@
 //! A budget of model tokens: ten thousand in any minute, for each customer.
 //!
-//! What a call costs is known only when it is over. So it holds an estimate before it starts, and settles the true cost
-//! afterwards: what was too much is given back, what was too little is charged, past the limit if it must be. While the
-//! call runs the hold is kept alive, however long it takes; if the caller dies, the estimate stays charged.
+//! The cost of a call is known only at its end. The caller holds an estimate before the call and settles the actual cost
+//! afterwards. The settlement refunds the excess or charges the difference, if necessary above the limit. The hold is
+//! renewed while the call runs. If the caller crashes, the estimate stays charged.
 //! Run it with `cargo run -p tidegate --example llm-budget`.
 
 use std::error::Error;
@@ -18,11 +18,11 @@ const MINUTE: Duration = Duration::from_secs(60);
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
-    story(&mut std::io::stdout()).await
+    example(&mut std::io::stdout()).await
 }
 
-/// A customer who asks for a lot.
-pub(crate) async fn story(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
+/// Runs calls of one customer until the budget is used up.
+pub(crate) async fn example(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
     let sliding = Policy::Sliding { window: MINUTE, precision: Precision::Exact };
     let budget = LimitSpec::named("llm").with(ItemSpec::of(sliding, 10_000).per_key());
     let limiter = Limiter::in_memory();
@@ -40,7 +40,7 @@ pub(crate) async fn story(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// One call, as a line for people.
+/// Runs one call and describes it in a line.
 async fn call(limiter: &Limiter, estimate: u64, truth: u64) -> Result<String, Box<dyn Error>> {
     let question = limiter.ask("llm", "acme").count(estimate).hold().readings();
     let granted = match question.try_acquire() {
@@ -65,7 +65,7 @@ async fn call(limiter: &Limiter, estimate: u64, truth: u64) -> Result<String, Bo
     Ok(format!("held {estimate} with {held} beside it, cost {cost}, {left} left"))
 }
 
-/// Stands for the model: it takes its time and says what that cost.
+/// Simulates the model and returns the actual cost.
 async fn ask_the_model(cost: u64) -> u64 {
     tokio::task::yield_now().await;
     cost

@@ -1,7 +1,7 @@
-//! Logins: five tries in any fifteen seconds for each user, and twenty for each address, whoever it tries to be.
+//! Logins: five attempts per user and twenty per address in any fifteen seconds.
 //!
-//! Both limits are asked at once, and a try that one of them refuses costs neither, so hammering does not lengthen the
-//! wait. The refusal says when the next try will be heard. Run it with `cargo run -p tidegate --example login`.
+//! One request checks both limits. A refused attempt charges neither, so repeated attempts do not lengthen the wait. The
+//! refusal reports when the next attempt is possible. Run it with `cargo run -p tidegate --example login`.
 
 use std::error::Error;
 use std::io::Write;
@@ -20,12 +20,12 @@ limits:
 ";
 
 fn main() -> Result<(), Box<dyn Error>> {
-    story(&mut std::io::stdout())
+    example(&mut std::io::stdout())
 }
 
 /// One user who forgot a password, and one address that tries many users.
-pub(crate) fn story(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
-    // A program uses Limiter::in_memory; this clock is moved by hand so that the story takes no time.
+pub(crate) fn example(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
+    // A program uses Limiter::in_memory. This clock is manual, so the example takes no time.
     let clock = Arc::new(ManualClock::at(Timestamp::EPOCH));
     let limiter = Limiter::new(Arc::new(store(Arc::clone(&clock))?));
 
@@ -35,23 +35,23 @@ pub(crate) fn story(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
     }
 
     let users = (0..25).map(|user| format!("user-{user}"));
-    let mut heard = 0;
+    let mut admitted = 0;
     for user in users {
-        heard += u32::from(try_login(&limiter, &user, "203.0.113.9")? == "heard");
+        admitted += u32::from(try_login(&limiter, &user, "203.0.113.9")? == "admitted");
     }
-    writeln!(out, "16 s  25 users from 203.0.113.9: {heard} heard")?;
+    writeln!(out, "16 s  25 users from 203.0.113.9: {admitted} admitted")?;
     writeln!(out, "16 s  bob from 203.0.113.9: {}", try_login(&limiter, "bob", "203.0.113.9")?)?;
     writeln!(out, "16 s  bob from 192.0.2.8: {}", try_login(&limiter, "bob", "192.0.2.8")?)?;
     Ok(())
 }
 
-/// What a login page would say.
+/// The message of a login page.
 fn try_login(limiter: &Limiter, user: &str, address: &str) -> Result<String, Box<dyn Error>> {
     let asks = [Ask::one("user", Some(user.as_bytes())), Ask::one("address", Some(address.as_bytes()))];
     Ok(match limiter.asks(&asks).try_acquire() {
-        Ok(_) => "heard".to_owned(),
+        Ok(_) => "admitted".to_owned(),
         Err(AcquireError::Refused(denial)) => {
-            // A sliding window always has an end; it is told in whole seconds, rounded up.
+            // A sliding window always has a wait. It is printed in whole seconds, rounded up.
             let seconds = denial.retry_after().unwrap_or_default().as_nanos().div_ceil(1_000_000_000);
             format!("too many tries for this {}, try again in {seconds} s", denial.limit_id())
         }

@@ -1,4 +1,4 @@
-//! Limits that hold.
+//! Enforcers: quotas of cgroups, shared quotas and stop signals.
 
 mod quotas;
 mod sharing;

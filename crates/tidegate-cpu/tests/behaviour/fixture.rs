@@ -1,4 +1,4 @@
-//! What the tests play on: directories with the files of a kernel, processes that are busy, and the real thing where it is there.
+//! Fixtures: directories with fake kernel files, groups of busy processes, and the cgroups of this machine.
 
 use std::fs;
 use std::io;
@@ -14,25 +14,26 @@ use tidegate_core::budget::Rate;
 use tidegate_cpu::cgroups::{CgroupVersion, FilesystemRoots, Hierarchy};
 use tidegate_cpu::meter::cores;
 use tidegate_cpu::processes::{ProcFs, ProcStat, ProcessState};
+use tidegate_testkit::skip;
 
-/// Longer than anything takes, on however busy a machine.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// How long to wait before looking again.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(5);
+/// The timeout of [`wait_until`], long enough for a busy machine.
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
+/// The polling interval of [`wait_until`].
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
-/// A directory that is removed with this value.
+/// A temporary directory. It is removed when the value is dropped.
 #[derive(Debug)]
-pub(crate) struct Folder {
+pub(crate) struct TempFolder {
     path: PathBuf,
 }
 
-impl Folder {
-    pub(crate) fn new() -> Folder {
+impl TempFolder {
+    pub(crate) fn new() -> TempFolder {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let name = format!("tidegate-cpu-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let path = std::env::temp_dir().join(name);
-        fs::create_dir_all(&path).expect("there is room for a directory");
-        Folder { path }
+        fs::create_dir_all(&path).expect("the directory can be created");
+        TempFolder { path }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -40,95 +41,95 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for TempFolder {
     fn drop(&mut self) {
         let _removed = fs::remove_dir_all(&self.path);
     }
 }
 
-/// A directory with the files of a kernel.
+/// A directory with fake files of `/proc` and `/sys/fs/cgroup`.
 #[derive(Debug)]
-pub(crate) struct Kernel {
-    folder: Folder,
+pub(crate) struct FakeKernel {
+    folder: TempFolder,
     pub(crate) roots: FilesystemRoots,
 }
 
-impl Kernel {
-    /// One with two cores and no cgroups. The governor and the first process are there.
-    pub(crate) fn bare() -> Kernel {
-        let folder = Folder::new();
+impl FakeKernel {
+    /// Two cores, no cgroups, and two processes: init and the governor.
+    pub(crate) fn without_cgroups() -> FakeKernel {
+        let folder = TempFolder::new();
         let roots =
             FilesystemRoots { proc: folder.path().join("proc"), cgroup: folder.path().join("cgroup") };
-        let kernel = Kernel { folder, roots };
-        kernel.put("proc/stat", "cpu  100 20 30 9000 50 4 6 700 11 1\ncpu0 1\ncpu1 1\nintr 1 2 3\n");
-        kernel.put("proc/uptime", "5000.25 9000.00\n");
-        kernel.put("proc/sys/kernel/random/boot_id", "11111111-2222-3333-4444-555555555555\n");
-        kernel.process(1, "init", 0, 1, "/init.scope");
-        kernel.process(std::process::id(), "tidegate", 1, 2, "/governor");
+        let kernel = FakeKernel { folder, roots };
+        kernel.write_file("proc/stat", "cpu  100 20 30 9000 50 4 6 700 11 1\ncpu0 1\ncpu1 1\nintr 1 2 3\n");
+        kernel.write_file("proc/uptime", "5000.25 9000.00\n");
+        kernel.write_file("proc/sys/kernel/random/boot_id", "11111111-2222-3333-4444-555555555555\n");
+        kernel.add_process(1, "init", 0, 1, "/init.scope");
+        kernel.add_process(std::process::id(), "tidegate", 1, 2, "/governor");
         kernel
     }
 
-    /// One with cgroups of version 2.
-    pub(crate) fn two() -> Kernel {
-        let kernel = Kernel::bare();
-        kernel.put("cgroup/cgroup.controllers", "cpuset cpu io memory\n");
-        kernel.put("cgroup/cgroup.subtree_control", "cpu\n");
-        kernel.put("cgroup/cgroup.procs", "");
+    /// Adds cgroups of version 2.
+    pub(crate) fn with_cgroup_v2() -> FakeKernel {
+        let kernel = FakeKernel::without_cgroups();
+        kernel.write_file("cgroup/cgroup.controllers", "cpuset cpu io memory\n");
+        kernel.write_file("cgroup/cgroup.subtree_control", "cpu\n");
+        kernel.write_file("cgroup/cgroup.procs", "");
         for name in ["init.scope", "governor"] {
-            kernel.cgroup_two(name);
+            kernel.add_cgroup(name);
         }
         kernel
     }
 
-    /// One with cgroups of version 1, in these directories.
-    pub(crate) fn one(limits: &str, counts: &str) -> Kernel {
-        let kernel = Kernel::bare();
-        kernel.put(&format!("cgroup/{limits}/cpu.shares"), "1024\n");
-        kernel.put(&format!("cgroup/{limits}/cgroup.procs"), "");
-        kernel.put(&format!("cgroup/{counts}/cpuacct.usage"), "1\n");
-        kernel.put(&format!("cgroup/{counts}/cgroup.procs"), "");
+    /// Adds cgroups of version 1 in these directories.
+    pub(crate) fn with_cgroup_v1(limits: &str, counts: &str) -> FakeKernel {
+        let kernel = FakeKernel::without_cgroups();
+        kernel.write_file(&format!("cgroup/{limits}/cpu.shares"), "1024\n");
+        kernel.write_file(&format!("cgroup/{limits}/cgroup.procs"), "");
+        kernel.write_file(&format!("cgroup/{counts}/cpuacct.usage"), "1\n");
+        kernel.write_file(&format!("cgroup/{counts}/cgroup.procs"), "");
         for (pid, name) in [(1, "init.scope"), (std::process::id(), "governor")] {
             let lines = if limits == counts {
                 format!("4:cpu,cpuacct:/{name}\n0::/\n")
             } else {
                 format!("2:cpuacct:/{name}\n1:cpu:/{name}\n0::/\n")
             };
-            kernel.put(&format!("proc/{pid}/cgroup"), &lines);
+            kernel.write_file(&format!("proc/{pid}/cgroup"), &lines);
         }
         kernel
     }
 
-    pub(crate) fn cgroup_two(&self, name: &str) {
-        self.put(&format!("cgroup/{name}/cgroup.procs"), "");
-        self.put(&format!("cgroup/{name}/cpu.max"), "max 100000\n");
-        self.put(&format!("cgroup/{name}/cpu.max.burst"), "0\n");
-        self.put(&format!("cgroup/{name}/cpu.stat"), "usage_usec 0\nuser_usec 0\nsystem_usec 0\n");
+    pub(crate) fn add_cgroup(&self, name: &str) {
+        self.write_file(&format!("cgroup/{name}/cgroup.procs"), "");
+        self.write_file(&format!("cgroup/{name}/cpu.max"), "max 100000\n");
+        self.write_file(&format!("cgroup/{name}/cpu.max.burst"), "0\n");
+        self.write_file(&format!("cgroup/{name}/cpu.stat"), "usage_usec 0\nuser_usec 0\nsystem_usec 0\n");
     }
 
-    pub(crate) fn process(&self, pid: u32, name: &str, parent: u32, started: u64, cgroup: &str) {
-        self.put(&format!("proc/{pid}/cgroup"), &format!("0::{cgroup}\n"));
-        self.stat(pid, &CounterId { name, parent, started, session: pid, ..CounterId::default() });
+    pub(crate) fn add_process(&self, pid: u32, name: &str, parent: u32, started: u64, cgroup: &str) {
+        self.write_file(&format!("proc/{pid}/cgroup"), &format!("0::{cgroup}\n"));
+        self.write_stat(pid, &FakeStat { name, parent, started, session: pid, ..FakeStat::default() });
     }
 
-    pub(crate) fn stat(&self, pid: u32, life: &CounterId<'_>) {
-        let CounterId { name, doing, parent, session, flags, own, reaped, started } = life;
+    pub(crate) fn write_stat(&self, pid: u32, stat: &FakeStat<'_>) {
+        let FakeStat { name, doing, parent, session, flags, own, reaped, started } = stat;
         let line = format!(
             "{pid} ({name}) {doing} {parent} {pid} {session} 0 -1 {flags} 0 0 0 0 {own} 0 {reaped} 0 20 0 1 0 {started} 0 0\n"
         );
-        self.put(&format!("proc/{pid}/stat"), &line);
+        self.write_file(&format!("proc/{pid}/stat"), &line);
     }
 
-    pub(crate) fn ended(&self, pid: u32) {
+    pub(crate) fn remove_process(&self, pid: u32) {
         fs::remove_dir_all(self.folder.path().join(format!("proc/{pid}"))).expect("it was there");
     }
 
-    pub(crate) fn put(&self, name: &str, content: &str) {
+    pub(crate) fn write_file(&self, name: &str, content: &str) {
         let path = self.folder.path().join(name);
         fs::create_dir_all(path.parent().expect("it is below the directory")).expect("there is room");
         fs::write(path, content).expect("there is room");
     }
 
-    pub(crate) fn get(&self, name: &str) -> String {
+    pub(crate) fn read_file(&self, name: &str) -> String {
         let text = fs::read_to_string(self.folder.path().join(name)).expect("it is there");
         text.trim().to_owned()
     }
@@ -138,9 +139,9 @@ impl Kernel {
     }
 }
 
-/// What a directory says of a process.
+/// The fields of `/proc/PID/stat`.
 #[derive(Debug)]
-pub(crate) struct CounterId<'a> {
+pub(crate) struct FakeStat<'a> {
     pub(crate) name: &'a str,
     pub(crate) doing: char,
     pub(crate) parent: u32,
@@ -151,39 +152,39 @@ pub(crate) struct CounterId<'a> {
     pub(crate) started: u64,
 }
 
-impl Default for CounterId<'_> {
+impl Default for FakeStat<'_> {
     fn default() -> Self {
-        CounterId { name: "a", doing: 'S', parent: 1, session: 1, flags: 0, own: 0, reaped: 0, started: 1 }
+        FakeStat { name: "a", doing: 'S', parent: 1, session: 1, flags: 0, own: 0, reaped: 0, started: 1 }
     }
 }
 
-/// A process with its children, in a group of their own. It ends with this value.
+/// A process and its children in a process group. The group is killed when the value is dropped.
 #[derive(Debug)]
-pub(crate) struct Troop {
+pub(crate) struct ProcessGroup {
     child: Child,
 }
 
-impl Troop {
-    /// Runs a script.
-    pub(crate) fn run(script: &str) -> Troop {
+impl ProcessGroup {
+    /// Starts a shell script.
+    pub(crate) fn spawn(script: &str) -> ProcessGroup {
         let mut command = Command::new("/bin/sh");
         command.args(["-c", script]).stdin(Stdio::null()).stdout(Stdio::null()).process_group(0);
-        Troop { child: command.spawn().expect("there is a shell") }
+        ProcessGroup { child: command.spawn().expect("there is a shell") }
     }
 
-    /// So many that do nothing but use their cores, the first one included.
-    pub(crate) fn busy(count: u32) -> Troop {
+    /// Starts `count` processes that each use one core.
+    pub(crate) fn spawn_busy(count: u32) -> ProcessGroup {
         let others = "( while :; do :; done ) & ".repeat(count.saturating_sub(1) as usize);
-        let troop = Troop::run(&format!("{others} while :; do :; done"));
-        eventually("all are there", || troop.members().len() >= count as usize);
-        troop
+        let group = ProcessGroup::spawn(&format!("{others} while :; do :; done"));
+        wait_until("all are there", || group.members().len() >= count as usize);
+        group
     }
 
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// All of the group who have not ended.
+    /// The living processes of the group.
     pub(crate) fn members(&self) -> Vec<ProcStat> {
         let proc = real_proc();
         let pids = proc.all().expect("processes can be listed");
@@ -191,8 +192,8 @@ impl Troop {
         stats.filter(|stat| stat.state != ProcessState::Ended && stat.group == self.pid()).collect()
     }
 
-    /// How many of its members are stopped.
-    pub(crate) fn stopped(&self) -> usize {
+    /// The number of stopped processes.
+    pub(crate) fn stopped_count(&self) -> usize {
         self.members().iter().filter(|stat| stat.state == ProcessState::Stopped).count()
     }
 
@@ -201,7 +202,7 @@ impl Troop {
     }
 }
 
-impl Drop for Troop {
+impl Drop for ProcessGroup {
     fn drop(&mut self) {
         let _killed = kill_process_group(Pid::from_child(&self.child), Signal::KILL);
         let _ended = self.child.wait();
@@ -212,40 +213,40 @@ pub(crate) fn real_proc() -> ProcFs {
     ProcFs::at(&FilesystemRoots::default().proc)
 }
 
-/// Waits until something is so.
+/// Waits until a condition is met. Panics after a timeout.
 #[track_caller]
-pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
+pub(crate) fn wait_until(condition: &str, mut is_met: impl FnMut() -> bool) {
     let began = now();
-    while !is_so() {
-        assert!(began.elapsed() < PATIENCE, "it did not become so: {what}");
-        thread::park_timeout(BETWEEN_LOOKS);
+    while !is_met() {
+        assert!(began.elapsed() < WAIT_TIMEOUT, "timeout while waiting until {condition}");
+        thread::park_timeout(POLL_INTERVAL);
     }
 }
 
-/// Lets so much time pass, for others to use it.
-pub(crate) fn pass(time: Duration) {
+/// Blocks this thread while other processes run.
+pub(crate) fn let_time_pass(time: Duration) {
     let began = now();
     while began.elapsed() < time {
         thread::park_timeout(time.saturating_sub(began.elapsed()));
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "what others use in a time is the question")]
+#[expect(clippy::disallowed_methods, reason = "the test measures CPU usage in real time")]
 pub(crate) fn now() -> Instant {
     Instant::now()
 }
 
-/// A part of the machine, in percent of so many cores.
-pub(crate) fn percent_of(busy: u32, percent: u32) -> Rate {
+/// The rate of the machine that equals `percent` of `busy` cores.
+pub(crate) fn rate_of_cores(busy: u32, percent: u32) -> Rate {
     Rate::from_billionths(u64::from(percent) * 1_000_000_000 * u64::from(busy) / u64::from(cores()))
 }
 
-/// How much of so many cores was used, in percent.
-pub(crate) fn percent(used: Duration, passed: Duration, busy: u32) -> u128 {
+/// The usage of `busy` cores in percent.
+pub(crate) fn percent_used(used: Duration, passed: Duration, busy: u32) -> u128 {
     used.as_nanos() * 100 / (passed.as_nanos() * u128::from(busy)).max(1)
 }
 
-/// Cgroups of this machine in which limits can be put; `None`, with the reason told, where there are none.
+/// The writable cgroup hierarchy of this machine. Records a skipped test and returns `None` if there is none.
 pub(crate) fn real_cgroups() -> Option<(FilesystemRoots, Hierarchy)> {
     let roots = FilesystemRoots::default();
     let reason = match Hierarchy::find(&roots) {
@@ -260,7 +261,7 @@ pub(crate) fn real_cgroups() -> Option<(FilesystemRoots, Hierarchy)> {
                 Ok(()) => {
                     let has_cpu = probe.join("cpu.max").exists() || probe.join("cpu.cfs_quota_us").exists();
                     fs::remove_dir(&probe).expect("it is empty");
-                    // In version 2 the controller is enabled by whoever needs it.
+                    // In version 2 the enforcer enables the controller.
                     if has_cpu || hierarchy.version == CgroupVersion::Two {
                         return Some((roots, hierarchy));
                     }
@@ -270,17 +271,11 @@ pub(crate) fn real_cgroups() -> Option<(FilesystemRoots, Hierarchy)> {
             }
         }
     };
-    passed_over(&format!("there are no cgroups to be limited here: {reason}"));
+    skip(&format!("no writable cgroup hierarchy: {reason}"));
     None
 }
 
-/// Tells whoever looks why a test had nothing to do.
-#[expect(clippy::print_stdout, reason = "tests are told of by their output")]
-pub(crate) fn passed_over(reason: &str) {
-    println!("passed over, {reason}");
-}
-
-/// A cgroup of this machine, in both trees. It is removed with this value, and whoever is in it goes to the root.
+/// A cgroup of this machine, in both trees of version 1. When dropped, it moves its processes to the root and is removed.
 #[derive(Debug)]
 pub(crate) struct RealCgroup {
     hierarchy: Hierarchy,
@@ -304,12 +299,12 @@ impl RealCgroup {
         folders
     }
 
-    pub(crate) fn limits(&self) -> PathBuf {
+    pub(crate) fn limit_folder(&self) -> PathBuf {
         self.hierarchy.limits.join(&self.name)
     }
 
-    pub(crate) fn take(&self, troop: &Troop) {
-        for stat in troop.members() {
+    pub(crate) fn add_group(&self, group: &ProcessGroup) {
+        for stat in group.members() {
             for folder in self.folders() {
                 let moved = fs::write(folder.join("cgroup.procs"), stat.process.pid.to_string());
                 let is_gone = real_proc().stat_of(stat.process).expect("it can be read").is_none();
@@ -318,10 +313,10 @@ impl RealCgroup {
         }
     }
 
-    /// What the files with its limit say.
-    pub(crate) fn limit(&self) -> Vec<String> {
+    /// The contents of the files with the limit.
+    pub(crate) fn read_limit_files(&self) -> Vec<String> {
         let files = ["cpu.max", "cpu.max.burst", "cpu.cfs_quota_us", "cpu.cfs_period_us", "cpu.cfs_burst_us"];
-        files.iter().filter_map(|file| fs::read_to_string(self.limits().join(file)).ok()).collect()
+        files.iter().filter_map(|file| fs::read_to_string(self.limit_folder().join(file)).ok()).collect()
     }
 }
 
@@ -336,7 +331,7 @@ impl Drop for RealCgroup {
                 if fs::remove_dir(folder).is_ok() {
                     break;
                 }
-                thread::park_timeout(BETWEEN_LOOKS);
+                thread::park_timeout(POLL_INTERVAL);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! When the limit changes, and to what.
+//! Limit changes: falls, rises, time slots, and window boundaries.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::{after, percent, settings};
 
 const SAMPLE: Duration = Duration::from_secs(5);
 
-/// A governor at midnight, without guard and reserve, and a load that is what it is.
+/// A governor at midnight without trailing guard and reserve.
 fn governor(more: &str) -> Governor {
     Governor::new(
         settings(&format!("trailing_guard: false\nreserve_percent: 0\nunobserved: zero\n{more}")),
@@ -26,15 +26,15 @@ fn use_for(governor: &mut Governor, samples: u32, rate: Rate) {
     }
 }
 
-/// D-F9: what has to fall falls at once, however little; what could rise waits until it is worth it.
+/// A limit falls immediately by any amount. It rises only by at least the dead band.
 #[test]
-fn limits_fall_at_once_and_rise_when_it_is_worth_it() {
+fn limit_falls_at_once_and_rises_by_dead_band() {
     let mut governor = governor("");
-    assert_eq!(governor.applied(), percent(28_000), "the document's first limit");
+    assert_eq!(governor.applied(), percent(28_000), "the documented first limit");
     use_for(&mut governor, 1, Rate::from_units(90));
     assert!(governor.applied() < percent(28_000), "a little less at once");
     let low = governor.applied();
-    // Idle until the limit could be 4.9 points higher, and not 5.
+    // Idle until the limit could rise by 4.9 points, which is less than the dead band.
     while governor.advice().limit < low.plus(percent(4_900)) {
         use_for(&mut governor, 12, Rate::ZERO);
         assert!(governor.applied() == low || governor.applied() >= low.plus(percent(5_000)));
@@ -45,9 +45,9 @@ fn limits_fall_at_once_and_rise_when_it_is_worth_it() {
     assert!(governor.applied() >= low.plus(percent(5_000)));
 }
 
-/// Who is a point below the ceiling has nothing better to wait for.
+/// A limit one point below the ceiling rises to the ceiling, although the step is smaller than the dead band.
 #[test]
-fn limits_rise_to_the_ceiling_however_near_it_is() {
+fn limit_near_ceiling_rises_to_ceiling() {
     let mut governor =
         governor("rolling_window_hours: 1\nmin_load_percent: 29\nmax_load_percent: 31\nsafety_factor: 1");
     assert_eq!(governor.applied(), percent(30_000));
@@ -59,7 +59,7 @@ fn limits_rise_to_the_ceiling_however_near_it_is() {
 }
 
 #[test]
-fn limits_rise_once_in_a_while() {
+fn limit_rises_once_per_adjust_interval() {
     let mut governor = governor("increase_deadband_points: 0\nadjust_interval_seconds: 60");
     let mut rises = 0;
     let mut before = governor.applied();
@@ -72,15 +72,15 @@ fn limits_rise_once_in_a_while() {
 }
 
 #[test]
-fn slots_are_caps_also_over_midnight() {
+fn time_slots_cap_limit_across_midnight() {
     let day = "time_slots: [{start: '09:00', end: '18:00', max_load_percent: 15}, {start: '22:00', end: '06:00', max_load_percent: 12}]";
     let mut governor = governor(day);
     let mut seen = Vec::new();
     for hour in 0..24u64 {
-        let look =
+        let decision =
             governor.observe(after(Duration::from_secs(hour * 3600 + 1800)), Observation::Used(Quota::ZERO));
-        seen.push(look.slot.map(|slot| slot.billionths() / 1_000_000_000));
-        assert!(look.slot.is_none_or(|slot| look.applied <= slot));
+        seen.push(decision.slot.map(|slot| slot.billionths() / 1_000_000_000));
+        assert!(decision.slot.is_none_or(|slot| decision.applied <= slot));
     }
     let (night, work) = (Some(12), Some(15));
     let expected: Vec<Option<u64>> = (0..24)
@@ -91,25 +91,25 @@ fn slots_are_caps_also_over_midnight() {
         })
         .collect();
     assert_eq!(seen, expected);
-    // In the zone that is meant: eight hours earlier by our clock.
+    // Slots use the configured time zone, eight hours ahead of UTC.
     let mut shanghai = self::governor(&format!("time_zone: Asia/Shanghai\n{day}"));
-    let look = shanghai.observe(after(Duration::from_secs(3600)), Observation::Used(Quota::ZERO));
-    assert_eq!(look.slot, Some(percent(15_000)), "it is nine there");
+    let decision = shanghai.observe(after(Duration::from_secs(3600)), Observation::Used(Quota::ZERO));
+    assert_eq!(decision.slot, Some(percent(15_000)), "it is nine there");
 }
 
 #[test]
-fn more_than_the_limit_is_told() {
+fn usage_above_limit_is_reported() {
     let mut governor = governor("");
-    let look = |governor: &mut Governor, second: u64, rate: Rate| {
+    let exceeds_limit = |governor: &mut Governor, second: u64, rate: Rate| {
         governor.observe(after(Duration::from_secs(second)), Observation::Used(rate.over(SAMPLE))).exceeds
     };
-    assert!(!look(&mut governor, 5, percent(29_000)), "a point above is tolerated");
-    assert!(look(&mut governor, 10, percent(29_500)));
+    assert!(!exceeds_limit(&mut governor, 5, percent(29_000)), "a point above is tolerated");
+    assert!(exceeds_limit(&mut governor, 10, percent(29_500)));
     assert_eq!(governor.samples(), (2, 1));
 }
 
 #[test]
-fn risk_is_how_much_of_the_quota_is_used() {
+fn risk_depends_on_used_quota() {
     let mut governor = governor("");
     let mut at = |minutes: u64, rate: u32| {
         let time = Duration::from_secs(60 * minutes);
@@ -126,9 +126,9 @@ fn risk_is_how_much_of_the_quota_is_used() {
     assert_eq!(at(432, 90), Risk::High);
 }
 
-/// D-F8, D15: no drop in the last minute, and no jump to the floor.
+/// The limit neither drops in the last minute of a window nor jumps to the floor after it.
 #[test]
-fn the_boundary_is_crossed_without_a_drop() {
+fn window_boundary_keeps_limit() {
     let mut governor =
         governor("increase_deadband_points: 0\nadjust_interval_seconds: 5\nmetrics_interval_seconds: 5");
     let day = 17_280;

@@ -1,4 +1,4 @@
-//! What is on disk, after whatever happened to it.
+//! The sample journal: reading, locking, damage, retention and restarts.
 
 use std::fs;
 use std::path::Path;
@@ -31,7 +31,7 @@ fn sample(number: u32, total: Quota) -> UsageSample {
     }
 }
 
-/// Writes so many samples of a load of 20 %.
+/// Writes `count` samples of a load of 20 %.
 fn write(folder: &Path, count: u32) -> Vec<UsageSample> {
     let mut journal = SampleJournal::open(folder, DAY * 30).expect("a journal");
     let samples: Vec<UsageSample> =
@@ -47,20 +47,20 @@ fn folder() -> tempfile::TempDir {
 }
 
 #[test]
-fn what_is_written_is_read() {
+fn read_since_returns_written_samples() {
     let folder = folder();
     let samples = write(folder.path(), 20_000);
     assert_eq!(read_since(folder.path(), Timestamp::EPOCH).expect("it is there"), samples);
     assert!(!is_in_use(folder.path()));
     assert_eq!(fs::read_dir(folder.path()).expect("it is there").count(), 3, "two days and the lock");
-    // Only the files that are needed are read.
+    // Only the required files are read.
     let late = read_since(folder.path(), samples[19_000].at.wall).expect("it is there");
     assert_eq!(late, samples[17_280..]);
     assert_eq!(read_since(&folder.path().join("nowhere"), Timestamp::EPOCH).expect("nothing"), []);
 }
 
 #[test]
-fn one_governs_at_a_time() {
+fn second_open_of_journal_returns_in_use() {
     let folder = folder();
     let journal = SampleJournal::open(folder.path(), DAY).expect("a journal");
     assert!(is_in_use(folder.path()));
@@ -69,24 +69,24 @@ fn one_governs_at_a_time() {
     SampleJournal::open(folder.path(), DAY).expect("it is free again");
 }
 
-/// A start that is refused changes nothing.
+/// A journal without samples removes its lock file.
 #[test]
-fn who_wrote_nothing_leaves_no_lock() {
+fn drop_of_empty_journal_removes_lock() {
     let folder = folder();
     let lock = folder.path().join("lock");
     let journal = SampleJournal::open(folder.path(), DAY).expect("a journal");
     assert!(lock.exists());
     drop(journal);
-    assert!(!lock.exists(), "it was made for nothing");
+    assert!(!lock.exists(), "the journal wrote no sample");
     write(folder.path(), 1);
     assert!(lock.exists());
     drop(SampleJournal::open(folder.path(), DAY).expect("a journal"));
-    assert!(lock.exists(), "it is another's");
+    assert!(lock.exists(), "the lock existed before");
 }
 
-/// A torn tail and a damaged record cost themselves, and what they counted is in the next one.
+/// A torn tail and a damaged record are skipped. Totals are cumulative, so the next record contains their usage.
 #[test]
-fn damage_is_seen_and_bridged() {
+fn read_since_skips_damaged_records() {
     let folder = folder();
     let samples = write(folder.path(), 100);
     let file = fs::read_dir(folder.path()).expect("it is there").map(|entry| entry.expect("a file").path());
@@ -103,16 +103,16 @@ fn damage_is_seen_and_bridged() {
     assert_eq!(read, expected);
     let governor = Governor::resume(settings("unobserved: zero"), &read).expect("samples");
     assert_eq!(governor.account().used(), Rate::from_units(20).over(SAMPLE * 98), "nothing is lost");
-    // Whoever goes on begins a new file, behind the torn one.
+    // The next writer begins a new file after the torn one.
     let mut journal = SampleJournal::open(folder.path(), DAY * 30).expect("a journal");
     journal.append(&sample(200, Quota::ZERO)).expect("room on the disk");
     let read = read_since(folder.path(), Timestamp::EPOCH).expect("it is there");
     assert_eq!(read.last(), Some(&sample(200, Quota::ZERO)));
 }
 
-/// A file that was just begun has nothing to tell; the one before has.
+/// An empty file is skipped; the latest sample is in the file before it.
 #[test]
-fn the_latest_sample_is_found_behind_empty_files() {
+fn latest_skips_empty_files() {
     let folder = folder();
     assert_eq!(latest(folder.path()).expect("it is there"), None);
     assert_eq!(latest(&folder.path().join("nowhere")).expect("nothing"), None);
@@ -122,9 +122,9 @@ fn the_latest_sample_is_found_behind_empty_files() {
     assert_eq!(latest(folder.path()).expect("it is there"), samples.last().copied());
 }
 
-/// What was counted in a window is counted again from its samples, whether somebody looked when it began or not.
+/// A resumed governor counts the samples of its window again, with or without a sample at the start of the window.
 #[test]
-fn counts_survive_a_restart() {
+fn resume_restores_sample_counts() {
     let text = "rolling_window_hours: 1\nmin_load_percent: 0";
     let mut governor = Governor::new(settings(text), after(Duration::ZERO));
     let mut samples = vec![UsageSample { applied: governor.applied(), ..sample(0, Quota::ZERO) }];
@@ -135,8 +135,8 @@ fn counts_survive_a_restart() {
         let is_seen = number != 720;
         total = if is_seen { total.plus(used) } else { total };
         let seen = if is_seen { Observation::Used(used) } else { Observation::Nothing };
-        let look = governor.observe(after(SAMPLE * number), seen);
-        samples.push(UsageSample { applied: look.applied, observed: is_seen, ..sample(number, total) });
+        let decision = governor.observe(after(SAMPLE * number), seen);
+        samples.push(UsageSample { applied: decision.applied, observed: is_seen, ..sample(number, total) });
         let again = Governor::resume(settings(text), &samples).expect("samples");
         assert_eq!(again.samples(), governor.samples(), "at {number}");
     }
@@ -144,10 +144,10 @@ fn counts_survive_a_restart() {
 }
 
 #[test]
-fn old_files_go() {
+fn append_removes_expired_files() {
     let folder = folder();
     let mut journal = SampleJournal::open(folder.path(), DAY * 8).expect("a journal");
-    // One sample in five minutes: files of sixty days each would never go, so they are made by hand.
+    // The journal would need months of samples for this many files, so the test creates them.
     for day in 0..20 {
         let second = after(DAY * day).wall.ticks() / 1_000_000_000;
         fs::write(folder.path().join(format!("{second:020}.samples")), b"tidegate cpu samples 1\n\n")
@@ -159,7 +159,7 @@ fn old_files_go() {
 }
 
 #[test]
-fn other_files_are_refused() {
+fn read_since_rejects_unknown_version() {
     let folder = folder();
     fs::write(folder.path().join("00000000000000000001.samples"), b"tidegate cpu samples 9\n\nand so on")
         .expect("room");
@@ -167,9 +167,9 @@ fn other_files_are_refused() {
     assert!(error.to_string().contains("not a sample file of this version"), "{error}");
 }
 
-/// A governor that goes on from its journal decides as one that never stopped.
+/// A governor that resumes from its journal decides like one that never stopped.
 #[test]
-fn a_restart_continues_the_same_window() {
+fn resume_continues_same_window() {
     let folder = folder();
     let text = "rolling_window_hours: 2";
     let mut journal = SampleJournal::open(folder.path(), DAY * 30).expect("a journal");
@@ -182,8 +182,8 @@ fn a_restart_continues_the_same_window() {
     for number in 1..4000u32 {
         let used = load(number).min(governor.applied()).over(SAMPLE);
         total = total.plus(used);
-        let look = governor.observe(after(SAMPLE * number), Observation::Used(used));
-        let written = UsageSample { applied: look.applied, ..sample(number, total) };
+        let decision = governor.observe(after(SAMPLE * number), Observation::Used(used));
+        let written = UsageSample { applied: decision.applied, ..sample(number, total) };
         journal.append(&written).expect("room on the disk");
         if number % 499 == 0 {
             let now = written.at.wall;

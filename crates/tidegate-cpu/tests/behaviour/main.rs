@@ -1,4 +1,4 @@
-//! What the CPU governor does, seen from outside.
+//! Behavior tests of the CPU governor.
 
 mod enforcer;
 mod fixture;
@@ -19,14 +19,14 @@ use tidegate_cpu::settings::{CpuSpec, read_cpu};
 /// 2025-10-22 at midnight.
 const MIDNIGHT: u64 = 1_761_091_200_000_000_000;
 
-/// The settings that a file stands for.
+/// Parses the settings of a file that must be valid.
 #[track_caller]
 fn settings(text: &str) -> GovernorSettings {
     let spec = read_cpu("cpu.yaml", text.as_bytes()).unwrap_or_else(|wrong| panic!("{}", wrong.summary()));
-    GovernorSettings::of(spec).unwrap_or_else(|flaw| panic!("{flaw}"))
+    GovernorSettings::of(spec).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// So long after midnight, by both clocks.
+/// The time after midnight, on the wall clock and on the monotonic clock.
 fn after(time: Duration) -> BudgetTime {
     let nanos = u64::try_from(time.as_nanos()).expect("some days");
     BudgetTime {
@@ -40,7 +40,7 @@ fn percent(thousandths: u64) -> Rate {
 }
 
 #[test]
-fn the_defaults_are_those_of_the_document() {
+fn default_settings_equal_documented_values() {
     let usual = GovernorSettings::of(CpuSpec::default()).expect("they make sense");
     let written = settings(
         "avg_load_limit_percent: 30\nrolling_window_hours: 24\nwindow_start_hour: 0\ntime_zone: UTC\nmin_load_percent: 10\n\
@@ -50,9 +50,8 @@ fn the_defaults_are_those_of_the_document() {
     assert_eq!(usual, written);
 }
 
-/// What a governor keeps of its settings says the same as what it was given.
 #[test]
-fn settings_are_written_as_they_were_read() {
+fn settings_text_equals_parsed_text() {
     let text = "avg_load_limit_percent: 12.5\nrolling_window: 90s\nwindow_start_hour: 6\ntime_zone: Asia/Shanghai\nmin_load_percent: 1.25\n\
                 max_load_percent: 80\nsafety_factor: 0.875\nmetrics_interval_seconds: 3\nadjust_interval_seconds: 6\ntrailing_guard: false\n\
                 reserve_percent: 2.5\nincrease_deadband_points: 4\ntolerance_points: 0.5\nunobserved: average\nhistory_retention_days: 9\n\
@@ -60,12 +59,13 @@ fn settings_are_written_as_they_were_read() {
     let spec = read_cpu("cpu.yaml", text.as_bytes()).unwrap_or_else(|wrong| panic!("{}", wrong.summary()));
     assert_eq!(spec.text(), text);
     assert_eq!(CpuSpec::default().text(), "");
-    let both = read_cpu("cpu.yaml", b"rolling_window: 2h\nrolling_window_hours: 2").expect_err("said twice");
-    assert!(both.iter().any(|told| told.field == "rolling_window" && told.message.contains("set twice")));
+    let both = read_cpu("cpu.yaml", b"rolling_window: 2h\nrolling_window_hours: 2")
+        .expect_err("the window is set twice");
+    assert!(both.iter().any(|error| error.field == "rolling_window" && error.message.contains("set twice")));
 }
 
 #[test]
-fn files_that_make_no_sense_are_refused_with_the_reason() {
+fn invalid_files_are_rejected_with_reason() {
     for (text, field, why) in [
         ("min_load_percent: 95\navg_load_limit_percent: 99", "min_load_percent", "max_load_percent"),
         ("min_load_percent: 31", "min_load_percent", "alone exceed the average"),
@@ -87,32 +87,35 @@ fn files_that_make_no_sense_are_refused_with_the_reason() {
         ("max_load: 5", "max_load", "is not a field"),
     ] {
         let wrong = read_cpu("cpu.yaml", text.as_bytes()).expect_err(text);
-        let told = wrong.iter().next().expect("one error").clone();
-        assert_eq!(told.field, field, "{text}");
-        assert!(told.message.contains(why), "{text}: {}", told.message);
+        let error = wrong.iter().next().expect("one error").clone();
+        assert_eq!(error.field, field, "{text}");
+        assert!(error.message.contains(why), "{text}: {}", error.message);
     }
-    // All of it at once, and nothing twice because something else could not be read.
+    // All errors are reported at once, and each of them once.
     let wrong = read_cpu(
         "cpu.yaml",
         b"min_load_percent: 60\nmax_load_percent: 50\nwindow_start_hour: 24\nsafety: 1\ntime_slots:\n  - {start: '9', end: '10:00', max_load_percent: 70}\n  \
           - {start: '09:00', end: '10:00', max_load_percent: 5}\n  - {start: '10:00', end: '11:00', max_load_percent: 61}\n  - {start: '11:00', end: '12:00', max_load_percent: 6}\n",
     )
     .expect_err("everything is wrong");
-    let told = |part: &str| {
-        wrong.iter().filter(|told| format!("{}: {}", told.field, told.message).contains(part)).count()
+    let count_errors = |part: &str| {
+        wrong.iter().filter(|error| format!("{}: {}", error.field, error.message).contains(part)).count()
     };
-    assert_eq!(told("min_load_percent: must be at most max_load_percent, which is 50; found 60"), 1);
-    assert_eq!(told("min_load_percent: must be at most avg_load_limit_percent, which is 30; found 60"), 1);
+    assert_eq!(count_errors("min_load_percent: must be at most max_load_percent, which is 50; found 60"), 1);
+    assert_eq!(
+        count_errors("min_load_percent: must be at most avg_load_limit_percent, which is 30; found 60"),
+        1
+    );
     for part in ["window_start_hour:", "safety:", "time_slots[0].start:", "time_slots[1]:", "time_slots[3]:"]
     {
-        assert_eq!(told(part), 1, "{part}");
+        assert_eq!(count_errors(part), 1, "{part}");
     }
     assert_eq!(wrong.iter().count(), 7);
     let unread =
         read_cpu("cpu.yaml", b"min_load_percent: many\nmax_load_percent: 5").expect_err("it is no number");
-    assert_eq!(unread.iter().count(), 1, "what the floor would be is not known");
-    // The reserve that nobody wrote leaves less than the floor.
+    assert_eq!(unread.iter().count(), 1, "an unreadable floor causes no second error");
+    // The default reserve leaves less than the floor.
     let spec = read_cpu("cpu.yaml", b"min_load_percent: 30").expect("it makes sense by itself");
-    let flaw = GovernorSettings::of(spec).expect_err("29.7 are left");
-    assert!(flaw.to_string().contains("29.7"), "{flaw}");
+    let error = GovernorSettings::of(spec).expect_err("29.7 are left");
+    assert!(error.to_string().contains("29.7"), "{error}");
 }

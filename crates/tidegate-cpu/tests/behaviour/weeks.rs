@@ -1,4 +1,4 @@
-//! Simulated weeks: loads, gaps, restarts, clocks that are put right, summer time. Whoever obeys is never over.
+//! Simulated weeks: loads, gaps, restarts, clock changes and daylight saving time. Usage within the limit never exceeds the quota.
 
 use std::time::Duration;
 
@@ -15,99 +15,100 @@ use super::{MIDNIGHT, after, settings};
 
 const SECOND: i64 = 1_000_000_000;
 
-/// What really happened, and what a governor knows of it.
-struct World {
+/// The real usage, and the governor with its journal.
+struct Scenario {
     governor: Governor,
     journal: Vec<UsageSample>,
-    /// Real time, and how far the wall clock is from it.
+    /// Real time, and the offset of the wall clock.
     now: i64,
     offset: i64,
     total: Quota,
-    /// Everything that was used, in real time.
-    truth: Vec<(i64, Quota)>,
+    /// The total usage at points of real time.
+    usage_history: Vec<(i64, Quota)>,
     window: i64,
-    /// What was used in the present window, as the governor divides time, and how much of it has really passed.
-    tile_used: Quota,
-    tile_time: Duration,
-    /// The first point of the truth that a window may begin at.
+    /// The usage and the elapsed real time of the current window.
+    window_used: Quota,
+    window_elapsed: Duration,
+    /// The first point at which a trailing window may begin.
     first: usize,
 }
 
-impl World {
-    fn new(settings: GovernorSettings, begin: u64) -> World {
+impl Scenario {
+    fn new(settings: GovernorSettings, begin: u64) -> Scenario {
         let window = i64::try_from(settings.schedule.nominal_length().as_nanos()).expect("a week");
         let at = BudgetTime { wall: Timestamp::from_ticks(begin), monotonic: 0 };
         let governor = Governor::new(settings, at);
-        World {
-            tile_time: governor.account().elapsed(),
+        Scenario {
+            window_elapsed: governor.account().elapsed(),
             governor,
             journal: Vec::new(),
             now: 0,
             offset: i64::try_from(begin).expect("this century"),
             total: Quota::ZERO,
-            truth: vec![(0, Quota::ZERO)],
+            usage_history: vec![(0, Quota::ZERO)],
             window,
-            tile_used: Quota::ZERO,
+            window_used: Quota::ZERO,
             first: 0,
         }
     }
 
-    fn moment(&self) -> BudgetTime {
+    fn budget_time(&self) -> BudgetTime {
         BudgetTime {
             wall: Timestamp::from_ticks((self.now + self.offset).unsigned_abs()),
             monotonic: self.now,
         }
     }
 
-    /// So much is used for some time, and then somebody looks, or cannot tell.
-    fn pass(&mut self, time: i64, rate: Rate, is_seen: bool) {
-        // Nobody sleeps through the end of a window.
-        let left = self.governor.account().window().end.since(self.moment().wall).ticks();
+    /// Uses `rate` for some time and then takes a sample, observed or not.
+    fn advance(&mut self, time: i64, rate: Rate, is_observed: bool) {
+        // A step never crosses the end of a window.
+        let left = self.governor.account().window().end.since(self.budget_time().wall).ticks();
         let time = time.min(i64::try_from(left).unwrap_or(i64::MAX)).max(1);
         let used = rate.over(Duration::from_nanos(time.unsigned_abs()));
         self.now += time;
         self.total = self.total.plus(used);
-        self.truth.push((self.now, self.total));
-        let tile = self.governor.account().window();
-        let moment = self.moment();
-        self.tile_used = self.tile_used.plus(used);
-        self.tile_time += Duration::from_nanos(time.unsigned_abs());
-        // A clock that is put back makes a window longer than it says: its average is over the time that it really has.
-        let allowed = self.governor.settings().terms.average.over(tile.length().max(self.tile_time));
-        assert!(self.tile_used <= allowed, "{:?} of {allowed:?} in {tile:?}", self.tile_used);
-        let look = self
+        self.usage_history.push((self.now, self.total));
+        let current_window = self.governor.account().window();
+        let now = self.budget_time();
+        self.window_used = self.window_used.plus(used);
+        self.window_elapsed += Duration::from_nanos(time.unsigned_abs());
+        // A clock that is set back makes a window longer than nominal. Its average covers the real time.
+        let allowed =
+            self.governor.settings().terms.average.over(current_window.length().max(self.window_elapsed));
+        assert!(self.window_used <= allowed, "{:?} of {allowed:?} in {current_window:?}", self.window_used);
+        let outcome = self
             .governor
-            .observe(moment, if is_seen { Observation::Used(used) } else { Observation::Nothing });
-        if self.governor.account().window() != tile {
-            (self.tile_used, self.tile_time) = (Quota::ZERO, Duration::ZERO);
+            .observe(now, if is_observed { Observation::Used(used) } else { Observation::Nothing });
+        if self.governor.account().window() != current_window {
+            (self.window_used, self.window_elapsed) = (Quota::ZERO, Duration::ZERO);
         }
-        let seen_total = self.journal.last().map_or(Quota::ZERO, |last| last.total);
+        let observed_total = self.journal.last().map_or(Quota::ZERO, |last| last.total);
         self.journal.push(UsageSample {
-            at: moment,
-            total: if is_seen { seen_total.plus(used) } else { seen_total },
-            observed: is_seen,
-            applied: look.applied,
+            at: now,
+            total: if is_observed { observed_total.plus(used) } else { observed_total },
+            observed: is_observed,
+            applied: outcome.applied,
             counter: Duration::ZERO,
             counter_id: 0,
             target: tidegate_cpu::meter::TargetId::UNKNOWN,
             boot: 0,
             uptime: Duration::ZERO,
         });
-        self.check_trail();
+        self.check_trailing_windows();
     }
 
-    /// No window that ends now, or ended since the last look, was over.
-    fn check_trail(&mut self) {
+    /// Checks all trailing windows that ended since the last sample.
+    fn check_trailing_windows(&mut self) {
         let allowed =
             self.governor.settings().terms.average.over(Duration::from_nanos(self.window.unsigned_abs()));
         if !self.governor.settings().guards {
             return;
         }
         let start = self.now - self.window;
-        while self.truth.get(self.first + 1).is_some_and(|(at, _)| *at <= start) {
+        while self.usage_history.get(self.first + 1).is_some_and(|(at, _)| *at <= start) {
             self.first += 1;
-            // The window that began there ended since the last look.
-            let (began, before) = self.truth[self.first];
+            // This window ended since the last sample.
+            let (began, before) = self.usage_history[self.first];
             let used = self.total_at(began + self.window).minus(before);
             assert!(used <= allowed, "{used:?} of {allowed:?} by {began}");
         }
@@ -116,14 +117,14 @@ impl World {
     }
 
     fn total_at(&self, at: i64) -> Quota {
-        let next = self.truth.partition_point(|point| point.0 <= at);
-        let (before_at, before) = self.truth[next - 1];
-        let Some((next_at, after)) = self.truth.get(next) else { return before };
+        let next = self.usage_history.partition_point(|point| point.0 <= at);
+        let (before_at, before) = self.usage_history[next - 1];
+        let Some((next_at, after)) = self.usage_history.get(next) else { return before };
         let used = after.minus(before).raw() * i128::from(at - before_at) / i128::from(next_at - before_at);
         before.plus(Quota::from_raw(used))
     }
 
-    /// Somebody kills the governor, and it goes on from its journal.
+    /// Kills the governor and resumes it from its journal.
     fn restart(&mut self) {
         let settings = self.governor.settings().clone();
         if let Some(again) = Governor::resume(settings, &self.journal) {
@@ -132,33 +133,33 @@ impl World {
     }
 }
 
-/// What happens next.
+/// An event of a scenario.
 #[derive(Debug, Clone)]
-enum Event {
-    /// A load for some looks, so many seconds apart.
+enum ScenarioEvent {
+    /// A load for a number of samples, `seconds` apart.
     Load {
         percent: u32,
         seconds: i64,
         looks: u32,
     },
-    /// Nobody looks for some minutes, and the floor is used at most; whether the counter tells of it afterwards.
+    /// Minutes without a sample, with usage of at most the floor. The counter may contain that usage afterwards.
     Gap {
         minutes: i64,
         percent: u32,
-        is_told: bool,
+        is_counted: bool,
     },
-    /// The wall clock is put right, by so many seconds.
+    /// A step of the wall clock in seconds.
     Step(i64),
     Restart,
 }
 
-fn events() -> impl Strategy<Value = Event> {
+fn events() -> impl Strategy<Value = ScenarioEvent> {
     let load = prop_oneof![Just(100u32), Just(0), 0u32..=100];
     prop_oneof![
-        6 => (load, 1i64..=15, 1u32..2000).prop_map(|(percent, seconds, looks)| Event::Load { percent, seconds, looks }),
-        1 => (1i64..600, 0u32..=10, any::<bool>()).prop_map(|(minutes, percent, is_told)| Event::Gap { minutes, percent, is_told }),
-        1 => (-7200i64..7200).prop_map(Event::Step),
-        1 => Just(Event::Restart),
+        6 => (load, 1i64..=15, 1u32..2000).prop_map(|(percent, seconds, looks)| ScenarioEvent::Load { percent, seconds, looks }),
+        1 => (1i64..600, 0u32..=10, any::<bool>()).prop_map(|(minutes, percent, is_counted)| ScenarioEvent::Gap { minutes, percent, is_counted }),
+        1 => (-7200i64..7200).prop_map(ScenarioEvent::Step),
+        1 => Just(ScenarioEvent::Restart),
     ]
 }
 
@@ -166,12 +167,12 @@ proptest! {
     #![proptest_config(cases(48))]
 
     #[test]
-    fn nobody_who_obeys_is_over(
+    fn usage_within_limit_never_exceeds_quota(
         hours in prop_oneof![Just(24u32), 1u32..=48],
         guards in any::<bool>(),
         zone in prop_oneof!["UTC", "America/New_York", "Australia/Lord_Howe"],
         start_hour in 0u8..24,
-        // Around the nights in which clocks change.
+        // Dates around the changes of daylight saving time.
         begin in prop_oneof![Just(MIDNIGHT), Just(1_761_955_200_000_000_000), Just(1_741_406_400_000_000_000)],
         unobserved in prop_oneof!["limit", "zero"],
         events in prop::collection::vec(events(), 1..40),
@@ -179,28 +180,28 @@ proptest! {
         let settings = settings(&format!(
             "rolling_window_hours: {hours}\ntrailing_guard: {guards}\ntime_zone: {zone}\nwindow_start_hour: {start_hour}\nunobserved: {unobserved}"
         ));
-        let mut world = World::new(settings, begin);
+        let mut scenario = Scenario::new(settings, begin);
         for event in events {
             match event {
-                Event::Load { percent, seconds, looks } => {
+                ScenarioEvent::Load { percent, seconds, looks } => {
                     for _ in 0..looks {
-                        let rate = Rate::from_units(percent).min(world.governor.applied());
-                        world.pass(seconds * SECOND, rate, true);
+                        let rate = Rate::from_units(percent).min(scenario.governor.applied());
+                        scenario.advance(seconds * SECOND, rate, true);
                     }
                 }
-                Event::Gap { minutes, percent, is_told } => {
-                    // What nobody sees is not more than it counts as.
-                    let rate = if is_told || unobserved == "limit" { percent } else { 0 };
-                    world.pass(minutes * 60 * SECOND, Rate::from_units(rate), is_told);
+                ScenarioEvent::Gap { minutes, percent, is_counted } => {
+                    // Unobserved usage is at most what the policy counts.
+                    let rate = if is_counted || unobserved == "limit" { percent } else { 0 };
+                    scenario.advance(minutes * 60 * SECOND, Rate::from_units(rate), is_counted);
                 }
-                Event::Step(seconds) => world.offset += seconds * SECOND,
-                Event::Restart => world.restart(),
+                ScenarioEvent::Step(seconds) => scenario.offset += seconds * SECOND,
+                ScenarioEvent::Restart => scenario.restart(),
             }
         }
     }
 }
 
-/// What is used of the quota when everything is used that is allowed.
+/// The used share of the quota under unlimited demand, in hundredths of a percent.
 fn utilisation(text: &str, days: u32) -> u64 {
     let mut simulation = Simulation::new(settings(text), Timestamp::from_ticks(MIDNIGHT));
     let end = MIDNIGHT + u64::from(days) * 86_400_000_000_000;
@@ -215,7 +216,7 @@ fn utilisation(text: &str, days: u32) -> u64 {
 }
 
 #[test]
-fn endless_demand_uses_nearly_all_of_it() {
+fn unlimited_demand_uses_97_percent_of_quota() {
     for hours in [1, 6, 12, 24, 48, 168] {
         let used = utilisation(&format!("rolling_window_hours: {hours}\ntrailing_guard: false"), 14);
         assert!(used >= 9_700, "{hours} h: {used} of 10,000");
@@ -223,16 +224,16 @@ fn endless_demand_uses_nearly_all_of_it() {
 }
 
 #[test]
-fn endless_demand_under_guard_uses_most_of_it() {
+fn unlimited_demand_with_guard_uses_97_percent_of_quota() {
     for hours in [1, 6, 12, 24, 48] {
         let used = utilisation(&format!("rolling_window_hours: {hours}"), 14);
         assert!(used >= 9_700, "{hours} h: {used} of 10,000");
     }
 }
 
-/// What the first whole window uses, in thousandths of a percent, if a governor begins so many seconds into the one before and everything is
-/// used that is allowed, less so many thousandths of it.
-fn after_a_part(unobserved: &str, late: u64, lost: u64) -> u64 {
+/// The usage of the first whole window, in thousandths of a percent. The governor starts `late` seconds into the window before.
+/// The load uses the limit less `lost` thousandths.
+fn first_window_usage(unobserved: &str, late: u64, lost: u64) -> u64 {
     let text = "rolling_window: 120s\nmetrics_interval_seconds: 1\nadjust_interval_seconds: 1\nunobserved: ";
     let settings = settings(&format!("{text}{unobserved}"));
     let (window, second) = (Duration::from_secs(120), Duration::from_secs(1));
@@ -251,18 +252,18 @@ fn after_a_part(unobserved: &str, late: u64, lost: u64) -> u64 {
     whole.rate_over(window).billionths() / 1_000_000
 }
 
-/// A real run of two minutes ended at 28.45 % of 30 %: it had begun in the last quarter of a window of which nothing was known and nothing counted
-/// (`zero`), had used most of that window's quota there, and the trailing guard left it the floor until the last quarter of the next one,
-/// in which no ceiling is high enough. Where what is not known counts as it does by default, no such burst comes to be.
+/// A real run of two minutes ended at 28.45 % of 30 %. It began in the last quarter of a window, and the policy `zero` counted nothing
+/// for the time before. The run used most of that quota there, so the trailing guard left only the floor until the last quarter of the
+/// next window. The policies `limit` and `average` prevent this burst.
 #[test]
-fn the_first_whole_window_is_nearly_used_up_whenever_it_began() {
+fn first_whole_window_uses_quota_for_any_start() {
     for late in 0..120 {
         for lost in [0, 10, 30] {
             for unobserved in ["limit", "average"] {
-                let used = after_a_part(unobserved, late, lost);
+                let used = first_window_usage(unobserved, late, lost);
                 assert!((29_600..=29_700).contains(&used), "{unobserved}, {late} s, {lost}: {used}");
             }
-            let used = after_a_part("zero", late, lost);
+            let used = first_window_usage("zero", late, lost);
             let least = if late <= 60 { 29_500 } else { 28_400 };
             assert!((least..=29_700).contains(&used), "zero, {late} s, {lost}: {used}");
         }

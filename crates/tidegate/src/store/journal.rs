@@ -1,11 +1,11 @@
-//! What a store with a log is told by the rows it keeps in memory.
+//! The interface between the memory store and a log.
 //!
-//! A durable store is this store and a log beside it. Decisions are made here, as they always are; what they changed is noted, and
-//! whoever keeps the log turns [`Notes`] into bytes before the answers are spoken. Changes of limits are told to a [`Journal`] *before*
-//! anybody can be decided on by them: so nothing is ever noted under a text that the log does not have.
+//! A durable store is a memory store with a log. The memory store decides and records its changes in [`Notes`]. The log
+//! encodes them before the replies are sent. A [`Journal`] receives changes of limits *before* any decision uses them.
+//! Therefore no note refers to a definition that the log lacks.
 //!
-//! Decided: notes say how rows are after a charge, never what was added to them. A note that is written twice, or that comes late,
-//! or is found again in a snapshot, changes nothing.
+//! Notes hold the state of a row after a charge, not the difference. A note that is repeated, late, or also part of a
+//! snapshot changes nothing.
 
 use std::sync::Arc;
 
@@ -25,87 +25,88 @@ pub struct Tag {
     pub high: u32,
 }
 
-/// What a batch changed.
+/// The changes of a batch.
 #[derive(Debug, Default)]
 pub struct Notes {
-    /// Rows that were charged, in the order in which they were.
+    /// Charged rows, in the order of their charges.
     pub charges: Vec<ChargeNote>,
-    /// What was done about leases and request ids. It is written after the charges: what can be given back must have been taken.
+    /// Actions on leases and request ids. They are written after the charges, because a release needs its charge.
     pub deeds: Vec<LeaseNote>,
 }
 
 impl Notes {
-    /// Whether nothing was changed.
+    /// Whether there are no changes.
     pub fn is_empty(&self) -> bool {
         self.charges.is_empty() && self.deeds.is_empty()
     }
 
-    /// Forgets everything.
+    /// Removes all notes.
     pub fn clear(&mut self) {
         self.charges.clear();
         self.deeds.clear();
     }
 }
 
-/// How one item of a row is after it was charged.
+/// The state of one item of a row after a charge.
 #[derive(Debug, Clone, Copy)]
 pub struct ChargeNote {
-    /// Which incarnation of the limit.
+    /// The generation of the limit.
     pub generation: u64,
-    /// Which version of it.
+    /// The version of the limit.
     pub version: u32,
-    /// Whose row; `None` for the row of all keys.
+    /// The key of the row, or `None` for the row of all keys.
     pub key: Option<Tag>,
     /// The index of the item in its limit.
     pub item: usize,
-    /// The most that may be in use.
+    /// The capacity.
     pub capacity: Capacity,
-    /// How much is.
+    /// The usage after the charge.
     pub trace: UsageRecord,
-    /// The instant it was decided at.
+    /// The instant of the decision.
     pub at: Timestamp,
-    /// Whether the next charge leaves a trace of its own, as in an exact sliding window: there is nothing that could be allowed for ahead.
+    /// Whether the next charge adds its own usage record, as in an exact sliding window. Such a charge cannot be reserved in
+    /// advance.
     pub is_alone: bool,
 }
 
-/// Something that was done about a lease or a request id.
+/// A numbered action on a lease or a request id.
 #[derive(Debug)]
 pub struct LeaseNote {
-    /// Rises with every deed of the store. Of two deeds about one lease the later one counts.
+    /// Increases with every action of the store. The later of two actions on a lease counts.
     pub serial: u64,
-    /// What was done.
+    /// The action.
     pub what: LeaseAction,
 }
 
-/// What was done about a lease or a request id.
+/// An action on a lease or a request id.
 #[derive(Debug)]
 pub enum LeaseAction {
     /// A lease was granted.
     Granted {
-        /// Its identity.
+        /// The lease id.
         id: LeaseId,
-        /// What it holds.
+        /// The content of the lease.
         lease: LeaseRecord,
-        /// The fences it was given, by the incarnation of their limits.
+        /// The fences of the lease, by the generation of their limits.
         fences: Vec<(u64, u64)>,
     },
-    /// Its end was moved.
+    /// The expiry of a lease was changed.
     Renewed {
-        /// Which.
+        /// The lease id.
         id: LeaseId,
-        /// To when.
+        /// The new expiry.
         expires_at: Timestamp,
     },
-    /// It was given back.
+    /// A lease was released.
     Released {
-        /// Which.
+        /// The lease id.
         id: LeaseId,
     },
-    /// It was settled, and that is remembered.
+    /// A lease was settled. The settlement is remembered.
     Settled {
-        /// Which.
+        /// The lease id.
         id: LeaseId,
-        /// Until when.
+        /// The instant until which the settlement is remembered.
         until: Timestamp,
     },
     /// A grant is remembered by its request id.
@@ -117,29 +118,29 @@ pub enum LeaseAction {
     },
 }
 
-/// Is told of changes before they take effect. It is called with locks held: it may write something down, and must not call back.
+/// Receives changes before they take effect. Methods are called under locks: they may write, but must not call the store.
 pub trait Journal: Send + Sync {
-    /// Nobody has been decided on by this text of the limit yet.
+    /// Called before the first decision under this definition of the limit.
     fn put(&self, text: &Text<'_>);
 
-    /// The limit is about to go. One that retires is forgotten at `until`.
-    fn remove(&self, generation: u64, parting: RemovalMode, until: Timestamp);
+    /// Called before the removal of a limit. A retired limit is dropped at `until`.
+    fn remove(&self, generation: u64, mode: RemovalMode, until: Timestamp);
 
-    /// The counts of the limit, or of one key, are about to be zeroed.
+    /// Called before a reset of the limit or of one key.
     fn reset(&self, generation: u64, key: Option<(&[u8], Tag)>, at: Timestamp);
 }
 
-/// One text of a limit.
+/// One definition of a limit.
 #[derive(Debug, Clone)]
 pub struct Text<'a> {
-    /// Which incarnation.
+    /// The generation of the limit.
     pub generation: u64,
     /// The limit.
     pub limit: &'a Arc<Limit>,
-    /// The instant from which it is in force: rows are carried over as of then.
+    /// The instant from which it applies. Rows are converted as of this instant.
     pub at: Timestamp,
-    /// The latest fence it gave, or more.
+    /// An upper bound of the fences issued so far.
     pub fence: u64,
-    /// Whose it is.
+    /// The origin of the limit.
     pub origin: Origin,
 }

@@ -1,13 +1,14 @@
-//! The memory store: exact under threads, bounded, and fast.
+//! The in-memory store: exact under concurrency, bounded in memory, and fast.
 //!
-//! Every limit owns its rows. Most rows are one word in a cache line of three (`line`), found by a fingerprint of the key; the rest
-//! are kept at full width beside them (`shelf`). Lines are in leaves, leaves in a tree that grows a leaf at a time (`leaf`).
+//! Each limit owns its rows. Most rows are one word in a cache line of three rows (`cache_line`), found by a fingerprint of
+//! the key. Larger rows are in an overflow slab (`overflow`). Cache lines form leaves, and leaves form a tree that grows
+//! by one leaf at a time (`leaf`).
 //!
-//! An order over rows that are one word each is decided without a lock (`quick`); everything else with the locks of what it is
-//! about, taken in one order by everybody (`sitting`). Both ask the core; no arithmetic of limits is done here.
+//! Orders on one-word rows are decided without locks (`lockfree`). All other orders lock their rows in a global order
+//! (`locked_path`). Both paths call the core. This module contains no limit arithmetic.
 //!
-//! What takes memory has a bound. A row that is fresh gives its place to the next new key; a row that is not is never forgotten.
-//! When a limit may take no more, its *new* keys are refused, `degraded`, and nobody else notices.
+//! Memory is bounded. A fresh row gives its place to the next new key. A row that is not fresh is never dropped. A limit
+//! without room refuses *new* keys as `degraded`. Existing keys and other limits are not affected.
 
 mod admin_ops;
 mod cache_line;
@@ -72,26 +73,27 @@ pub use restore::Restore;
 
 use crate::store::journal::{Journal, LeaseAction, LeaseNote, Notes, Origin};
 
-/// How many rows are brought near before the first of them is decided on.
+/// The number of rows that are prefetched before the first is decided.
 pub const LOOK_AHEAD: usize = 16;
 
-/// How much memory a store takes unless it is told otherwise.
+/// The default memory budget of a store in bytes.
 pub const DEFAULT_CAPACITY: usize = 1 << 30;
 
-/// The least memory a store can work with.
+/// The minimum memory budget of a store in bytes.
 pub const LEAST_CAPACITY: usize = 1 << 20;
 
-/// How a memory store is made.
+/// Settings of a memory store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
-    /// The most bytes its rows may take, and no fewer than [`LEAST_CAPACITY`]: less is taken for that. One limit may take half of them, unless its `max_keys` says less.
+    /// Maximum number of bytes for rows. Values below [`LEAST_CAPACITY`] are raised to it. One limit may use half of them,
+    /// or less if it has `max_keys`.
     pub capacity_bytes: usize,
-    /// Makes fingerprints and lease ids hard to guess. It belongs to the store; a fixed one makes runs repeatable.
+    /// Secret of the store that makes fingerprints and lease ids hard to guess. A fixed one makes runs repeatable.
     pub secret: [u64; 2],
 }
 
 impl Default for Memory {
-    /// A gibibyte, and a secret that nobody knows.
+    /// One gibibyte and a random secret.
     fn default() -> Memory {
         use std::hash::{BuildHasher, RandomState};
         let secret = [RandomState::new().hash_one(1), RandomState::new().hash_one(2)];
@@ -99,24 +101,24 @@ impl Default for Memory {
     }
 }
 
-/// Limits and rows in this process's memory.
+/// A store of limits and rows in the memory of this process.
 #[derive(Clone)]
 pub struct MemoryStore {
     shared: Arc<Shared>,
 }
 
 impl MemoryStore {
-    /// An empty store that keeps this clock's time.
+    /// Creates an empty store with this clock.
     pub fn new(clock: impl Clock + 'static, memory: Memory) -> MemoryStore {
         MemoryStore { shared: Arc::new(Shared::new(clock, memory)) }
     }
 
-    /// About how many bytes all rows take.
+    /// The approximate number of bytes of all rows.
     pub fn bytes(&self) -> usize {
         self.shared.budget.taken()
     }
 
-    /// How many leases are open.
+    /// The number of open leases.
     pub fn leases(&self) -> usize {
         let now = self.shared.now();
         let limits = self.shared.limits();
@@ -125,12 +127,12 @@ impl MemoryStore {
         desk.leases.len()
     }
 
-    /// The same as [`Store::release`], noting what was done for whoever keeps a log.
+    /// Like [`Store::release`], and adds the change to `notes` for a log.
     pub fn release_noting(&self, lease: LeaseId, notes: &mut Notes) -> bool {
         self.shared.release(lease, Some(notes))
     }
 
-    /// The same as [`Store::renew`], noting what was done.
+    /// Like [`Store::renew`], and adds the change to `notes`.
     pub fn renew_noting(
         &self,
         lease: LeaseId,
@@ -140,7 +142,7 @@ impl MemoryStore {
         check_ttl(ttl).map(|()| self.shared.renew(lease, ttl, Some(notes)))
     }
 
-    /// The same as [`Store::settle`], noting what was done.
+    /// Like [`Store::settle`], and adds the change to `notes`.
     pub fn settle_noting(
         &self,
         lease: LeaseId,
@@ -150,12 +152,12 @@ impl MemoryStore {
         self.shared.settle(lease, actual, Some(notes))
     }
 
-    /// A handle on one limit, for those who decide on it often.
+    /// A handle on one limit for frequent decisions. `None` if the limit is unknown.
     pub fn handle(&self, limit_id: &str) -> Option<MemoryHandle> {
         Some(MemoryHandle::new(Arc::clone(&self.shared), self.shared.tenant(limit_id)?))
     }
 
-    /// A handle on several limits that are decided together, of one to 32 of them; `None` if one of them is unknown, or there are none or more.
+    /// A handle on 1 to 32 limits that are decided together. `None` if a limit is unknown or the number is out of range.
     pub fn handle_set(&self, limit_ids: &[&str]) -> Option<MemoryHandleSet> {
         let tenants: Option<Vec<_>> = limit_ids.iter().map(|id| self.shared.tenant(id)).collect();
         MemoryHandleSet::new(Arc::clone(&self.shared), tenants?)
@@ -186,11 +188,11 @@ impl Store for MemoryStore {
 
     fn submit_compact(
         &self,
-        bids: &CompactBatch<'_>,
-        gists: &mut CompactReplies,
+        batch: &CompactBatch<'_>,
+        replies: &mut CompactReplies,
     ) -> Result<Option<Lsn>, Unavailable> {
-        gists.clear();
-        self.shared.submit_compact(bids, gists);
+        replies.clear();
+        self.shared.submit_compact(batch, replies);
         Ok(None)
     }
 
@@ -226,7 +228,7 @@ impl Store for MemoryStore {
         StoreReply::Now(self.shared.held_until(leases))
     }
 
-    /// Nobody waits for whoever asks this.
+    /// Does not block decisions.
     fn observe(&self, limit_id: &str) -> Option<LimitStats> {
         let tenant = self.shared.tenant(limit_id)?;
         let sum = tenant.counts.sum();
@@ -268,9 +270,9 @@ impl Catalog for MemoryStore {
         Ok(limit)
     }
 
-    fn remove(&self, id: &str, parting: RemovalMode) -> bool {
+    fn remove(&self, id: &str, mode: RemovalMode) -> bool {
         let _one_at_a_time = self.shared.changing();
-        let removed = self.shared.remove(id, parting);
+        let removed = self.shared.remove(id, mode);
         if let Some(limit) = &removed {
             self.shared.tell(&Change::Removed(Arc::clone(limit)));
         }
@@ -287,7 +289,7 @@ impl Catalog for MemoryStore {
     fn edit(&self, mut edits: Vec<Edit>, origin: Origin) -> StoreReply<Result<Vec<EditOutcome>, ApplyError>> {
         let _one_at_a_time = self.shared.changing();
         let edited = match edits.pop() {
-            // Nobody who decides has to wait for one.
+            // A single put does not block decisions.
             Some(only) if origin == Origin::Put && edits.is_empty() => {
                 self.shared.edit(only).map(|edited| vec![edited])
             }
@@ -315,47 +317,47 @@ impl Catalog for MemoryStore {
 type Limits = HashMap<Box<str>, Arc<Tenant>>;
 type Retired = HashMap<Box<str>, (Timestamp, Arc<Tenant>)>;
 
-/// What all handles of a store share.
+/// State that all handles of a store share.
 pub(super) struct Shared {
     clock: StoreClock,
     may_go_back: bool,
     tick: Tick,
     secret: Secret,
     lease_secret: u64,
-    /// The latest instant at which something was decided the thorough way, or at all if the clock may go back.
+    /// The latest instant of a decision on the locked path, or of any decision if the clock may go back.
     seen: AtomicU64,
     limits: RwLock<Limits>,
-    /// Limits that vanished from a file, with the instant their state is forgotten.
+    /// Limits that were removed from a file, with the instant at which their state is dropped.
     retired: Mutex<Retired>,
-    /// Held while the set of limits or one of them changes.
+    /// Held during a change of a limit or of the set of limits.
     change: Mutex<()>,
     desk: Mutex<Desk>,
-    /// When the first lease lapses, or the end of time.
+    /// The earliest expiry of a lease, or the maximum.
     next_lapse: AtomicU64,
-    /// How many limits were ever added.
+    /// The number of limits ever added.
     generations: AtomicU64,
-    /// The highest fence ever given; a limit that is deleted and added again goes on from here.
+    /// The highest fence ever issued. A limit that is deleted and added again continues from it.
     highest_fence: AtomicU64,
     budget: Arc<Budget>,
     gallery: Gallery,
     watchers: RwLock<Vec<Watcher>>,
-    /// Is told of changes before they take effect, if somebody keeps a log.
+    /// Receives changes before they take effect, if there is a log.
     journal: OnceLock<Arc<dyn Journal>>,
 }
 
-/// LeaseTable and request ids. Orders that have neither never come here.
+/// Leases and request ids. Orders without either do not lock it.
 #[derive(Default)]
 pub(super) struct Desk {
     leases: LeaseTable,
     requests: RequestTable,
-    /// How many leases were ever granted.
+    /// The number of leases ever granted.
     granted_leases: u64,
-    /// How many deeds were noted.
+    /// The number of recorded lease actions.
     deeds: u64,
 }
 
 impl Desk {
-    /// The next deed.
+    /// Assigns the next serial number to a lease action.
     fn deed(&mut self, what: LeaseAction) -> LeaseNote {
         self.deeds += 1;
         LeaseNote { serial: self.deeds, what }
@@ -390,7 +392,7 @@ impl Shared {
         }
     }
 
-    /// The instant it is. A clock that may go back is held at the latest instant it showed.
+    /// The current instant. A clock that may go back is held at its latest instant.
     #[inline]
     fn now(&self) -> Timestamp {
         match &self.clock {
@@ -405,10 +407,10 @@ impl Shared {
         if self.may_go_back { self.latest(now) } else { now }
     }
 
-    /// The later of this instant and the latest that was seen.
+    /// The later of this instant and the latest seen one.
     fn latest(&self, now: Timestamp) -> Timestamp {
         let mut seen = self.seen.load(Ordering::Relaxed);
-        // Everybody shares this word: it is written only by who has something to say.
+        // All threads share this word, so it is written only if it changes.
         if seen < now.ticks() {
             seen = self.seen.fetch_max(now.ticks(), Ordering::Relaxed).max(now.ticks());
         }

@@ -1,9 +1,9 @@
-//! Document 000 as timelines: its vectors, to the letter and strictly, and the defects of the original that must not be here.
+//! The activity specification as timelines: its test vectors under literal and strict rules, and known defects.
 
 #[path = "activity/defects.rs"]
 mod defects;
-#[path = "activity/endings.rs"]
-mod endings;
+#[path = "activity/task_end.rs"]
+mod task_end;
 #[path = "activity/vectors.rs"]
 mod vectors;
 
@@ -12,13 +12,13 @@ use std::time::Duration;
 use tidegate::activity::{Active, Activity, ActivityError, Reason, Refusal, Rules};
 use tidegate::model::Capacity;
 
-use super::Stage;
-use crate::stage::at;
+use super::LimiterFixture;
+use crate::fixture::at;
 
-/// The document to the letter.
+/// The literal rules of the specification.
 const LETTER: Rules = Rules { compat: true, ..STRICT };
 
-/// The document's numbers.
+/// The numbers of the specification.
 const STRICT: Rules = Rules {
     max_concurrent_tasks: Capacity::AtMost(30),
     max_concurrent_per_user: Capacity::Unlimited,
@@ -30,25 +30,25 @@ const STRICT: Rules = Rules {
 
 const BOTH: [Rules; 2] = [STRICT, LETTER];
 
-/// An activity whose time is moved by hand.
-struct Scene {
-    stage: Stage,
+/// An activity with manual clocks.
+struct ActivityFixture {
+    fixture: LimiterFixture,
     activity: Activity,
 }
 
-impl Scene {
-    fn new(rules: Rules) -> Scene {
-        let stage = Stage::new();
-        let activity = Activity::new(stage.limiter.clone(), rules).expect("sensible rules");
-        Scene { stage, activity }
+impl ActivityFixture {
+    fn new(rules: Rules) -> ActivityFixture {
+        let fixture = LimiterFixture::new();
+        let activity = Activity::new(fixture.limiter.clone(), rules).expect("sensible rules");
+        ActivityFixture { fixture, activity }
     }
 
-    /// Lets time pass until so many milliseconds after the beginning.
+    /// Advances time to this many milliseconds after the start.
     #[track_caller]
     fn until(&self, ms: u64) {
         use tidegate::clock::Clock as _;
         let then = at(Duration::from_millis(ms));
-        self.stage.pass(tidegate::model::Tick::NANOSECOND.duration(then.since(self.stage.clock.now())));
+        self.fixture.pass(tidegate::model::Tick::NANOSECOND.duration(then.since(self.fixture.clock.now())));
     }
 
     async fn is_limited(&self, user: &str) -> Option<Reason> {
@@ -69,7 +69,7 @@ impl Scene {
         }
     }
 
-    /// How many run, and how many of them are this user's.
+    /// The number of running tasks, in total and of this user.
     async fn running(&self, user: &str) -> (u64, u64) {
         let status = self.activity.is_active(user).await.expect("a status");
         assert_eq!(status.has_active(), status.user_active > 0);
@@ -77,8 +77,8 @@ impl Scene {
     }
 }
 
-/// Lets everything run that can.
-async fn breath() {
+/// Runs all tasks that are ready.
+async fn run_ready_tasks() {
     for _ in 0..32 {
         tokio::task::yield_now().await;
     }

@@ -1,4 +1,4 @@
-//! Building a limiter, and limits written in Rust.
+//! The limiter builder, and limits defined in Rust.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -11,7 +11,7 @@ use tidegate::{Limiter, bucket, concurrency, day, interval, rules, sliding, tota
 const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
-fn build_with_mistakes_lists_all_of_them_at_once() {
+fn build_with_errors_lists_all_errors() {
     let error = Limiter::builder()
         .limit("zone", day(5).time_zone("Asia/Atlantis"))
         .limit("burst", bucket(5, SECOND).burst(0).per_key())
@@ -49,7 +49,7 @@ fn build_with_mistakes_lists_all_of_them_at_once() {
 }
 
 #[test]
-fn build_of_every_setting_defines_the_same_as_a_file() {
+fn builder_settings_match_file() {
     let path = std::env::temp_dir().join(format!("tidegate-builder-{}.yaml", std::process::id()));
     let yaml = "
 limits:
@@ -102,7 +102,7 @@ limits:
 }
 
 #[test]
-fn build_over_a_store_that_has_the_limit_keeps_its_counts() {
+fn build_over_store_with_limit_keeps_counts() {
     let clock = Arc::new(ManualClock::at(Timestamp::EPOCH));
     let store: Arc<dyn LimitStore> = Arc::new(MemoryStore::new(clock, Memory::default()));
     let build = |most: u64| {
@@ -119,7 +119,7 @@ fn build_over_a_store_that_has_the_limit_keeps_its_counts() {
 }
 
 #[test]
-fn day_limit_begins_at_midnight_of_its_time_zone() {
+fn day_limit_starts_at_midnight_of_time_zone() {
     // 1970-01-01T15:59:59Z is one second before midnight in Shanghai.
     let clock = Arc::new(ManualClock::at(Timestamp::from_ticks((16 * 3600 - 1) * 1_000_000_000)));
     let limiter = Limiter::builder()

@@ -1,4 +1,4 @@
-//! A store that counts what it is asked.
+//! A store that counts selected calls.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use tidegate::reply::{OrderError, Replies};
 use tidegate::store::{Actual, LimitStore, Settlement, Store, StoreReply};
 use tidegate::store::{Capabilities, Lsn, Unavailable, Usage};
 
-/// Another store, and how often it was asked about what is counted.
+/// Wraps a store and counts the calls of interest.
 pub(crate) struct CountingStore<S> {
     store: Arc<S>,
     asked: AtomicUsize,
@@ -23,7 +23,7 @@ impl<S: LimitStore> CountingStore<S> {
         CountingStore { store, asked: AtomicUsize::new(0) }
     }
 
-    /// How often it was asked since this was last said.
+    /// The number of calls since the last call of this function.
     pub(crate) fn asked(&self) -> usize {
         self.asked.swap(0, Ordering::SeqCst)
     }

@@ -1,4 +1,4 @@
-//! A limiter over a store with a log: nobody is told what is not durable, and nobody waits for more than that.
+//! A limiter over a logged store: replies wait until their log records are durable, and for nothing else.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,27 +12,30 @@ use tidegate::store::{Actual, MapStore, Settlement};
 use tidegate::{AcquireError, Lease};
 use tidegate_testkit::logged_store::{LoggedStore, ManualLog};
 
-use crate::stage::{DecisionExt, Handheld, Stage, Staged, granted, lease, seconds, slots_of};
+use crate::fixture::{
+    DecisionExt, FixtureStore, LimiterFixture, PolledFuture, granted, lease, seconds, slots_of,
+};
 
-type LoggedStage = Stage<LoggedStore<MapStore>>;
+type LoggedFixture = LimiterFixture<LoggedStore<MapStore>>;
 
 const FULL: &str = "the disk is full";
 
-/// A stage with two slots and a log that is written by hand; the limit itself is durable.
-fn stage() -> (LoggedStage, ManualLog) {
+/// A fixture with two slots and a manual log. The limit itself is durable.
+fn fixture() -> (LoggedFixture, ManualLog) {
     let log = ManualLog::manual();
-    let keeping = |clock: Arc<ManualClock>| LoggedStore::new(Arc::new(MapStore::keeping(clock)), log.clone());
-    let stage = Stage::over(keeping, 10, 10);
-    stage.put(LimitSpec::named("l").with(slots_of(2)));
+    let with_clock =
+        |clock: Arc<ManualClock>| LoggedStore::new(Arc::new(MapStore::with_clock(clock)), log.clone());
+    let fixture = LimiterFixture::over(with_clock, 10, 10);
+    fixture.put(LimitSpec::named("l").with(slots_of(2)));
     log.sync_all();
-    (stage, log)
+    (fixture, log)
 }
 
-/// A slot that was granted, durably.
-fn held(stage: &LoggedStage, log: &ManualLog) -> Lease {
-    let mut asking = stage.wait(1, Duration::ZERO).starts();
+/// A durable lease of one slot.
+fn held(fixture: &LoggedFixture, log: &ManualLog) -> Lease {
+    let mut asking = fixture.wait(1, Duration::ZERO).starts();
     log.sync_all();
-    lease(asking.is_served())
+    lease(asking.expect_granted())
 }
 
 fn failed<T>() -> Result<T, AcquireError> {
@@ -41,198 +44,199 @@ fn failed<T>() -> Result<T, AcquireError> {
 
 #[test]
 fn waiter_completes_when_grant_is_durable() {
-    let (stage, log) = stage();
-    let mut first = stage.wait(1, seconds(60)).starts();
-    let mut second = stage.wait(1, seconds(60)).starts();
+    let (fixture, log) = fixture();
+    let mut first = fixture.wait(1, seconds(60)).starts();
+    let mut second = fixture.wait(1, seconds(60)).starts();
     log.sync_to(tidegate::store::Lsn(log.tip().0 - 1));
-    let first = first.is_served();
-    second.still_waits();
+    let first = first.expect_granted();
+    second.expect_pending();
     log.sync_all();
-    drop((first, second.is_served()));
-    stage.ends_with_log(&log);
+    drop((first, second.expect_granted()));
+    fixture.ends_with_log(&log);
 }
 
 #[test]
 fn durable_grant_completes_at_once() {
-    let (stage, log) = stage();
+    let (fixture, log) = fixture();
     log.sync_to(tidegate::store::Lsn(100));
-    assert!(stage.wait(1, seconds(60)).is_answered().is_granted());
-    assert!(stage.limiter.ask("l", "u").try_acquire().is_granted());
+    assert!(fixture.wait(1, seconds(60)).poll_to_end().is_granted());
+    assert!(fixture.limiter.ask("l", "u").try_acquire().is_granted());
 }
 
 #[test]
 fn refusals_and_peeks_do_not_wait_for_log() {
-    let (stage, log) = stage();
-    let taken = stage.wait(2, Duration::ZERO).starts();
+    let (fixture, log) = fixture();
+    let taken = fixture.wait(2, Duration::ZERO).starts();
     assert_eq!(log.waiter_count(), 1);
-    assert!(!stage.limiter.ask("l", "u").try_acquire().is_granted());
-    assert!(!stage.limiter.ask("l", "u").peek().is_granted());
-    assert!(!stage.limiter.release(tidegate::model::LeaseId(7)), "nobody has it");
+    assert!(!fixture.limiter.ask("l", "u").try_acquire().is_granted());
+    assert!(!fixture.limiter.ask("l", "u").peek().is_granted());
+    assert!(!fixture.limiter.release(tidegate::model::LeaseId(7)), "the lease is unknown");
     drop(taken);
 }
 
 #[test]
 fn waiter_dropped_before_sync_releases_lease() {
-    let (stage, log) = stage();
-    let waiter = stage.wait(2, seconds(60)).starts();
-    assert_eq!(stage.store.open_leases(), 1);
+    let (fixture, log) = fixture();
+    let waiter = fixture.wait(2, seconds(60)).starts();
+    assert_eq!(fixture.store.open_leases(), 1);
     drop(waiter);
-    assert_eq!(stage.store.open_leases(), 0);
+    assert_eq!(fixture.store.open_leases(), 0);
 
-    let limiter = stage.limiter.clone();
+    let limiter = fixture.limiter.clone();
     let asking = async move { limiter.ask("l", "u").count(2).try_acquire_async().await };
-    let asking = Handheld::new(asking).starts();
-    assert_eq!(stage.store.open_leases(), 1);
+    let asking = PolledFuture::new(asking).starts();
+    assert_eq!(fixture.store.open_leases(), 1);
     drop(asking);
-    stage.ends_with_log(&log);
+    fixture.ends_with_log(&log);
 }
 
 #[test]
 fn repeated_request_id_finds_lease_of_dropped_waiter() {
-    let (stage, log) = stage();
-    let ask = || Handheld::new(stage.limiter.ask("l", "u").request_id("r").within(seconds(60)));
+    let (fixture, log) = fixture();
+    let ask = || PolledFuture::new(fixture.limiter.ask("l", "u").request_id("r").within(seconds(60)));
     drop(ask().starts());
-    assert_eq!(stage.store.open_leases(), 1, "it lapses, or whoever repeats the request gives it back");
+    assert_eq!(fixture.store.open_leases(), 1, "it expires, or a repeated request releases it");
     let mut again = ask().starts();
     log.sync_all();
-    let lease = lease(granted(again.is_done()));
+    let lease = lease(granted(again.expect_ready()));
     assert!(lease.is_held());
     drop(lease);
-    stage.ends_with_log(&log);
+    fixture.ends_with_log(&log);
 }
 
 #[test]
 fn waiters_do_not_wait_for_log_of_earlier_waiters() {
-    let (stage, log) = stage();
-    let both = stage.wait(2, Duration::ZERO).starts();
-    let mut first = stage.wait(2, seconds(60)).starts();
-    let mut second = stage.wait(1, seconds(60)).starts();
+    let (fixture, log) = fixture();
+    let both = fixture.wait(2, Duration::ZERO).starts();
+    let mut first = fixture.wait(2, seconds(60)).starts();
+    let mut second = fixture.wait(1, seconds(60)).starts();
     drop(both);
-    first.still_waits();
-    assert_eq!(stage.limiter.waiting_in_all(), 1, "the first was served and waits only for the log");
+    first.expect_pending();
+    assert_eq!(fixture.limiter.waiting_in_all(), 1, "the first was served and waits only for the log");
     drop(first);
-    second.still_waits();
-    assert_eq!(stage.limiter.waiting_in_all(), 0, "so was the second");
+    second.expect_pending();
+    assert_eq!(fixture.limiter.waiting_in_all(), 0, "so was the second");
     log.sync_all();
-    drop(second.is_served());
-    stage.ends_with_log(&log);
+    drop(second.expect_granted());
+    fixture.ends_with_log(&log);
 }
 
 #[test]
 fn failed_log_fails_all_waiters() {
-    let (stage, log) = stage();
-    let mut waiter = stage.wait(1, seconds(60)).starts();
-    let limiter = stage.limiter.clone();
+    let (fixture, log) = fixture();
+    let mut waiter = fixture.wait(1, seconds(60)).starts();
+    let limiter = fixture.limiter.clone();
     let mut asking =
-        Handheld::new(async move { limiter.ask("l", "u").try_acquire_async().await.map(|_| ()) }).starts();
+        PolledFuture::new(async move { limiter.ask("l", "u").try_acquire_async().await.map(|_| ()) })
+            .starts();
     log.fail(FULL);
-    assert_eq!(waiter.is_rejected(), failed::<()>().unwrap_err());
-    assert_eq!(asking.is_done(), failed());
-    assert_eq!(stage.store.open_leases(), 0, "what they were not told of they do not hold");
-    assert_eq!(stage.limiter.ask("l", "u").try_acquire().map(|_| ()), failed());
-    assert_eq!(stage.limiter.reset("l", None), failed());
-    assert!(stage.limiter.ask("l", "u").peek().is_ok(), "a look changes nothing");
+    assert_eq!(waiter.expect_error(), failed::<()>().unwrap_err());
+    assert_eq!(asking.expect_ready(), failed());
+    assert_eq!(fixture.store.open_leases(), 0, "what they were not told of they do not hold");
+    assert_eq!(fixture.limiter.ask("l", "u").try_acquire().map(|_| ()), failed());
+    assert_eq!(fixture.limiter.reset("l", None), failed());
+    assert!(fixture.limiter.ask("l", "u").peek().is_ok(), "a look changes nothing");
 }
 
 #[test]
 fn renewal_extends_when_durable_and_shortens_at_once() {
-    let (stage, log) = stage();
-    let lease = Arc::new(held(&stage, &log));
+    let (fixture, log) = fixture();
+    let lease = Arc::new(held(&fixture, &log));
     let renewing = |ttl: Duration| {
         let lease = Arc::clone(&lease);
-        Handheld::new(async move { lease.renew_async(ttl).await })
+        PolledFuture::new(async move { lease.renew_async(ttl).await })
     };
     let mut long = renewing(seconds(100)).starts();
-    stage.pass(seconds(60));
+    fixture.pass(seconds(60));
     assert!(!lease.is_held(), "nobody has said yet that it lasts longer");
     log.sync_all();
-    assert!(matches!(long.is_done(), Ok(Renewal::Until(_))));
+    assert!(matches!(long.expect_ready(), Ok(Renewal::Until(_))));
     assert!(lease.is_held());
     let short = renewing(seconds(1)).starts();
-    stage.pass(seconds(1));
+    fixture.pass(seconds(1));
     assert!(!lease.is_held(), "it may have ended already");
     drop(short);
 }
 
 #[test]
 fn latest_decided_renewal_wins_in_any_reply_order() {
-    let (stage, log) = stage();
-    let lease = Arc::new(held(&stage, &log));
+    let (fixture, log) = fixture();
+    let lease = Arc::new(held(&fixture, &log));
     let renewing = |ttl: Duration| {
         let lease = Arc::clone(&lease);
-        Handheld::new(async move { lease.renew_async(ttl).await })
+        PolledFuture::new(async move { lease.renew_async(ttl).await })
     };
     let (mut long, mut short) = (renewing(seconds(1000)).starts(), renewing(seconds(1)).starts());
     log.sync_all();
-    assert!(short.is_done().is_ok() && long.is_done().is_ok());
-    stage.pass(seconds(1));
+    assert!(short.expect_ready().is_ok() && long.expect_ready().is_ok());
+    fixture.pass(seconds(1));
     assert!(!lease.is_held(), "the store has ended it by now");
 }
 
 #[test]
 fn dropped_lease_does_not_wait_for_log() {
-    let (stage, log) = stage();
-    let lease = held(&stage, &log);
+    let (fixture, log) = fixture();
+    let lease = held(&fixture, &log);
     drop(lease);
-    assert_eq!((stage.store.open_leases(), log.waiter_count()), (0, 0));
+    assert_eq!((fixture.store.open_leases(), log.waiter_count()), (0, 0));
 }
 
 #[test]
 fn release_settle_and_reset_complete_when_durable() {
-    let (stage, log) = stage();
-    let (one, other) = (held(&stage, &log), held(&stage, &log));
-    let mut released = Handheld::new(one.release_async()).starts();
-    let mut settled = Handheld::new(other.settle_async(Actual::Every(1))).starts();
-    let limiter = stage.limiter.clone();
-    let mut reset = Handheld::new(async move { limiter.reset_async("l", None).await }).starts();
+    let (fixture, log) = fixture();
+    let (one, other) = (held(&fixture, &log), held(&fixture, &log));
+    let mut released = PolledFuture::new(one.release_async()).starts();
+    let mut settled = PolledFuture::new(other.settle_async(Actual::Every(1))).starts();
+    let limiter = fixture.limiter.clone();
+    let mut reset = PolledFuture::new(async move { limiter.reset_async("l", None).await }).starts();
     log.sync_all();
-    assert!(released.is_done());
-    assert_eq!(settled.is_done(), Ok(Settlement::Settled));
-    assert_eq!(reset.is_done(), Ok(()));
+    assert!(released.expect_ready());
+    assert_eq!(settled.expect_ready(), Ok(Settlement::Settled));
+    assert_eq!(reset.expect_ready(), Ok(()));
 
-    let (one, other) = (held(&stage, &log).into_id(), held(&stage, &log).into_id());
-    let limiter = stage.limiter.clone();
-    let mut released = Handheld::new(async move { limiter.release_async(one).await }).starts();
-    let limiter = stage.limiter.clone();
-    let mut renewed = Handheld::new(async move { limiter.renew_async(other, None).await }).starts();
+    let (one, other) = (held(&fixture, &log).into_id(), held(&fixture, &log).into_id());
+    let limiter = fixture.limiter.clone();
+    let mut released = PolledFuture::new(async move { limiter.release_async(one).await }).starts();
+    let limiter = fixture.limiter.clone();
+    let mut renewed = PolledFuture::new(async move { limiter.renew_async(other, None).await }).starts();
     log.fail(FULL);
-    assert_eq!(released.is_done().map_err(AcquireError::from), failed());
-    assert_eq!(renewed.is_done(), failed());
+    assert_eq!(released.expect_ready().map_err(AcquireError::from), failed());
+    assert_eq!(renewed.expect_ready(), failed());
 }
 
-/// Somebody on a thread of their own waits where they stand.
+/// A blocking call on its own thread parks that thread.
 #[test]
 fn blocking_call_parks_its_thread() {
-    let (stage, log) = stage();
-    let limiter = stage.limiter.clone();
+    let (fixture, log) = fixture();
+    let limiter = fixture.limiter.clone();
     let thread = std::thread::spawn(move || {
         let decision = limiter.ask("l", "u").try_acquire();
         let granted = decision.permit().expect("there is room");
         granted.into_lease().expect("a slot").release()
     });
     log.wait_for_waiters(1);
-    assert_eq!(stage.store.open_leases(), 1);
+    assert_eq!(fixture.store.open_leases(), 1);
     log.sync_all();
     log.wait_for_waiters(1);
-    assert_eq!(stage.store.open_leases(), 0);
+    assert_eq!(fixture.store.open_leases(), 0);
     log.sync_all();
     assert!(thread.join().expect("it does not fail"));
 }
 
 #[tokio::test]
 async fn automatic_renewal_blocks_no_other_call() {
-    let (stage, log) = stage();
-    let lease = held(&stage, &log);
+    let (fixture, log) = fixture();
+    let lease = held(&fixture, &log);
     lease.keep_alive();
     tokio::task::yield_now().await;
-    stage.pass(seconds(20));
+    fixture.pass(seconds(20));
     while log.waiter_count() == 0 {
         tokio::task::yield_now().await;
     }
     log.sync_all();
     let end = lease.expires_at();
     while !{
-        stage.pass(seconds(1));
+        fixture.pass(seconds(1));
         tokio::task::yield_now().await;
         log.sync_all();
         lease.expires_at() > end
@@ -240,8 +244,8 @@ async fn automatic_renewal_blocks_no_other_call() {
     assert!(lease.is_held());
 }
 
-impl LoggedStage {
-    /// Nobody waits for anything any more, and everything can be had.
+impl LoggedFixture {
+    /// Asserts that no call is pending and all slots are free.
     #[track_caller]
     fn ends_with_log(&self, log: &ManualLog) {
         log.sync_to(tidegate::store::Lsn(u64::MAX));
@@ -250,19 +254,19 @@ impl LoggedStage {
     }
 }
 
-/// The log is not in anybody's way who puts a limit, only of who must say so.
+/// Putting a limit does not wait for the log. Only its confirmation does.
 #[test]
 fn log_tip_covers_every_catalog_change() {
-    let (stage, log) = stage();
+    let (fixture, log) = fixture();
     let before = log.tip();
-    stage.store.put(LimitSpec::named("other").with(slots_of(1)), ExpectedVersion::Absent).expect("a limit");
-    let tip = tidegate::store::Store::tip(&*stage.store).expect("it has a log");
+    fixture.store.put(LimitSpec::named("other").with(slots_of(1)), ExpectedVersion::Absent).expect("a limit");
+    let tip = tidegate::store::Store::tip(&*fixture.store).expect("it has a log");
     assert!(before < tip);
-    let mut durable = Handheld::new({
-        let store = Arc::clone(&stage.store);
+    let mut durable = PolledFuture::new({
+        let store = Arc::clone(&fixture.store);
         async move { tidegate::store::durable(&*store, tip).await }
     })
     .starts();
     log.sync_all();
-    assert_eq!(durable.is_done(), Ok(()));
+    assert_eq!(durable.expect_ready(), Ok(()));
 }

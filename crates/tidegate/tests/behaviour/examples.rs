@@ -1,6 +1,6 @@
-//! The examples, told to the end.
+//! The output of the examples.
 
-#![allow(dead_code, reason = "the examples' `main` functions are for those who run them")]
+#![allow(dead_code, reason = "tests do not call the examples' `main` functions")]
 
 use std::future::Future;
 
@@ -15,48 +15,48 @@ mod login;
 #[path = "../../../../examples/workers/main.rs"]
 mod workers;
 
-/// Whether a story is told word for word; indentation is the test's own.
+/// Compares the output line by line. Indentation and empty lines do not count.
 #[track_caller]
-fn check(told: &[u8], expected: &str) {
-    let told = std::str::from_utf8(told).expect("text");
+fn check(output: &[u8], expected: &str) {
+    let output = std::str::from_utf8(output).expect("text");
     let lines = |text: &str| -> Vec<String> {
         text.lines().map(|line| line.trim().to_owned()).filter(|line| !line.is_empty()).collect()
     };
-    assert_eq!(lines(told), lines(expected), "\n{told}");
+    assert_eq!(lines(output), lines(expected), "\n{output}");
 }
 
-async fn told<'a, F>(out: &'a mut Vec<u8>, story: impl FnOnce(&'a mut Vec<u8>) -> F)
+async fn run<'a, F>(out: &'a mut Vec<u8>, example: impl FnOnce(&'a mut Vec<u8>) -> F)
 where
     F: Future<Output = Result<(), Box<dyn std::error::Error>>>,
 {
-    story(out).await.expect("the story ends well");
+    example(out).await.expect("the example succeeds");
 }
 
 #[test]
 fn login() {
     let mut out = Vec::new();
-    login::story(&mut out).expect("the story ends well");
+    login::example(&mut out).expect("the example succeeds");
     check(
         &out,
-        "0 s  ada from 192.0.2.7: heard
-         1 s  ada from 192.0.2.7: heard
-         2 s  ada from 192.0.2.7: heard
-         3 s  ada from 192.0.2.7: heard
-         4 s  ada from 192.0.2.7: heard
+        "0 s  ada from 192.0.2.7: admitted
+         1 s  ada from 192.0.2.7: admitted
+         2 s  ada from 192.0.2.7: admitted
+         3 s  ada from 192.0.2.7: admitted
+         4 s  ada from 192.0.2.7: admitted
          5 s  ada from 192.0.2.7: too many tries for this user, try again in 11 s
          9 s  ada from 192.0.2.7: too many tries for this user, try again in 7 s
          15 s  ada from 192.0.2.7: too many tries for this user, try again in 1 s
-         16 s  ada from 192.0.2.7: heard
-         16 s  25 users from 203.0.113.9: 20 heard
+         16 s  ada from 192.0.2.7: admitted
+         16 s  25 users from 203.0.113.9: 20 admitted
          16 s  bob from 203.0.113.9: too many tries for this address, try again in 16 s
-         16 s  bob from 192.0.2.8: heard",
+         16 s  bob from 192.0.2.8: admitted",
     );
 }
 
 #[tokio::test]
 async fn llm_budget() {
     let mut out = Vec::new();
-    told(&mut out, llm_budget::story).await;
+    run(&mut out, llm_budget::example).await;
     check(
         &out,
         "a short question: held 2000 with 8000 beside it, cost 350, 9650 left
@@ -69,7 +69,7 @@ async fn llm_budget() {
 #[tokio::test]
 async fn workers() {
     let mut out = Vec::new();
-    told(&mut out, workers::story).await;
+    run(&mut out, workers::example).await;
     check(
         &out,
         "index (2) starts
@@ -89,7 +89,7 @@ async fn workers() {
 #[tokio::test]
 async fn axum_service() {
     let mut out = Vec::new();
-    told(&mut out, axum_service::story).await;
+    run(&mut out, axum_service::example).await;
     let passed = |left| {
         format!(
             "GET /
@@ -111,7 +111,7 @@ async fn axum_service() {
 #[tokio::test]
 async fn chat_throttle() {
     let mut out = Vec::new();
-    told(&mut out, chat_throttle::story).await;
+    run(&mut out, chat_throttle::example).await;
     check(
         &out,
         "0 s  ada: hello

@@ -1,6 +1,6 @@
-//! More keys than there is room for: whoever was there before is counted as ever, and nobody else notices.
+//! More keys than fit into memory: existing keys and other limits keep their exact counts.
 //!
-//! `cargo bench -- flood` does the same to fifty million keys and looks at the clock and at the process's memory.
+//! `cargo bench -- flood` measures the time and memory of the same with fifty million keys.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -17,23 +17,23 @@ use tidegate::store::memory::MemoryHandle;
 use tidegate::store::{Memory, MemoryStore, Store};
 use tidegate_testkit::test_scale;
 
-/// Noon of some day.
+/// Noon of a day.
 const NOON: Timestamp = Timestamp::from_ticks((19_000 * 86_400 + 43_200) * 1_000_000_000);
 const MIDNIGHT: Timestamp = Timestamp::from_ticks(19_001 * 86_400 * 1_000_000_000);
 
-/// What a store says it takes is looked at once in so many keys.
+/// The interval, in keys, between checks of the store's memory.
 const SELDOM: usize = 1_000;
 
 fn keys() -> usize {
     test_scale::scaled(300_000)
 }
 
-/// A small store, flooded through one limit, with another limit beside it.
+/// A small store with a flooded limit and a second limit.
 struct Flooded {
     clock: Arc<ManualClock>,
     store: MemoryStore,
     gate: MemoryHandle,
-    /// How much of the other limit each of its keys has used.
+    /// The usage of each key of the second limit.
     neighbours: Vec<u64>,
 }
 
@@ -51,12 +51,12 @@ impl Flooded {
         Flooded { clock, store, gate, neighbours: vec![0; 10] }
     }
 
-    /// Asks by the store's door, which says whether the answer was given by rule.
+    /// Requests a unit through `submit`, which reports degraded replies.
     fn submit(&self, limit_id: &str, key: &[u8]) -> OrderReply {
         self.put(Intent::Acquire, limit_id, key)
     }
 
-    /// Only looks.
+    /// Peeks through `submit`.
     fn peek(&self, limit_id: &str, key: &[u8]) -> OrderReply {
         self.put(Intent::Peek, limit_id, key)
     }
@@ -73,7 +73,7 @@ impl Flooded {
         usage.items[0].current_count
     }
 
-    /// Asks for keys of the other limit, an old one and one more; neither notices.
+    /// Requests an old and a new key of the second limit and checks both.
     fn look_beside(&mut self, turn: usize) {
         let taken = self.store.bytes();
         assert!(taken <= LEAST_CAPACITY, "{taken} bytes");
@@ -97,7 +97,7 @@ fn key(number: usize) -> Vec<u8> {
     format!("u{number:011}").into_bytes()
 }
 
-/// A bucket as its definition says: when the last unit that was spent will have come back.
+/// Reference model of a bucket: the instant at which all spent units have returned.
 #[derive(Debug, Clone, Copy, Default)]
 struct Bucket {
     back_at: u64,
@@ -107,7 +107,7 @@ const STEP: Duration = Duration::from_millis(100);
 const BURST: u64 = 3;
 
 impl Bucket {
-    /// Whether one more is granted, and if not, when it will be.
+    /// Grants one more unit, or returns the wait.
     fn take(&mut self, now: Timestamp) -> Verdict {
         let step = Tick::NANOSECOND.span(STEP).ticks();
         let back_at = self.back_at.max(now.ticks()) + step;
@@ -120,23 +120,23 @@ impl Bucket {
     }
 }
 
-/// Rows that are fresh again soon make room for each other: nobody is refused for want of it, however many come.
+/// Rows that soon become fresh make room for new keys. No key is refused for lack of room.
 #[test]
 fn flood_of_bucket_keys_stays_exact_while_rows_become_fresh() {
     const REMEMBERED: usize = 64;
     let item = ItemSpec::of(Policy::Bucket { window: STEP, burst: Some(BURST) }, 1).per_key();
     let mut flooded = Flooded::new(item);
     let mut last: VecDeque<(usize, Bucket)> = VecDeque::new();
-    let (mut now, mut dice) = (NOON, 1_u64);
+    let (mut now, mut rng) = (NOON, 1_u64);
     let mut refused = 0;
     for number in 0..keys() {
-        // Some five thousand rows are not fresh at any time; there is room for three times as many.
+        // About five thousand rows are in use at any time, and three times as many fit.
         now = now.plus(Tick::NANOSECOND.span(Duration::from_micros(20)));
         flooded.clock.set(now);
         last.push_back((number, Bucket::default()));
-        // The new key, and one of the last few, which may have asked often enough.
-        dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let again = usize::try_from(dice >> 33).expect("31 bits") % last.len();
+        // The new key and a recent one, which may have used up its limit.
+        rng = rng.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let again = usize::try_from(rng >> 33).expect("31 bits") % last.len();
         let mut asked = vec![last.len() - 1, again];
         if number % 16 == 0 {
             asked.extend([again; 3]);
@@ -159,13 +159,13 @@ fn flood_of_bucket_keys_stays_exact_while_rows_become_fresh() {
             flooded.look_beside(number / SELDOM);
         }
     }
-    assert!(refused > 0, "nobody asked too often");
+    assert!(refused > 0, "no request was above the limit");
     flooded.count_neighbours();
 }
 
 const A_DAY: u64 = 3;
 
-/// Rows that last until midnight are kept until then. Once there is no room new keys are refused, and told until when.
+/// Rows that last until midnight are kept until then. Without room, new keys are refused with the wait until midnight.
 #[test]
 fn flood_of_day_keys_refuses_new_keys_until_midnight() {
     let mut flooded = Flooded::new(ItemSpec::of(Policy::Calendar(Unit::Day), A_DAY).per_key());
@@ -199,9 +199,9 @@ fn flood_of_day_keys_refuses_new_keys_until_midnight() {
             flooded.look_beside(number / SELDOM);
         }
     }
-    // One limit may take half of the store.
+    // One limit may use half of the store.
     assert!(admitted.len() * 32 > LEAST_CAPACITY / 2, "only {} keys found room", admitted.len());
-    assert!(turned_away > 0, "there was room for everybody");
+    assert!(turned_away > 0, "no key was refused for lack of room");
     flooded.clock.set(NOON.plus(Tick::NANOSECOND.span(Duration::from_secs(3_600))));
     exact_for(&flooded, &admitted);
     flooded.count_neighbours();
@@ -216,7 +216,7 @@ fn flood_of_day_keys_refuses_new_keys_until_midnight() {
     assert!(taken <= LEAST_CAPACITY, "{taken} bytes");
 }
 
-/// Every key that was admitted is at its true count, gets the rest of its day, and no more.
+/// Every admitted key has its exact count and is granted exactly the rest of its day.
 fn exact_for(flooded: &Flooded, admitted: &HashMap<usize, u64>) {
     for (&number, &count) in admitted {
         let key = key(number);

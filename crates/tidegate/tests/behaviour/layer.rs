@@ -1,4 +1,4 @@
-//! The layer, alone and in a real server on the loopback interface with a real client.
+//! The tower layer, alone and in an HTTP server on the loopback interface.
 
 mod clients;
 mod fields;
@@ -25,7 +25,7 @@ use tower::{Layer, Service, ServiceExt};
 
 pub(crate) const TTL: Duration = Duration::from_secs(60);
 
-/// A store with these limits whose clock stands still.
+/// A store with these limits and a manual clock.
 pub(crate) fn store(limits: impl IntoIterator<Item = LimitSpec>) -> (Arc<MapStore>, Arc<ManualClock>) {
     let clock = Arc::new(ManualClock::at(Timestamp::from_ticks(1_700_000_000_000_000_000)));
     let store = MapStore::new(Arc::clone(&clock), 0);
@@ -39,12 +39,12 @@ pub(crate) fn limiter(limits: impl IntoIterator<Item = LimitSpec>) -> Limiter {
     Limiter::new(store(limits).0)
 }
 
-/// So many for each key, ever.
+/// This many units per key, without a window.
 fn total(id: &str, limit: u64) -> LimitSpec {
     LimitSpec::named(id).with(ItemSpec::of(Policy::Total, limit).per_key())
 }
 
-/// Replies with what it is asked, counts its calls, and insists on being polled ready before each.
+/// Echoes the request and counts calls. Panics if it was not polled ready before a call.
 #[derive(Debug, Default)]
 struct Echo {
     calls: Arc<AtomicUsize>,
@@ -76,7 +76,7 @@ impl Service<String> for Echo {
 
 type EchoLayer = LimitLayer<String, String>;
 
-/// A layer that counts `name` for the limit `calls`, and lets requests that are empty through.
+/// A layer that charges the limit `calls` with the request as key. Empty requests are not limited.
 fn layer(limiter: Limiter) -> EchoLayer {
     LimitLayer::new(
         limiter,
@@ -91,7 +91,7 @@ async fn ask(service: &Limit<Echo, EchoLayer>, request: &str) -> String {
 }
 
 #[tokio::test]
-async fn clones_count_together_and_keys_do_not() {
+async fn clones_share_counts_and_keys_do_not() {
     let echo = Echo::default();
     let service = layer(limiter([total("calls", 2)])).layer(echo.clone());
     let another = service.clone();
@@ -100,11 +100,11 @@ async fn clones_count_together_and_keys_do_not() {
     assert_eq!(ask(&service, "ada").await, "denied by key/total");
     assert_eq!(ask(&another, "ada").await, "denied by key/total");
     assert_eq!(ask(&another, "bob").await, "bob");
-    assert_eq!(echo.calls.load(Ordering::SeqCst), 3, "who is refused does not get there");
+    assert_eq!(echo.calls.load(Ordering::SeqCst), 3, "a refused request does not reach the service");
 }
 
 #[tokio::test]
-async fn services_of_one_layer_count_together() {
+async fn services_of_layer_share_counts() {
     let layer = layer(limiter([total("calls", 1)]));
     let (one, other) = (layer.layer(Echo::default()), layer.clone().layer(Echo::default()));
     assert_eq!(ask(&one, "ada").await, "ada");
@@ -112,7 +112,7 @@ async fn services_of_one_layer_count_together() {
 }
 
 #[tokio::test]
-async fn being_ready_reserves_nothing() {
+async fn poll_ready_reserves_nothing() {
     let (store, _) = store([total("calls", 1)]);
     let mut service = layer(Limiter::new(Arc::clone(&store) as Arc<_>)).layer(Echo::default());
     for _ in 0..10 {
@@ -125,12 +125,12 @@ async fn being_ready_reserves_nothing() {
 }
 
 #[tokio::test]
-async fn requests_may_be_counted_as_nothing_or_as_several() {
+async fn request_cost_may_be_zero_or_several() {
     let limits = [total("calls", 1), total("bytes", 10)];
     let (store, _) = store(limits);
     let asking = |name: &String| match name.as_str() {
         "" => Asking::nothing(),
-        name => Asking::of("calls", name).and("bytes", "everybody").count(6),
+        name => Asking::of("calls", name).and("bytes", "all").count(6),
     };
     let layer = LimitLayer::new(
         Limiter::new(Arc::clone(&store) as Arc<_>),
@@ -148,7 +148,7 @@ async fn requests_may_be_counted_as_nothing_or_as_several() {
 }
 
 #[tokio::test]
-async fn without_a_decision_nothing_gets_through() {
+async fn unavailable_store_fails_request() {
     let echo = Echo::default();
     let service = layer(limiter([])).layer(echo.clone());
     assert_eq!(ask(&service, "ada").await, "failed: unknown limit 'calls'");
@@ -158,7 +158,7 @@ async fn without_a_decision_nothing_gets_through() {
 }
 
 #[tokio::test]
-async fn unless_somebody_says_so() {
+async fn fail_open_passes_request_without_decision() {
     let admitting = LimitLayer::new(
         limiter([]),
         |name: &String| ("calls", name.clone()),
@@ -169,7 +169,7 @@ async fn unless_somebody_says_so() {
 }
 
 #[tokio::test]
-async fn what_is_held_is_given_back_with_the_response() {
+async fn response_releases_lease() {
     let slots = LimitSpec::named("calls").with(ItemSpec::of(Policy::Concurrency { ttl: TTL }, 1));
     let (store, _) = store([slots]);
     let service = layer(Limiter::new(Arc::clone(&store) as Arc<_>)).layer(Echo::default());
@@ -179,7 +179,7 @@ async fn what_is_held_is_given_back_with_the_response() {
     }
 }
 
-/// A store that says nothing.
+/// A store that never replies.
 #[derive(Debug)]
 pub(crate) struct Silent;
 

@@ -1,4 +1,4 @@
-//! Handles on one limit: the fast path decides as requests do.
+//! Handles on one limit: the fast path matches ordinary requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,9 +10,9 @@ use tidegate::reply::OrderError;
 use tidegate::store::Actual;
 use tidegate::{AcquireError, IntoRules, LimitHandle, Limiter, concurrency, rules, sliding, total};
 
-use crate::stage::{Handheld, seconds};
+use crate::fixture::{PolledFuture, seconds};
 
-/// A limiter with one limit `l`, whose clocks stand still.
+/// A limiter with one limit `l` and manual clocks.
 fn handle(limit: impl IntoRules) -> (Limiter, LimitHandle) {
     let limiter = Limiter::builder()
         .clock(ManualClock::at(Timestamp::from_ticks(1_000_000_000_000)))
@@ -39,7 +39,7 @@ fn refusal_of_one_item_names_it_and_its_wait() {
 }
 
 #[test]
-fn refusal_of_several_items_names_the_one_that_refused_and_is_counted_once() {
+fn refusal_of_several_items_names_one_and_counts_once() {
     let (limiter, handle) = handle([total(5).name("all"), total(1).per_key().name("each")]);
     assert!(handle.try_acquire("ada").is_ok());
     let error = handle.try_acquire("ada").expect_err("one for each key");
@@ -61,17 +61,17 @@ fn try_acquire_does_not_overtake_a_waiter() {
     let held = slots.try_acquire("").expect("it is free");
     // The waiter needs a slot and the only unit of `m`, and is first in line for both.
     let request = limiter.all([slots.of(""), units.of("")]);
-    let mut waiter = Handheld::new(request.within(seconds(60))).starts();
+    let mut waiter = PolledFuture::new(request.within(seconds(60))).starts();
     let refused = units.try_acquire("").expect_err("a waiter is first");
     let AcquireError::Refused(refused) = refused else { panic!("{refused}") };
     assert_eq!(refused.wait(), Wait::OnRelease);
     drop(held);
-    drop(waiter.is_done().expect("it is its turn"));
+    drop(waiter.expect_ready().expect("it is its turn"));
     assert_eq!(units.try_acquire("").expect_err("the waiter took it").retry_after(), None);
 }
 
 #[test]
-fn lease_is_given_back_with_the_permit() {
+fn dropped_permit_releases_lease() {
     let (_limiter, handle) = handle(concurrency(1));
     let permit = handle.try_acquire("").expect("it is free");
     assert!(permit.lease().is_some());
@@ -147,7 +147,7 @@ fn edit_to_concurrency_gives_leases_from_then_on() {
 }
 
 #[test]
-fn handle_of_a_removed_limit_is_invalid_until_it_is_back() {
+fn handle_of_removed_limit_is_invalid_until_limit_returns() {
     let (limiter, handle) = handle(total(1));
     assert!(limiter.store().remove("l", tidegate::catalog::RemovalMode::Forget));
     let unknown = OrderError::UnknownLimit { limit_id: "l".to_owned() };

@@ -1,4 +1,4 @@
-//! What an operator sees of a limit: counts that are exact, read while others decide.
+//! Statistics of a limit: exact counts that can be read during decisions.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,11 +9,11 @@ use tidegate::clock::SystemClock;
 use tidegate::model::{Ask, ItemSpec, LimitSpec, Mode, Policy, Verdict};
 use tidegate::store::{MapStore, Memory, MemoryStore, Store};
 
-use crate::stage::{DecisionExt, seconds, slots_of};
+use crate::fixture::{DecisionExt, seconds, slots_of};
 
-type Stage = crate::stage::Stage<MemoryStore>;
+type LimiterFixture = crate::fixture::LimiterFixture<MemoryStore>;
 
-/// Five in all, two for each key.
+/// Five units in total, two per key.
 fn five_and_two() -> LimitSpec {
     let total = |limit| ItemSpec::of(Policy::Total, limit);
     LimitSpec::named("l").with(total(5)).with(total(2).per_key())
@@ -21,94 +21,94 @@ fn five_and_two() -> LimitSpec {
 
 #[test]
 fn statistics_count_every_decision() {
-    let stage = Stage::new();
-    stage.put(five_and_two());
-    let ask = |key| stage.limiter.ask("l", key).try_acquire().is_granted();
-    let said = ["ada", "ada", "ada", "bob", "bob", "cid", "cid", "dan"].map(ask);
-    assert_eq!(said, [true, true, false, true, true, true, false, false]);
-    assert!(stage.limiter.ask("l", "dan").peek().refused().is_some());
-    let seen = stage.limiter.observe("l").expect("the memory store counts");
+    let fixture = LimiterFixture::new();
+    fixture.put(five_and_two());
+    let ask = |key| fixture.limiter.ask("l", key).try_acquire().is_granted();
+    let decided = ["ada", "ada", "ada", "bob", "bob", "cid", "cid", "dan"].map(ask);
+    assert_eq!(decided, [true, true, false, true, true, true, false, false]);
+    assert!(fixture.limiter.ask("l", "dan").peek().refused().is_some());
+    let seen = fixture.limiter.observe("l").expect("the memory store counts");
     assert_eq!((seen.granted, seen.refused, seen.shadowed, seen.waiting), (5, 3, 0, 0));
     assert_eq!(
         (seen.refused_by("all/total"), seen.refused_by("key/total"), seen.refused_by("no")),
         (2, 1, 0)
     );
     assert_eq!(seen.items.iter().map(|item| item.refused).sum::<u64>(), seen.refused);
-    assert_eq!(seen.rows, Some(3), "who was only refused has no row");
+    assert_eq!(seen.rows, Some(3), "a key with refusals only has no row");
     let bytes = seen.bytes.expect("its rows are here");
     assert!(bytes > 0 && bytes < 1 << 20, "{bytes} bytes");
 }
 
 #[test]
 fn repeated_request_is_counted_once() {
-    let stage = Stage::new();
-    stage.put(five_and_two());
+    let fixture = LimiterFixture::new();
+    fixture.put(five_and_two());
     for _ in 0..3 {
-        let question = stage.limiter.ask("l", "ada").request_id("r");
+        let question = fixture.limiter.ask("l", "ada").request_id("r");
         assert!(question.try_acquire().is_granted());
     }
-    assert_eq!(stage.limiter.observe("l").map(|seen| (seen.granted, seen.refused)), Some((1, 0)));
+    assert_eq!(fixture.limiter.observe("l").map(|seen| (seen.granted, seen.refused)), Some((1, 0)));
 }
 
 #[test]
 fn shadow_refusals_are_counted_separately() {
-    let stage = Stage::new();
-    stage.put(LimitSpec { mode: Mode::Shadow, ..five_and_two() });
+    let fixture = LimiterFixture::new();
+    fixture.put(LimitSpec { mode: Mode::Shadow, ..five_and_two() });
     for _ in 0..7 {
-        assert!(stage.limiter.ask("l", "ada").try_acquire().is_granted());
+        assert!(fixture.limiter.ask("l", "ada").try_acquire().is_granted());
     }
-    let seen = stage.limiter.observe("l").expect("the memory store counts");
+    let seen = fixture.limiter.observe("l").expect("the memory store counts");
     assert_eq!((seen.granted, seen.refused, seen.shadowed), (7, 0, 5));
 }
 
 #[test]
 fn refused_order_counts_at_binding_limit() {
-    let stage = Stage::new();
+    let fixture = LimiterFixture::new();
     for (id, limit) in [("wide", 10), ("narrow", 1)] {
-        stage.put(LimitSpec::named(id).with(ItemSpec::of(Policy::Total, limit)));
+        fixture.put(LimitSpec::named(id).with(ItemSpec::of(Policy::Total, limit)));
     }
     for round in 0..3 {
         let asks = [Ask::one("wide", None), Ask::one("narrow", None)];
-        assert_eq!(stage.limiter.asks(&asks).try_acquire().is_granted(), round == 0);
+        assert_eq!(fixture.limiter.asks(&asks).try_acquire().is_granted(), round == 0);
     }
-    let seen = |id| stage.limiter.observe(id).map(|seen| (seen.granted, seen.refused));
+    let seen = |id| fixture.limiter.observe(id).map(|seen| (seen.granted, seen.refused));
     assert_eq!((seen("wide"), seen("narrow")), (Some((1, 0)), Some((1, 2))));
 }
 
 #[test]
 fn waiting_request_is_reported() {
-    let stage = Stage::with_slots(1);
-    stage.put(LimitSpec::named("m").with(slots_of(1)));
-    let held = stage.take(1);
-    let mut first = stage.wait(1, seconds(60)).starts();
-    let second = stage.wait(1, seconds(60)).starts();
-    let waiting = |id| stage.limiter.observe(id).map(|seen| seen.waiting);
+    let fixture = LimiterFixture::with_slots(1);
+    fixture.put(LimitSpec::named("m").with(slots_of(1)));
+    let held = fixture.take(1);
+    let mut first = fixture.wait(1, seconds(60)).starts();
+    let second = fixture.wait(1, seconds(60)).starts();
+    let waiting = |id| fixture.limiter.observe(id).map(|seen| seen.waiting);
     assert_eq!((waiting("l"), waiting("m")), (Some(2), Some(0)));
     drop(second);
     drop(held);
-    drop(first.is_served());
-    let seen = stage.limiter.observe("l").expect("the memory store counts");
+    drop(first.expect_granted());
+    let seen = fixture.limiter.observe("l").expect("the memory store counts");
     assert_eq!((seen.waiting, seen.granted), (0, 2));
-    stage.ends_with(0);
+    fixture.ends_with(0);
 }
 
 #[test]
 fn statistics_follow_item_names_and_end_with_limit() {
-    let stage = Stage::new();
-    stage.put(five_and_two());
-    let ask = |key| stage.limiter.ask("l", key).try_acquire().is_granted();
+    let fixture = LimiterFixture::new();
+    fixture.put(five_and_two());
+    let ask = |key| fixture.limiter.ask("l", key).try_acquire().is_granted();
     assert_eq!(["ada", "ada", "ada"].map(ask), [true, true, false]);
-    stage.put(LimitSpec::named("l").with(ItemSpec::of(Policy::Total, 2)));
+    fixture.put(LimitSpec::named("l").with(ItemSpec::of(Policy::Total, 2)));
     assert!(!ask("ada"));
-    stage.put(five_and_two());
+    fixture.put(five_and_two());
     assert_eq!(["bob", "bob", "bob"].map(ask), [true, true, false]);
-    let seen = stage.limiter.observe("l").expect("the memory store counts");
+    let seen = fixture.limiter.observe("l").expect("the memory store counts");
     assert_eq!((seen.granted, seen.refused_by("key/total"), seen.refused_by("all/total")), (4, 2, 1));
-    assert!(stage.store.remove("l", RemovalMode::Forget));
-    assert_eq!(stage.limiter.observe("l"), None);
-    stage.put(five_and_two());
+    assert!(fixture.store.remove("l", RemovalMode::Forget));
+    assert_eq!(fixture.limiter.observe("l"), None);
+    fixture.put(five_and_two());
     assert_eq!(
-        stage.limiter.observe("l").map(|seen| (seen.granted, seen.refused, seen.rows)),
+        fixture.limiter.observe("l").map(|seen| (seen.granted, seen.refused, seen.rows)),
         Some((0, 0, Some(0)))
     );
 }
@@ -120,10 +120,10 @@ fn store_without_statistics_reports_none() {
     let limiter = Limiter::new(Arc::new(store));
     assert!(limiter.ask("l", "ada").try_acquire().is_granted());
     assert_eq!(limiter.observe("l"), None);
-    assert_eq!(Limiter::in_memory().observe("l"), None, "nor does anybody of a limit that is not there");
+    assert_eq!(Limiter::in_memory().observe("l"), None, "there are no statistics of an unknown limit");
 }
 
-/// Whoever looks sees counts that only rise, no more than was asked, and in the end all of it.
+/// Concurrent readers see counts that only rise and never exceed the requests. The final counts are complete.
 #[test]
 fn statistics_can_be_read_during_decisions() {
     const THREADS: u64 = 3;
@@ -152,7 +152,7 @@ fn statistics_can_be_read_during_decisions() {
             .collect();
         let granted: usize = askers.into_iter().map(|asker| asker.join().expect("no panic")).sum();
         done.store(true, Ordering::Relaxed);
-        assert!(watcher.join().expect("no panic") > 0, "nobody looked");
+        assert!(watcher.join().expect("no panic") > 0, "the statistics were never read");
         granted as u64
     });
     let seen = store.observe("l").expect("the memory store counts");
@@ -162,18 +162,18 @@ fn statistics_can_be_read_during_decisions() {
 
 #[test]
 fn store_size_sums_all_limits() {
-    let stage = Stage::new();
-    let before = stage.store.extent().expect("the memory store counts");
+    let fixture = LimiterFixture::new();
+    let before = fixture.store.extent().expect("the memory store counts");
     assert_eq!(before.leases, 0);
-    stage.put(LimitSpec::named("a").with(slots_of(5)));
-    stage.put(five_and_two());
-    let held = stage.limiter.ask("a", "ada").try_acquire().expect("a question");
-    assert!(stage.limiter.ask("l", "ada").try_acquire().is_granted());
-    let after = stage.store.extent().expect("the memory store counts");
-    assert_eq!((after.leases, after.bytes), (1, stage.store.bytes()));
+    fixture.put(LimitSpec::named("a").with(slots_of(5)));
+    fixture.put(five_and_two());
+    let held = fixture.limiter.ask("a", "ada").try_acquire().expect("a question");
+    assert!(fixture.limiter.ask("l", "ada").try_acquire().is_granted());
+    let after = fixture.store.extent().expect("the memory store counts");
+    assert_eq!((after.leases, after.bytes), (1, fixture.store.bytes()));
     assert!(before.bytes < after.bytes && after.bytes <= after.budget_bytes, "{before:?} {after:?}");
     assert_eq!(after.budget_bytes, before.budget_bytes);
     drop(held);
-    assert_eq!(stage.store.extent().map(|extent| extent.leases), Some(0));
+    assert_eq!(fixture.store.extent().map(|extent| extent.leases), Some(0));
     assert_eq!(MapStore::new(SystemClock::new(), 7).extent(), None, "the plain store does not count");
 }

@@ -1,4 +1,4 @@
-//! The limiter's behaviours over a store with a log that is durable at once: everything is as it is without one.
+//! Limiter tests over a logged store whose log is durable at once. Results equal those without a log.
 
 #[path = "activity.rs"]
 mod activity;
@@ -8,4 +8,4 @@ mod leases;
 mod waiting;
 
 type Store = tidegate_testkit::logged_store::LoggedStore<tidegate::store::MapStore>;
-type Stage = crate::stage::Stage<Store>;
+type LimiterFixture = crate::fixture::LimiterFixture<Store>;

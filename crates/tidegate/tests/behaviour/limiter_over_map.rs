@@ -1,4 +1,4 @@
-//! The limiter's behaviours over the plain store.
+//! Limiter tests over the map store.
 
 #[path = "activity.rs"]
 mod activity;
@@ -8,4 +8,4 @@ mod leases;
 mod waiting;
 
 type Store = tidegate::store::MapStore;
-type Stage = crate::stage::Stage<Store>;
+type LimiterFixture = crate::fixture::LimiterFixture<Store>;

@@ -1,4 +1,4 @@
-//! The limiter's behaviours over the memory store.
+//! Limiter tests over the memory store.
 
 #[path = "activity.rs"]
 mod activity;
@@ -8,4 +8,4 @@ mod leases;
 mod waiting;
 
 type Store = tidegate::store::MemoryStore;
-type Stage = crate::stage::Stage<Store>;
+type LimiterFixture = crate::fixture::LimiterFixture<Store>;

@@ -1,4 +1,4 @@
-//! The limiter's behaviours over a store where somebody else decides and answers at once: everything is as it is over one at hand.
+//! Limiter tests over a remote store that replies at once. Results equal those of a local store.
 
 #[path = "leases.rs"]
 mod leases;
@@ -6,4 +6,4 @@ mod leases;
 mod waiting;
 
 type Store = tidegate_testkit::remote_stub::RemoteStub<tidegate::store::MapStore>;
-type Stage = crate::stage::Stage<Store>;
+type LimiterFixture = crate::fixture::LimiterFixture<Store>;

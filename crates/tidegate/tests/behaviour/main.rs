@@ -1,4 +1,4 @@
-//! What the library does, seen from outside.
+//! Tests of the public interface of the library.
 
 #![expect(
     clippy::duplicate_mod,
@@ -9,6 +9,7 @@ mod builder;
 mod counting_store;
 mod durability;
 mod examples;
+mod fixture;
 mod key_flood;
 mod layer;
 mod limit_handles;
@@ -24,6 +25,5 @@ mod memory_sets;
 mod memory_store;
 mod remote_limiter;
 mod remote_store;
-mod stage;
 mod stream;
 mod stress;

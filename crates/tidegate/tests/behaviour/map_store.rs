@@ -1,4 +1,4 @@
-//! The plain store behaves like every store.
+//! The map store passes the conformance tests of stores.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! A memory store with so many keys that its tables have several levels, and one that is kept for a lifetime.
+//! A memory store whose tables grow to several levels, and one that runs for decades.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tidegate::store::{MapStore, Memory, MemoryStore, Store};
 use crate::memory_handles::verdict;
 
 const START: Timestamp = Timestamp::from_ticks(1_000_000_000_000_000);
-/// More than it takes for three levels of leaves everywhere.
+/// Enough keys for three levels of leaves everywhere.
 const MANY: u64 = 400_000;
 
 fn buckets(id: &str, burst: Amount) -> LimitSpec {
@@ -26,13 +26,13 @@ fn key(number: u64) -> [u8; 12] {
     key
 }
 
-/// How many of these keys get a unit.
+/// The number of these keys that are granted a unit.
 fn granted(gate: &MemoryHandle, keys: impl Iterator<Item = u64>) -> u64 {
     keys.filter(|number| gate.try_acquire(&key(*number), 1).expect("it is known") == Verdict::Granted).count()
         as u64
 }
 
-/// The same, sixteen at a time.
+/// The same in batches of sixteen.
 fn granted_in_batches(gate: &MemoryHandle, keys: impl Iterator<Item = u64>) -> u64 {
     let keys: Vec<[u8; 12]> = keys.map(key).collect();
     let mut granted = 0;
@@ -52,7 +52,7 @@ fn growing_table_keeps_every_count() {
     for round in 0..2 {
         store.put(buckets("many", 2), ExpectedVersion::Absent).expect("it makes sense");
         let gate = store.handle("many").expect("it was put");
-        // One unit each, in the midst of growth; those that came long before are asked again.
+        // One unit per key while the table grows. Much older keys are requested again.
         for begin in (0..MANY).step_by(50_000) {
             assert_eq!(granted(&gate, begin..begin + 50_000), 50_000, "round {round}, from {begin}");
             assert_eq!(
@@ -61,11 +61,11 @@ fn growing_table_keeps_every_count() {
                 "round {round}, at {begin}"
             );
         }
-        // The other, of those that have one left.
+        // The second unit, for keys that have one left.
         let once = |number: &u64| !number.is_multiple_of(1_000) || *number >= MANY - 50_000;
         let rest = granted_in_batches(&gate, (0..MANY).filter(once));
         assert_eq!(rest, (0..MANY).filter(once).count() as u64, "round {round}");
-        assert_eq!(granted_in_batches(&gate, 0..MANY), 0, "round {round}: nobody has a third");
+        assert_eq!(granted_in_batches(&gate, 0..MANY), 0, "round {round}: no key has a third unit");
         assert_eq!(granted(&gate, 0..MANY), 0, "round {round}: nor one by one");
         let seen = store.observe("many").expect("it is there");
         assert_eq!(seen.rows, Some(MANY), "round {round}");
@@ -75,7 +75,7 @@ fn growing_table_keeps_every_count() {
 
 #[test]
 fn handle_decides_after_base_time_wraps() {
-    // Cells count 2^61 nanoseconds from when the limit was put, which is 73 later.
+    // Cells count 2^61 ns from the creation of the limit, which is 73 years.
     for later in [1_u64 << 60, (1 << 61) - 1, 1 << 61, (1 << 61) + 5, 1 << 62, 1 << 63] {
         for (burst, window) in [(2, 3_600), (1, 3_600), (1, 100 * 365 * 86_400), (1_000, 1)] {
             let clock = Arc::new(ManualClock::at(START));
@@ -89,9 +89,9 @@ fn handle_decides_after_base_time_wraps() {
             let gate = store.handle("each").expect("it was put");
             let say = |when: &str| {
                 let ask = Ask { limit_id: "each", key: Some(b"ada-lovelace"), count: 1 };
-                let said = verdict(&plain, ask);
-                let told = gate.try_acquire(b"ada-lovelace", 1);
-                assert_eq!(told, said, "{burst} in {window} s, {when} {later}");
+                let expected = verdict(&plain, ask);
+                let verdict_of_handle = gate.try_acquire(b"ada-lovelace", 1);
+                assert_eq!(verdict_of_handle, expected, "{burst} in {window} s, {when} {later}");
             };
             (0..4).for_each(|_| say("before"));
             clock.set(Timestamp::from_ticks(START.ticks().saturating_add(later)));

@@ -1,6 +1,6 @@
-//! Handles on the limits of a memory store: they say what the store says, to sensible questions and to strange ones.
+//! Handles on the limits of a memory store. They match `submit` for valid and invalid requests.
 //!
-//! Where both answer, the plain store is the judge.
+//! The map store is the reference.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,9 +18,9 @@ use tidegate::store::memory::MemoryHandle;
 use tidegate::store::{MapStore, Memory, MemoryStore, Settlement, Store};
 use tidegate_testkit::suite::every_policy;
 
-use crate::stage::DecisionExt;
+use crate::fixture::DecisionExt;
 
-/// Where the clock begins, so that there is a time before it.
+/// Start of the clock. Earlier instants exist.
 const START: Timestamp = Timestamp::from_ticks(1_000_000_000_000_000);
 const CENTURY: Duration = Duration::from_secs(36_525 * 86_400);
 
@@ -32,8 +32,8 @@ fn memory(clock: &Arc<ManualClock>) -> MemoryStore {
     MemoryStore::new(Arc::clone(clock), Memory { secret: [7, 8], ..Memory::default() })
 }
 
-/// A store with these limits, and its clock.
-fn keeping(limits: impl IntoIterator<Item = LimitSpec>) -> (MemoryStore, Arc<ManualClock>) {
+/// A store with these limits and its clock.
+fn store_with(limits: impl IntoIterator<Item = LimitSpec>) -> (MemoryStore, Arc<ManualClock>) {
     let clock = Arc::new(ManualClock::at(START));
     let store = memory(&clock);
     limits.into_iter().for_each(|limit| put(&store, limit));
@@ -66,14 +66,14 @@ fn unknown(id: &str) -> OrderError {
     OrderError::UnknownLimit { limit_id: id.to_owned() }
 }
 
-/// What is counted for a key, or for all.
+/// The usage of a key, or of all keys.
 #[track_caller]
 fn used(store: &impl Store, limit_id: &str, key: Option<&[u8]>) -> Vec<Amount> {
     let usage = store.usage(limit_id, key).now().expect("a sensible question");
     usage.items.iter().map(|item| item.current_count).collect()
 }
 
-/// What a store says to one ask.
+/// The verdict of a store on one ask.
 pub(crate) fn verdict(store: &impl Store, ask: Ask<'_>) -> Result<Verdict, OrderError> {
     let answers = store.submit(&[Order::acquire(&[ask])], Replies::new(Detail::Verdicts)).now();
     let answer = answers.get(0).cloned().expect("one answer for one order")?;
@@ -83,7 +83,7 @@ pub(crate) fn verdict(store: &impl Store, ask: Ask<'_>) -> Result<Verdict, Order
     })
 }
 
-/// Every law that a handle may decide by, with five of everything, for all keys, for each, and both.
+/// Every policy that a handle supports, with five units, in each scope and in both.
 fn limits_of_five() -> Vec<LimitSpec> {
     let holds = |item: &ItemSpec| matches!(item.policy, Policy::Concurrency { .. });
     let mut limits = Vec::new();
@@ -100,7 +100,7 @@ fn limits_of_five() -> Vec<LimitSpec> {
 #[test]
 fn extreme_costs_match_map_store() {
     for spec in limits_of_five() {
-        let (store, clock) = keeping([spec.clone()]);
+        let (store, clock) = store_with([spec.clone()]);
         let plain = MapStore::new(Arc::clone(&clock), 7);
         put(&plain, spec.clone());
         let gate = gate(&store, "l");
@@ -109,8 +109,8 @@ fn extreme_costs_match_map_store() {
         {
             for key in [&b"ada"[..], b"bob"] {
                 let ask = Ask { limit_id: "l", key: Some(key), count };
-                let said = gate.try_acquire(key, count);
-                assert_eq!(said, verdict(&plain, ask), "step {step}, a cost of {count}, {spec:?}");
+                let decided = gate.try_acquire(key, count);
+                assert_eq!(decided, verdict(&plain, ask), "step {step}, a cost of {count}, {spec:?}");
                 assert_eq!(
                     used(&store, "l", Some(key)),
                     used(&plain, "l", Some(key)),
@@ -125,7 +125,7 @@ fn extreme_costs_match_map_store() {
 
 #[test]
 fn cost_of_zero_leaves_no_row() {
-    let (store, _) = keeping([total_per_key("l", 5)]);
+    let (store, _) = store_with([total_per_key("l", 5)]);
     let gate = gate(&store, "l");
     assert_eq!(gate.try_acquire(b"ada", 0), Ok(Verdict::Granted));
     assert_eq!(store.observe("l").expect("it was put").rows, Some(0));
@@ -135,7 +135,7 @@ fn cost_of_zero_leaves_no_row() {
 
 #[test]
 fn keys_of_0_to_1024_bytes_are_accepted() {
-    let (store, _) = keeping([total_per_key("l", 1)]);
+    let (store, _) = store_with([total_per_key("l", 1)]);
     let (gate, gates) = (gate(&store, "l"), store.handle_set(&["l"]).expect("it was put"));
     let keys = [vec![], vec![0], vec![b'k'; 1023], vec![b'k'; 1024]];
     for key in &keys {
@@ -149,7 +149,7 @@ fn keys_of_0_to_1024_bytes_are_accepted() {
 
 #[test]
 fn key_above_1024_bytes_is_rejected_without_charge() {
-    let (store, _) = keeping([total_per_key("l", 1)]);
+    let (store, _) = store_with([total_per_key("l", 1)]);
     let (gate, gates) = (gate(&store, "l"), store.handle_set(&["l", "l"]).expect("it was put"));
     for bytes in [1025, 65_536] {
         let key = vec![b'k'; bytes];
@@ -166,7 +166,7 @@ fn key_above_1024_bytes_is_rejected_without_charge() {
     assert_eq!(store.observe("l").expect("it was put").rows, Some(0));
 }
 
-/// Also where the limit that is too long a key for ignores it, and however well the handle knows its limits.
+/// This also holds for limits that ignore keys, and for handles with cached rules.
 #[test]
 fn key_above_1024_bytes_is_rejected_by_warm_handle() {
     let bucket = |id: &str| {
@@ -174,7 +174,7 @@ fn key_above_1024_bytes_is_rejected_by_warm_handle() {
     };
     let mut keyed = bucket("keyed");
     keyed.items = keyed.items.into_iter().map(ItemSpec::per_key).collect();
-    let (store, _) = keeping([bucket("all"), keyed]);
+    let (store, _) = store_with([bucket("all"), keyed]);
     let gates = store.handle_set(&["all", "keyed"]).expect("they were put");
     let long = vec![b'k'; 1025];
     for turn in 0..3 {
@@ -192,7 +192,7 @@ fn key_above_1024_bytes_is_rejected_by_warm_handle() {
 #[test]
 fn handle_on_concurrency_limit_needs_lease() {
     let counted = total("both", 5).with(slots("both", 1).items.remove(0));
-    let (store, _) = keeping([slots("slots", 1), counted, total("plain", 5)]);
+    let (store, _) = store_with([slots("slots", 1), counted, total("plain", 5)]);
     for id in ["slots", "both"] {
         let gate = gate(&store, id);
         assert_eq!(gate.try_acquire(b"ada", 1), Err(OrderError::NeedsLease), "{id}");
@@ -210,7 +210,7 @@ fn handle_on_concurrency_limit_needs_lease() {
 
 #[test]
 fn handle_fails_while_limit_has_concurrency_item() {
-    let (store, _) = keeping([total("l", 5)]);
+    let (store, _) = store_with([total("l", 5)]);
     let gate = gate(&store, "l");
     assert_eq!(gate.try_acquire(b"ada", 1), Ok(Verdict::Granted));
     put(&store, total("l", 5).with(slots("l", 1).items.remove(0)));
@@ -220,8 +220,8 @@ fn handle_fails_while_limit_has_concurrency_item() {
     assert_eq!((used(&store, "l", None), store.leases()), (vec![5], 0));
 }
 
-/// Between a handle's look at its limit and the decision the limit may learn to hold. What was taken then is given back, so that
-/// exactly the grants that were told are counted, and no lease is left with nobody.
+/// A limit may gain a concurrency item between the handle's check and its decision. The charge is then returned: counts
+/// equal the reported grants, and no lease is leaked.
 #[test]
 fn concurrent_edits_of_concurrency_item_leave_no_lease() {
     let store = MemoryStore::new(SystemClock::new(), Memory::default());
@@ -254,7 +254,7 @@ fn concurrent_edits_of_concurrency_item_leave_no_lease() {
 
 #[test]
 fn handle_of_removed_limit_reports_unknown_limit() {
-    let (store, _) = keeping([total_per_key("l", 5), total("m", 5)]);
+    let (store, _) = store_with([total_per_key("l", 5), total("m", 5)]);
     let (gate, gates) = (gate(&store, "l"), store.handle_set(&["m", "l"]).expect("both were put"));
     assert_eq!(gate.try_acquire(b"ada", 1), Ok(Verdict::Granted));
     assert!(store.remove("l", RemovalMode::Forget));
@@ -269,7 +269,7 @@ fn handle_of_removed_limit_reports_unknown_limit() {
 
 #[test]
 fn limit_added_again_needs_new_handle() {
-    let (store, _) = keeping([total_per_key("l", 1)]);
+    let (store, _) = store_with([total_per_key("l", 1)]);
     let old = gate(&store, "l");
     assert_eq!(old.try_acquire(b"ada", 1), Ok(Verdict::Granted));
     assert!(store.remove("l", RemovalMode::Forget));
@@ -280,10 +280,10 @@ fn limit_added_again_needs_new_handle() {
     assert_eq!(used(&store, "l", Some(b"ada")), [1]);
 }
 
-/// An old handle used to find the new limit by its id, and left the lease of its grant with nobody.
+/// Regression test: an old handle found the new limit by its id and leaked the lease of its grant.
 #[test]
 fn old_handle_gets_no_lease_from_limit_added_again() {
-    let (store, _) = keeping([total("l", 5)]);
+    let (store, _) = store_with([total("l", 5)]);
     let old = gate(&store, "l");
     assert!(store.remove("l", RemovalMode::Forget));
     put(&store, slots("l", 1));
@@ -293,7 +293,7 @@ fn old_handle_gets_no_lease_from_limit_added_again() {
 
 #[test]
 fn handle_follows_retired_limit_that_returns() {
-    let (store, _) = keeping([total_per_key("l", 2)]);
+    let (store, _) = store_with([total_per_key("l", 2)]);
     let gate = gate(&store, "l");
     assert_eq!(gate.try_acquire(b"ada", 1), Ok(Verdict::Granted));
     assert!(store.remove("l", RemovalMode::Retire));
@@ -305,7 +305,7 @@ fn handle_follows_retired_limit_that_returns() {
 
 #[test]
 fn handle_follows_edits_at_once() {
-    let (store, clock) = keeping([total_per_key("l", 2)]);
+    let (store, clock) = store_with([total_per_key("l", 2)]);
     let gate = gate(&store, "l");
     let ask = |key: &[u8], count| gate.try_acquire(key, count).expect("a sensible question");
     let never = Verdict::Denied(Wait::Never);
@@ -334,7 +334,7 @@ fn handle_follows_edits_at_once() {
 
 #[test]
 fn handle_set_without_needed_key_is_error() {
-    let (store, _) = keeping([total("all", 5), total_per_key("keyed", 5)]);
+    let (store, _) = store_with([total("all", 5), total_per_key("keyed", 5)]);
     let gates = store.handle_set(&["all", "keyed"]).expect("both were put");
     let missing = OrderError::KeyMissing { limit_id: "keyed".to_owned() };
     assert_eq!(gates.try_acquire(&[Some(b"ada"), None]), Err(missing));
@@ -352,12 +352,12 @@ fn handle_sets_of_any_size_are_all_or_nothing() {
             let least = if n + 1 == many { 2 } else { 3 };
             if n % 2 == 0 { total(id, least) } else { total_per_key(id, least) }
         };
-        let (store, _) = keeping(ids.iter().enumerate().map(spec));
+        let (store, _) = store_with(ids.iter().enumerate().map(spec));
         let limits: Vec<&str> = ids.iter().map(String::as_str).collect();
         let gates = store.handle_set(&limits).expect("all were put");
         let keys = vec![Some(&b"ada"[..]); many];
-        for said in [Verdict::Granted, Verdict::Granted, Verdict::Denied(Wait::Never)] {
-            assert_eq!(gates.try_acquire(&keys), Ok(said), "{many} limits");
+        for expected in [Verdict::Granted, Verdict::Granted, Verdict::Denied(Wait::Never)] {
+            assert_eq!(gates.try_acquire(&keys), Ok(expected), "{many} limits");
         }
         for (n, id) in limits.iter().enumerate() {
             let key = (n % 2 == 1).then_some(&b"ada"[..]);
@@ -371,7 +371,7 @@ fn handle_sets_of_any_size_are_all_or_nothing() {
 
 #[test]
 fn handle_set_needs_1_to_32_known_limits() {
-    let (store, _) = keeping([total("l", 100)]);
+    let (store, _) = store_with([total("l", 100)]);
     assert!(store.handle_set(&[]).is_none());
     assert!(store.handle_set(&["l"; 32]).is_some());
     assert!(store.handle_set(&["l"; 33]).is_none());
@@ -381,7 +381,7 @@ fn handle_set_needs_1_to_32_known_limits() {
 
 #[test]
 fn handle_set_with_repeated_limit_charges_twice() {
-    let (store, _) = keeping([total("all", 3), total_per_key("keyed", 3)]);
+    let (store, _) = store_with([total("all", 3), total_per_key("keyed", 3)]);
     let never = Verdict::Denied(Wait::Never);
     let gates = store.handle_set(&["all", "all"]).expect("it was put");
     assert_eq!(gates.try_acquire(&[None, None]), Ok(Verdict::Granted));
@@ -428,7 +428,7 @@ fn batch_matches_single_calls() {
     }
 }
 
-/// Batches of every length in which keys come several times in a row, and beyond what they may: what the plain store says one by one.
+/// Batches of every length with consecutive repeated keys, also above the limit, match single calls on the map store.
 #[test]
 fn batch_with_repeated_keys_matches_map_store() {
     let names = ["ada", "bob", "a key that is longer than most"];
@@ -469,18 +469,18 @@ fn batch_with_repeated_keys_matches_map_store() {
 #[test]
 #[should_panic(expected = "one verdict for each key")]
 fn batch_with_too_few_verdicts_panics() {
-    let (store, _) = keeping([total("l", 1)]);
+    let (store, _) = store_with([total("l", 1)]);
     let _never = gate(&store, "l").try_batch(&[b"ada"], 1, &mut []);
 }
 
 #[test]
 #[should_panic(expected = "one key for each limit")]
 fn handle_set_with_too_few_keys_panics() {
-    let (store, _) = keeping([total("l", 1)]);
+    let (store, _) = store_with([total("l", 1)]);
     let _never = store.handle_set(&["l"]).expect("it was put").try_acquire(&[]);
 }
 
-/// What a store grants to an order for one of this limit, held for this long.
+/// Requests one unit of this limit with this time to live.
 fn lease(
     store: &impl Store,
     limit_id: &str,
@@ -497,7 +497,7 @@ fn lease(
 
 #[test]
 fn lease_ttl_ranges_from_millisecond_to_century() {
-    let (store, clock) = keeping([slots("l", 10)]);
+    let (store, clock) = store_with([slots("l", 10)]);
     let bad = [Duration::ZERO, Duration::from_micros(999), CENTURY + Duration::from_nanos(1), Duration::MAX];
     for ttl in bad {
         assert_eq!(lease(&store, "l", Some(ttl)), Err(OrderError::TtlOutOfRange), "{ttl:?}");
@@ -521,7 +521,7 @@ fn lease_ttl_ranges_from_millisecond_to_century() {
 
 #[test]
 fn deletion_of_limit_drops_its_leases() {
-    let (store, clock) = keeping([slots("l", 1), slots("m", 1)]);
+    let (store, clock) = store_with([slots("l", 1), slots("m", 1)]);
     let asks = [Ask::one("l", None), Ask::one("m", None)];
     let answers = store.submit(&[Order::acquire(&asks)], Replies::new(Detail::Verdicts)).now();
     let Some(Ok(answer)) = answers.get(0) else { panic!("a sensible order") };
@@ -546,7 +546,7 @@ fn deletion_of_limit_drops_its_leases() {
 #[test]
 fn shadow_limit_grants_through_handle() {
     let (store, _) =
-        keeping([LimitSpec { mode: Mode::Shadow, ..total_per_key("watched", 1) }, total("enforced", 4)]);
+        store_with([LimitSpec { mode: Mode::Shadow, ..total_per_key("watched", 1) }, total("enforced", 4)]);
     let gate = gate(&store, "watched");
     for count in [1, 1, Amount::MAX] {
         assert_eq!(gate.try_acquire(b"ada", count), Ok(Verdict::Granted));
@@ -566,7 +566,7 @@ fn shadow_limit_grants_through_handle() {
 
 #[test]
 fn limit_in_mode_off_grants_through_handle() {
-    let (store, _) = keeping([LimitSpec { mode: Mode::Off, ..total_per_key("l", 1) }]);
+    let (store, _) = store_with([LimitSpec { mode: Mode::Off, ..total_per_key("l", 1) }]);
     let gate = gate(&store, "l");
     for count in [1, 1, Amount::MAX] {
         assert_eq!(gate.try_acquire(b"ada", count), Ok(Verdict::Granted));
@@ -577,13 +577,13 @@ fn limit_in_mode_off_grants_through_handle() {
     assert_eq!(gate.try_acquire(b"ada", 1), Ok(Verdict::Granted), "slots that are off hold nothing");
     assert_eq!(store.leases(), 0);
     put(&store, total_per_key("l", 1));
-    let said = [gate.try_acquire(b"ada", 1), gate.try_acquire(b"ada", 1)];
-    assert_eq!(said, [Ok(Verdict::Granted), Ok(Verdict::Denied(Wait::Never))]);
+    let decided = [gate.try_acquire(b"ada", 1), gate.try_acquire(b"ada", 1)];
+    assert_eq!(decided, [Ok(Verdict::Granted), Ok(Verdict::Denied(Wait::Never))]);
 }
 
 #[test]
 fn handles_limiters_and_store_clones_share_counts() {
-    let (store, _) = keeping([total_per_key("l", 3)]);
+    let (store, _) = store_with([total_per_key("l", 3)]);
     let limiter = Limiter::new(Arc::new(store.clone()));
     let gate = gate(&store, "l");
     assert_eq!(gate.clone().try_acquire(b"ada", 1), Ok(Verdict::Granted));

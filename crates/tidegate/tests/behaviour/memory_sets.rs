@@ -1,5 +1,5 @@
-//! Handles on several limits of a memory store: whatever is asked of them, they say and count what the plain store does, and threads that meet
-//! over them take all or nothing.
+//! Handles on several limits of a memory store. Their decisions and counts match the map store. Concurrent sets are
+//! charged in full or not at all.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use tidegate::reply::{Detail, OrderError, Outcome, Replies};
 use tidegate::store::{MapStore, Memory, MemoryStore, Store};
 
 const START: Timestamp = Timestamp::from_ticks(1_000_000_000_000_000);
-/// Limits for everybody and for each key, of every law that is decided without a lock; more of the former than lie in one place.
+/// Limits of both scopes with every lock-free policy. More global limits than one cache line holds.
 const LIMITS: [&str; 12] = [
     "all-total",
     "key-bucket",
@@ -39,10 +39,10 @@ fn spec(id: &str, limit: Amount) -> LimitSpec {
     LimitSpec::named(id).with(if id.starts_with("key") { item.per_key() } else { item })
 }
 
-/// Numbers that are the same in every run.
-struct Dice(u64);
+/// Deterministic pseudo-random numbers.
+struct TestRng(u64);
 
-impl Dice {
+impl TestRng {
     fn below(&mut self, bound: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         usize::try_from(self.0 >> 33).expect("31 bits") % bound
@@ -54,7 +54,7 @@ fn handle_sets_match_map_store() {
     let clock = Arc::new(ManualClock::at(START));
     let store = MemoryStore::new(Arc::clone(&clock), Memory { secret: [7, 8], ..Memory::default() });
     let plain = MapStore::new(Arc::clone(&clock), 1);
-    let mut dice = Dice(11);
+    let mut rng = TestRng(11);
     let put = |id: &str, limit: Amount| {
         for catalog in [&store as &dyn Catalog, &plain] {
             catalog.put(spec(id, limit), ExpectedVersion::Anything).expect("it makes sense");
@@ -67,17 +67,17 @@ fn handle_sets_match_map_store() {
     let (mut granted, mut refused) = ([0; LIMITS.len()], [0; LIMITS.len()]);
     for step in 0..20_000 {
         let mut ids: Vec<&str> = Vec::new();
-        for _ in 0..=dice.below(8) {
-            let id = LIMITS[dice.below(LIMITS.len())];
+        for _ in 0..=rng.below(8) {
+            let id = LIMITS[rng.below(LIMITS.len())];
             if !ids.contains(&id) {
                 ids.push(id);
             }
         }
-        let key = [b'a' + u8::try_from(dice.below(5)).expect("few")];
+        let key = [b'a' + u8::try_from(rng.below(5)).expect("few")];
         let keys: Vec<Option<&[u8]>> =
             ids.iter().map(|id| id.starts_with("key").then_some(&key[..])).collect();
         let gates = store.handle_set(&ids).expect("they were put");
-        let said = gates.try_acquire(&keys).expect("it can be asked");
+        let decided = gates.try_acquire(&keys).expect("it can be asked");
         let asks: Vec<_> = ids.iter().zip(&keys).map(|(id, key)| Ask::one(id, *key)).collect();
         let answers = plain.submit(&[Order::acquire(&asks)], Replies::new(Detail::Verdicts)).now();
         let expected = match &answers.get(0).expect("one order").as_ref().expect("it can be asked").outcome {
@@ -92,17 +92,17 @@ fn handle_sets_match_map_store() {
                 Verdict::Denied(denied.wait)
             }
         };
-        assert_eq!(said, expected, "step {step}: {ids:?}");
-        if dice.below(100) == 0 {
-            put(LIMITS[dice.below(LIMITS.len())], 300 + dice.below(5_000) as u64);
+        assert_eq!(decided, expected, "step {step}: {ids:?}");
+        if rng.below(100) == 0 {
+            put(LIMITS[rng.below(LIMITS.len())], 300 + rng.below(5_000) as u64);
         }
-        if dice.below(300) == 0 {
-            let id = LIMITS[dice.below(LIMITS.len())];
+        if rng.below(300) == 0 {
+            let id = LIMITS[rng.below(LIMITS.len())];
             for each in [&store as &dyn Store, &plain] {
                 each.reset(id, None).now().expect("it is there");
             }
         }
-        clock.advance(Duration::from_millis(dice.below(120) as u64));
+        clock.advance(Duration::from_millis(rng.below(120) as u64));
     }
     for (at, id) in LIMITS.iter().enumerate() {
         let seen = store.observe(id).expect("it is there");
@@ -112,7 +112,7 @@ fn handle_sets_match_map_store() {
     assert!(granted > 2_000 && refused > 2_000, "{granted} granted, {refused} refused");
 }
 
-/// What a store says to an order, as a handle would, and which limit refused.
+/// The verdict of a store as a handle reports it, and the refusing limit.
 fn verdict(store: &impl Store, asks: &[Ask<'_>]) -> Result<(Verdict, Option<String>), OrderError> {
     let answers = store.submit(&[Order::acquire(asks)], Replies::new(Detail::Verdicts)).now();
     match answers.get(0).expect("one order") {
@@ -124,8 +124,8 @@ fn verdict(store: &impl Store, asks: &[Ask<'_>]) -> Result<(Verdict, Option<Stri
     }
 }
 
-/// Handles that are kept while their limits are edited into other laws, for keys or for all, with an end or without, are reset, and go and come
-/// back: what they knew of their limits never outlives an edit.
+/// Handles stay open while their limits change policy, scope and expiry, are reset, removed and added again.
+/// Cached rules never outlive an edit.
 #[test]
 fn reused_handle_sets_match_map_store() {
     const IDS: [&str; 10] = ["a", "b", "c", "d", "e", "f", "g", "h", "one", "other"];
@@ -133,7 +133,7 @@ fn reused_handle_sets_match_map_store() {
         &["a", "b", "c", "one"],
         &["one", "a"],
         &["b", "other", "d", "c", "a"],
-        // More than lie behind one guard.
+        // More limits than one guard covers.
         &["a", "h", "one"],
         &["one", "other", "a"],
         &["e", "f", "g", "other"],
@@ -156,27 +156,27 @@ fn reused_handle_sets_match_map_store() {
     };
     anew();
     let handles = SETS.map(|ids| store.handle_set(ids).expect("they were put"));
-    let mut dice = Dice(5);
+    let mut rng = TestRng(5);
     let place = |id: &str| IDS.iter().position(|other| *other == id).expect("it is one of them");
     let (mut granted, mut refused) = ([0; IDS.len()], [0; IDS.len()]);
     for step in 0..60_000 {
-        let at = dice.below(SETS.len());
-        let key = [b'a' + u8::try_from(dice.below(4)).expect("few"), b'x'];
+        let at = rng.below(SETS.len());
+        let key = [b'a' + u8::try_from(rng.below(4)).expect("few"), b'x'];
         let keys = vec![Some(&key[..]); SETS[at].len()];
-        let said = handles[at].try_acquire(&keys).expect("it can be asked");
+        let decided = handles[at].try_acquire(&keys).expect("it can be asked");
         let asks: Vec<_> = SETS[at].iter().map(|id| Ask::one(id, Some(&key[..]))).collect();
         let (expected, by) = verdict(&plain, &asks).expect("it can be asked");
-        assert_eq!(said, expected, "step {step}: {:?}", SETS[at]);
+        assert_eq!(decided, expected, "step {step}: {:?}", SETS[at]);
         match by {
             Some(id) => refused[place(&id)] += 1,
             None => SETS[at].iter().for_each(|id| granted[place(id)] += 1),
         }
-        let id = IDS[dice.below(IDS.len())];
-        match dice.below(1_200) {
-            0..4 => put(id, usual(id), 50 + dice.below(400) as u64),
+        let id = IDS[rng.below(IDS.len())];
+        match rng.below(1_200) {
+            0..4 => put(id, usual(id), 50 + rng.below(400) as u64),
             4 => {
-                let law = ["all-hour", "key-hour", "all-total", "key-bucket", "all-bucket"][dice.below(5)];
-                put(id, law, 50 + dice.below(2_000) as u64);
+                let law = ["all-hour", "key-hour", "all-total", "key-bucket", "all-bucket"][rng.below(5)];
+                put(id, law, 50 + rng.below(2_000) as u64);
             }
             5 => anew(),
             6 => {
@@ -191,8 +191,8 @@ fn reused_handle_sets_match_map_store() {
             }
             _ => {}
         }
-        let most = if dice.below(2_000) == 0 { 40_000 } else { 60 };
-        clock.advance(Duration::from_millis(dice.below(most) as u64));
+        let most = if rng.below(2_000) == 0 { 40_000 } else { 60 };
+        clock.advance(Duration::from_millis(rng.below(most) as u64));
     }
     for (at, id) in IDS.iter().enumerate() {
         let seen = store.observe(id).expect("it is there");
@@ -202,7 +202,7 @@ fn reused_handle_sets_match_map_store() {
     assert!(granted > 10_000 && refused > 2_000, "{granted} granted, {refused} refused");
 }
 
-/// Threads over buckets that do not fill again meanwhile: what was granted is what was counted, whichever way it was decided.
+/// Threads charge buckets that do not refill during the test. The counts equal the grants on every path.
 #[test]
 fn concurrent_sets_of_buckets_are_all_or_nothing() {
     const EACH: usize = 30_000;
@@ -233,7 +233,7 @@ fn concurrent_sets_of_buckets_are_all_or_nothing() {
         }
         scope.spawn(|| {
             for round in 0..40 {
-                // The same rates, so that nothing is rescaled: what is in use stays what was granted.
+                // The rates stay the same, so counts are not rescaled and usage stays equal to the grants.
                 let description = Some(format!("the {round}th edit"));
                 let edited = LimitSpec { description, ..spec(ids[round % 4], MOST) };
                 store.put(edited, ExpectedVersion::Present).expect("it makes sense");
@@ -251,8 +251,8 @@ fn concurrent_sets_of_buckets_are_all_or_nothing() {
     assert_eq!(taken[0].load(Ordering::Relaxed), MOST, "all of it was wanted");
 }
 
-/// Threads ask for the same limits in different orders, others in between for some of them by the store's own door; limits are edited all the
-/// while. What was granted is what was counted, at every limit.
+/// Threads request the same limits in different orders. Other threads request some of them through `submit`, and limits
+/// are edited meanwhile. At every limit the counts equal the grants.
 #[test]
 fn concurrent_sets_of_limits_are_all_or_nothing() {
     const EACH: usize = 20_000;

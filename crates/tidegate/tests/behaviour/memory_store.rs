@@ -1,4 +1,4 @@
-//! The memory store behaves like every store.
+//! The memory store passes the conformance tests of stores.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ fn new_store(tick: Tick) -> StoreFixture {
 
 tidegate_testkit::behaviour_suite!(new_store);
 
-mod asked_in_short {
+mod compact {
     use tidegate_testkit::compact_adapter::CompactAdapter;
 
     use super::*;

@@ -1,4 +1,4 @@
-//! A store where somebody else decides behaves like every store.
+//! A remote store passes the conformance tests of stores.
 
 use std::sync::Arc;
 

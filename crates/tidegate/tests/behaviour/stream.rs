@@ -1,4 +1,4 @@
-//! Document 001's rules, as a stream. The timelines are the document's vectors; B04 and its like are its requirements.
+//! The stream limiter. The timelines are the test vectors of the specification; `b04` and the like number its requirements.
 
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,7 +22,7 @@ fn per_user(limit: u64) -> Rules {
     rules(Rate::unlimited(MINUTE), Rate::of(limit, MINUTE))
 }
 
-/// A message: when it comes, whose it is, and what should become of it.
+/// A message: its arrival, its user, and its expected fate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Message {
     at: Timestamp,
@@ -30,7 +30,7 @@ struct Message {
     fate: &'static str,
 }
 
-/// Reads `seconds user fate`, a line for each message; a user `-` is none.
+/// Parses one `seconds user fate` line per message. The user `-` means none.
 fn messages(timeline: &'static str) -> Vec<Message> {
     let lines = timeline.lines().map(str::trim).filter(|line| !line.is_empty());
     let message = |line: &'static str| {
@@ -41,19 +41,19 @@ fn messages(timeline: &'static str) -> Vec<Message> {
     lines.map(message).collect()
 }
 
-/// An instant from seconds with decimals, exactly.
+/// The exact instant of decimal seconds.
 fn instant(seconds: &str) -> Timestamp {
     let (whole, decimals) = seconds.split_once('.').unwrap_or((seconds, ""));
     Timestamp::from_ticks(format!("{whole}{decimals:0<9}").parse().expect("a number of seconds"))
 }
 
-/// The messages as a stream that moves the clock to each as it comes.
+/// The messages as a stream. Each arrival moves the clock.
 fn arriving(messages: &[Message], clock: &Arc<ManualClock>) -> impl Stream<Item = Message> + use<> {
     let clock = Arc::clone(clock);
     stream::iter(messages.to_vec()).inspect(move |message| clock.set(message.at))
 }
 
-/// Runs a timeline through a limiter and compares what passed, what the observer saw, and the statistics.
+/// Runs a timeline through a limiter. Compares the passed messages, the observer's calls and the statistics.
 #[track_caller]
 fn check(rules: Rules, timeline: &'static str) -> StreamLimiter {
     let expected = messages(timeline);
@@ -67,7 +67,7 @@ fn check(rules: Rules, timeline: &'static str) -> StreamLimiter {
                 RefusedBy::Global => "global",
                 RefusedBy::User => "user",
             };
-            notes.lock().expect("nobody panics").push(Message { fate: by, ..*message });
+            notes.lock().expect("no thread panicked").push(Message { fate: by, ..*message });
         },
     );
     let passed = finish(limited);
@@ -75,7 +75,7 @@ fn check(rules: Rules, timeline: &'static str) -> StreamLimiter {
         expected.iter().copied().filter(|message| fate(message.fate)).collect()
     };
     assert_eq!(passed, of(&|fate| fate == "pass"));
-    assert_eq!(*refused.lock().expect("nobody panics"), of(&|fate| fate != "pass"));
+    assert_eq!(*refused.lock().expect("no thread panicked"), of(&|fate| fate != "pass"));
     let stats = limiter.stats();
     assert_eq!(stats.processed, expected.len() as u64);
     assert_eq!(stats.passed, passed.len() as u64);
@@ -85,7 +85,7 @@ fn check(rules: Rules, timeline: &'static str) -> StreamLimiter {
     limiter
 }
 
-/// Everything a stream brings.
+/// Collects a stream.
 fn finish<T>(stream: impl Stream<Item = T>) -> Vec<T> {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     runtime.block_on(stream.collect())
@@ -119,7 +119,7 @@ fn b06_message_refused_by_both_counts_as_global() {
         "0 ada pass
          1 ada global",
     );
-    // Also where the user's rule refuses for longer.
+    // Also if the user's rule has the longer wait.
     check(
         rules(Rate::of(1, Duration::from_secs(1)), Rate::of(1, MINUTE)),
         "0   ada pass
@@ -283,7 +283,7 @@ fn invalid_rules_are_errors() {
     assert!(error.to_string().contains("items[1]"), "{error}");
 }
 
-/// Counts how often it is woken.
+/// Counts its wakeups.
 #[derive(Default)]
 struct Wakes(AtomicUsize);
 
@@ -293,7 +293,7 @@ impl Wake for Wakes {
     }
 }
 
-/// How many messages were taken at every turn until the stream ended.
+/// The number of messages per poll until the stream ended.
 fn turns(limiter: &StreamLimiter, messages: impl Stream<Item = u32>) -> Vec<u64> {
     let wakes = Arc::new(Wakes::default());
     let waker = Waker::from(Arc::clone(&wakes));
@@ -328,10 +328,11 @@ fn flooding_stream_yields_to_other_tasks() {
 #[test]
 fn delayed_messages_keep_their_order() {
     let clock = Arc::new(ManualClock::at(Timestamp::EPOCH));
-    let pulse = ManualHolderClock::new();
+    let holder_clock = ManualHolderClock::new();
     let ten_seconds = Duration::from_secs(10);
     let rules = rules(Rate::unlimited(ten_seconds), Rate::of(1, ten_seconds));
-    let limiter = StreamLimiter::with_clocks(rules, Arc::clone(&clock), pulse.clone()).expect("valid rules");
+    let limiter =
+        StreamLimiter::with_clocks(rules, Arc::clone(&clock), holder_clock.clone()).expect("valid rules");
     let messages = stream::iter(["ada 1", "ada 2", "bob 1", "ada 3"]);
     let patient = messages.limited(&limiter, |message| message[..3].into()).waiting(Duration::from_secs(60));
     let mut patient = pin!(patient);
@@ -345,17 +346,17 @@ fn delayed_messages_keep_their_order() {
     assert_eq!(limiter.stats().processed, 1, "what waits has not been decided");
     let too_early = Duration::from_secs(10);
     clock.advance(too_early);
-    pulse.advance(too_early);
+    holder_clock.advance(too_early);
     assert_eq!(next(), Poll::Pending, "the window is closed");
     let one_more = Duration::from_nanos(1);
     clock.advance(one_more);
-    pulse.advance(one_more);
+    holder_clock.advance(one_more);
     assert!(wakes.0.load(Ordering::SeqCst) > 0);
     assert_eq!(next(), Poll::Ready(Some("ada 2")));
     assert_eq!(next(), Poll::Ready(Some("bob 1")));
     assert_eq!(next(), Poll::Pending);
     clock.advance(too_early + one_more);
-    pulse.advance(too_early + one_more);
+    holder_clock.advance(too_early + one_more);
     assert_eq!(next(), Poll::Ready(Some("ada 3")));
     assert_eq!(next(), Poll::Ready(None));
     let stats = limiter.stats();
@@ -380,7 +381,7 @@ fn empty_stream_is_pending() {
     let waker = Waker::from(Arc::clone(&wakes));
     let mut limited = pin!(stream::pending::<u32>().limited(&limiter, |_| "ada".into()));
     assert!(limited.as_mut().poll_next(&mut Context::from_waker(&waker)).is_pending());
-    assert_eq!(wakes.0.load(Ordering::SeqCst), 0, "nobody is woken for nothing");
+    assert_eq!(wakes.0.load(Ordering::SeqCst), 0, "there is no spurious wakeup");
     assert_eq!(limited.size_hint(), (0, Some(0)));
 }
 

@@ -1,4 +1,4 @@
-//! Many askers at once: nothing is granted that the definitions do not allow, as proved from the record.
+//! Concurrent requests: the recorded grants never exceed what the limits allow.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ mod memory {
     tidegate_testkit::stress_suite!(new_store);
 }
 
-mod memory_asked_in_short {
+mod memory_compact {
     use tidegate::store::{Memory, MemoryStore};
     use tidegate_testkit::compact_adapter::CompactAdapter;
 

@@ -1,4 +1,4 @@
-//! What operators do to counts: zero them, and look at them.
+//! Administrative operations on counts: reset and usage.
 
 use std::sync::{Arc, PoisonError};
 

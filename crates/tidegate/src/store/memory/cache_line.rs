@@ -1,19 +1,19 @@
-//! A line: three rows in one cache line, and the protocol by which threads share them.
+//! A cache line of three rows, and the protocol for concurrent access.
 //!
 //! ```text
 //!   byte   0      8      16     24     32     40     48     52     56     60
 //!        ┌──────┬──────┬──────┬──────┬──────┬──────┬──────┬──────┬──────┬───────┐
 //!        │cell 0│cell 1│cell 2│low 0 │low 1 │low 2 │high 0│high 1│high 2│version│   64 bytes
 //!        └──────┴──────┴──────┴──────┴──────┴──────┴──────┴──────┴──────┴───────┘
-//!          what is counted      the tags: 96 bits of the key's fingerprint   + passed
+//!          counts               tags: 96 bits of the key's fingerprint       + passed
 //! ```
 //!
-//! - A **cell** is a row, or says where the row is. Whoever changes a cell *holds* it: sets [`HELD`] by compare-and-swap, and ends by
-//!   storing the next word. LeaseHolding is for a handful of instructions; others spin.
-//! - A **tag** changes only while its cell is held or empty, and only by somebody who owns the line's leaf. The **version** rises
-//!   before that and again before the new row's cell is there. If it is the same after the cell was read, or taken, as before the tag was
-//!   compared, then cell and tag belonged together ([`Line::unchanged`]). Whoever only looks takes nothing and writes nothing.
-//! - **passed** says that a row which belongs here lies in a later line, so a search must go on.
+//! - A **cell** is a row, or the position of the row. A writer *holds* a cell: it sets [`HELD`] by compare-and-swap and ends
+//!   with a store of the next word. A cell is held for a few instructions, and other writers spin.
+//! - A **tag** changes only while its cell is held or empty, and only under the lock of the leaf. The **version** increases
+//!   before the change and again before the new cell is stored. If it is equal before the tag was compared and after the
+//!   cell was read or taken, cell and tag belong together ([`Line::unchanged`]). Readers take and write nothing.
+//! - **passed** means that a row of this line is in a later line, so a search must continue.
 
 #![expect(clippy::inline_always, reason = "these are parts of the quick way, which is one piece of code")]
 

@@ -1,4 +1,4 @@
-//! Limits that may take no more: how full their leaves become, whose place a new key gets, and what it is told if it gets none.
+//! Tests of full limits: the fill of leaves, eviction for new keys, and refusals without room.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,9 +1,9 @@
-//! What operators do to limits: put and remove them, one at a time or many at once.
+//! Catalog edits: put and remove limits, one at a time or many at once.
 //!
-//! Every edit is made in two steps. The first checks it and makes whatever it needs, while everybody else goes on; it changes nothing. The
-//! second puts that where others find it. One limit is put with the lock of that limit alone; many together with the lock that
-//! everybody takes who decides by id, so that no order meets some of them and not others. It is held for as long as it takes to hang
-//! up what is ready, and no row is touched meanwhile: rows follow their edition when somebody comes to them.
+//! An edit has two steps. The first validates it and prepares all new data, without changes and without blocking
+//! decisions. The second publishes the result. A single edit locks only its limit. A batch of edits locks the limit map,
+//! so that no order sees a part of the batch. The lock is held only while the prepared data is published. No row is
+//! changed then: rows are converted to the new epoch at their next access.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};

@@ -1,12 +1,12 @@
-//! One word for one row: how a state that is small enough is written into a cell.
+//! Encoding of a small row state in a cell of one word.
 //!
 //! ```text
 //!   bucket               the arrival time, in ticks since the shape's base                      61 bits
 //!   window, total        │ time since the base │ count │    and a sliding window with one run in it
 //! ```
 //!
-//! What does not fit (a count too large, a time before the base, credits that somebody may still settle against) is not squeezed: the
-//! row is then kept at full width, see [`super::overflow`]. So the width of the fields is a question of room, never of meaning.
+//! A state that does not fit is stored in full in the overflow slab ([`super::overflow`]). Examples are a large count, a
+//! time before the base, and credits of open holds. The width of the fields affects memory use, never results.
 
 #![expect(clippy::inline_always, reason = "these are parts of the quick way, which is one piece of code")]
 

@@ -1,8 +1,8 @@
-//! CompactBatch: one ask each of a limit with one item, decided one after the other without anything that only other orders have.
+//! Compact batches: requests of one ask each, on limits with one item, decided in sequence.
 //!
-//! What decides is the quick way for one row, as for every such order ([`super::single_ask`]); rows of a group are brought near before the first of
-//! them is decided on. What is told is what was seen of the row. At the first bid that is not that simple it ends, and nothing has been
-//! done about that one.
+//! Each request takes the lock-free path for one row ([`super::single_ask`]). The rows of a group are prefetched before
+//! the first decision. Replies report the row as it was observed. Processing stops at the first request that needs another
+//! path. That request has no effect yet.
 
 use std::sync::Arc;
 

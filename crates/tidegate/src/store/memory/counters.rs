@@ -1,7 +1,7 @@
-//! What happened, counted without anybody waiting for anybody.
+//! Statistics counters without contention.
 //!
-//! Every thread has a stripe of its own while it lives and counts there with plain loads and stores; whoever wants to know adds the
-//! stripes up. Threads beyond the stripes share the last one and pay for it.
+//! Each live thread owns a stripe and updates it with plain loads and stores. Readers sum the stripes. Threads beyond the
+//! number of stripes share the last one, at the cost of contention.
 
 #![expect(clippy::inline_always, reason = "these are parts of the quick way, which is one piece of code")]
 

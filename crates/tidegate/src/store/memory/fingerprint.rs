@@ -1,18 +1,20 @@
-//! Fingerprints: what the table keeps instead of keys.
+//! Fingerprints: the table stores them instead of keys.
 //!
-//! A key is hashed with keys derived from a secret that belongs to the store and to the limit, so nobody outside can find two keys that meet,
-//! nor aim keys at one place of the table. Of at least 128 bits a line keeps 96: among ten million keys of a limit the chance that
-//! any two meet is about one in 10^15, and for keys that were made for it, or count upwards in eight bytes, one in 10^12.
+//! Keys are hashed with secrets of the store and of the limit, so outsiders can neither construct collisions nor aim
+//! keys at one place of the table. A cache line keeps 96 of at least 128 bits. Among ten million keys of a limit a
+//! collision has a probability of about one in 10^15. For adversarial keys and eight-byte counters it is one in 10^12.
 //!
-//! Most keys have eight to sixteen bytes, and those are folded: their first and their last eight bytes, each under a key, are multiplied. Of the
-//! whole product, with the bytes, the sum of its halves is the smaller part of the tag, and another product, under two more keys, the larger.
-//! Other keys are hashed twice by `ahash`. Fingerprints that somebody keeps in a log are made by `ahash` whatever the length, because they always were.
+//! Keys of eight to sixteen bytes are folded: their first and last eight bytes, each under a secret, are multiplied. The
+//! smaller part of the tag is the sum of both halves of the product, mixed with the bytes. The larger part is a second
+//! product under two more secrets. Other keys are hashed twice by `ahash`. Fingerprints in a log always use `ahash`.
 //!
-//! Decided: folding is a third as many instructions as `ahash` twice, a tenth of a decision. Where the first product tells two keys apart, the larger part of
-//! their tags has keys of its own, so that they meet in both parts by chance only. It does not tell them apart if one of its factors happens to be next to nothing, or its
-//! halves differ just where the bytes do, which is where the one in 10^12 comes from: one key in 2^64. Refused: SipHash-1-3 with 128 bits, which takes three times
-//! as long as `ahash` twice for a short key, and a third of a whole decision with it. One hash of 64 bits for both parts: keys that meet in
-//! it would be one. A third product for the smaller part: it says no more than what the first one says already.
+//! Folding takes a third of the instructions of two `ahash` calls, and a tenth of a decision. If the first product tells
+//! two keys apart, they collide only by chance. It fails if a factor is close to zero, or if the halves differ exactly
+//! where the bytes do. That affects one key in 2^64 and causes the one in 10^12.
+//!
+//! Alternatives refused: SipHash-1-3 with 128 bits takes three times as long as two `ahash` calls for a short key, a
+//! third of a decision. One 64-bit hash for both parts would merge keys that collide in it. A third product for the
+//! smaller part adds no information to the first one.
 
 #![expect(clippy::inline_always, reason = "these are parts of the quick way, which is one piece of code")]
 

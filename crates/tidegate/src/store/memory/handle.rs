@@ -1,4 +1,4 @@
-//! Handles on limits, for those who decide on them often.
+//! Handles on limits for callers that decide often.
 
 use std::sync::Arc;
 

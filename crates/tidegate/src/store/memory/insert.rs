@@ -1,4 +1,4 @@
-//! One row at a time: taken out under its lock and put back, or made for a key that had none.
+//! Access to one row under its lock: take it out, put it back, or create it for a new key.
 
 use std::sync::Arc;
 

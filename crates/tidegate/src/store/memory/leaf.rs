@@ -1,13 +1,15 @@
-//! A leaf: up to some five thousand rows in lines, and the lock that their coming and going is done under.
+//! A leaf: up to about five thousand rows in cache lines, and the lock for insertion and eviction.
 //!
-//! A row belongs into the line that its tag says, as a fraction of the lines there are, or into another of that page, which its tag says too; should
-//! both be full, into one of the next few. The lines are in pages, and pages are only ever added, so that nobody who looks without a lock can find memory gone. When a new row finds
-//! no place the leaf is *rebuilt*: fresh rows are dropped, an eighth more pages is added if that was not enough, and every row is
-//! placed anew. A leaf that has grown to its full size hands its pages to eight leaves of the next level instead. All of that is some
-//! asker's own time, which is why a leaf is no larger, and smaller where rows do not fit cells.
+//! The tag of a row selects its primary line, as a fraction of the number of lines, and an alternate line in the same page.
+//! If both are full, the row goes into one of the next few lines. Pages are only added, so lock-free readers never access
+//! freed memory.
 //!
-//! Whoever looks while a leaf is rebuilt may not find a row that is there. Not finding is therefore not believed without the lock, unless the
-//! leaf's count of moves says that none began or went on meanwhile ([`Leaf::lacks`]).
+//! If a new row finds no place, the leaf is *rebuilt*: fresh rows are dropped, the number of pages grows by an eighth if
+//! necessary, and all rows are placed again. A full-size leaf splits into eight leaves of the next level. The inserting
+//! thread does this work. Therefore the size of a leaf is limited, and smaller if its rows do not fit cells.
+//!
+//! A reader may miss an existing row during a rebuild. Without the lock a miss counts only if the leaf's count of moves
+//! shows that no rebuild began or ran meanwhile ([`Leaf::lacks`]).
 
 #![expect(clippy::inline_always, reason = "these are parts of the quick way, which is one piece of code")]
 

@@ -1,4 +1,4 @@
-//! The stamp of rows that lie together: which edition they are written in, and from when on they may be decided on.
+//! Header of a leaf: the epoch of its rows, and the instant from which they may be decided.
 
 #![expect(clippy::inline_always, reason = "these are parts of the quick way, which is one piece of code")]
 

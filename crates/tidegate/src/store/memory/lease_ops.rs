@@ -1,7 +1,7 @@
-//! Giving back, renewing and settling what is held.
+//! Release, renewal and settlement of leases.
 //!
-//! Whoever comes to the desk has the list of limits in hand already: who waited for it at the desk could wait for somebody who
-//! changes the list, who waits for those that read it.
+//! Callers read the limit map before they lock the lease registry. In the opposite order a reader could wait for a writer
+//! of the map that waits for other readers.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,4 +1,4 @@
-//! A limit and its rows.
+//! The table of one limit: its rules and rows.
 
 #![expect(clippy::inline_always, reason = "these are parts of the quick way, which is one piece of code")]
 

@@ -1,15 +1,15 @@
-//! The thorough way: orders decided with the locks of everything they are about.
+//! Locked path: orders decided under the locks of all their rows.
 //!
-//! Locks are taken in one order for everybody: the desk (leases and request ids) if the order may need it, then the leaves and `all`
-//! rows by address, then their cells by address. With the locks held, rows are brought to the present edition, new keys are given
-//! a row, and every row is taken out, judged and charged by the core, and put back.
+//! All threads take locks in one order: the lease registry (leases and request ids) if the order may need it, then leaves
+//! and `all` rows by address, then their cells by address. Under the locks, rows are converted to the current epoch and
+//! new keys get a row. Every row is then taken out, decided and charged by the core, and put back.
 //!
-//! Decided: this way is walked often enough to ask for no memory. What one order needs is on the stack, a row keeps its place while it is
-//! out, and a row that was not charged goes back as it came. An order is decided by the editions it was entered with, or not at all: what
-//! it needs was seen in them. Sliding windows of the usual kind have [a way of their own](super::sliding_path), with the same locks.
+//! This path is frequent, so it allocates no memory: an order's data is on the stack, a row keeps its place while it is
+//! out, and an uncharged row is put back unchanged. An order is decided under the epochs that it started with, or
+//! restarted. Common sliding windows have [their own path](super::sliding_path) with the same locks.
 //!
-//! Refused: a way for sliding rows without their locks. A row that is not one word cannot be taken and written at once, so such a way
-//! would need a lock of its own for each row, and all that is done here about rows that come, go and are carried over.
+//! Alternative refused: a path for sliding rows without these locks. A row of several words cannot be taken and written
+//! atomically. Such a path would need a lock per row and all handling of insertion, eviction and conversion.
 
 use std::sync::Arc;
 

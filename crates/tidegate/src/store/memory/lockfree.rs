@@ -1,15 +1,15 @@
-//! The quick way: orders over limits whose rows lie in cells, decided without a lock, an allocation or a look at the limit.
+//! Lock-free path: orders over limits with rows in cells, decided without locks, allocations or access to the limit.
 //!
-//! 1. Every row is found and read; nothing is taken. If anything refuses, that is the answer, and nothing was written.
-//! 2. If all agree, every row is taken if it still says what was judged: a key's by its cell, `all` rows by the guard of their
-//!    [place](super::shared_rows), which several have in common. Then all are charged, and given back.
+//! 1. Every row is found and read, and none is taken. If an item refuses, that is the reply, and nothing was written.
+//! 2. If all items grant, each row is taken if it is unchanged since it was read: a key's row by its cell, `all` rows by
+//!    the guard of their [shared line](super::shared_rows). Then all rows are charged and released.
 //!
-//! Nobody waits here while they hold something: who cannot take everything gives back what they have and tries again. All who do take in the
-//! order of addresses, so of those who meet one gets on. What is not this simple (a row that is not in a cell, a limit with exceptions
-//! for the key, rows in an earlier edition) is left to [`super::locked_path`], which takes the locks.
+//! A thread that holds rows never waits. If it cannot take all rows, it releases its rows and retries. Threads take rows
+//! in the order of their addresses, so one of several competing threads makes progress. Other cases go to
+//! [`super::locked_path`]: a row outside a cell, an override for the key, or a row of an earlier epoch.
 //!
-//! Threads read the clock before they come here, so a thread may come late with an early time. It is then decided at the latest
-//! instant that its rows have seen.
+//! Threads read the clock before this path, so a thread may arrive with an early time. Its order is then decided at the
+//! latest instant that its rows have seen.
 
 #![expect(
     clippy::inline_always,

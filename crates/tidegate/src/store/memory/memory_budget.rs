@@ -1,4 +1,4 @@
-//! The budget: how many bytes a store may take, and how many bytes and rows each limit in it.
+//! Memory budgets: the bytes of a store, and the bytes and rows of each limit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

@@ -1,10 +1,10 @@
-//! The protocol of the table, tried in every order of events that matters.
+//! Loom models of the row table.
 //!
-//! Each model is a few threads over the store's own code, with loom's atomics under it and tables so small that a handful of rows
-//! makes a leaf grow or split. loom runs a model once for every order in which the threads could see each other's writes, up to so many
-//! times that one of them is interrupted. What holds in all of them is said at the end of each model.
+//! Each model runs a few threads over the store's code with loom's atomics. Tables are so small that a few rows make a
+//! leaf grow or split. Loom runs a model once per order in which the threads can observe each other's writes, up to a
+//! maximum number of preemptions. The assertions at the end of a model must hold in every run.
 //!
-//! `cargo xtask models` runs them.
+//! `cargo xtask models` runs the models.
 
 mod cache_lines;
 mod rows;

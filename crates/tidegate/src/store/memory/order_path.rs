@@ -1,4 +1,4 @@
-//! Deciding: the quick way if it can be, the thorough way if it must.
+//! Decides orders: on the lock-free path if possible, else on the locked path.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
-//! The shelf of a leaf: rows that do not fit a cell.
+//! Overflow slab of a leaf: rows that do not fit a cell.
 //!
-//! There are two kinds. A **ring** is a short sliding log, packed: the first instant in full and the others as their distance from it.
-//! All rings of a limit have the same size, so that a freed one fits whoever comes next. Everything else (rows of several items, of
-//! keys with exceptions, with leases or open holds) is kept as the core made it.
+//! There are two kinds. A **ring** is a short, packed sliding log: the first instant in full, the others as distances from
+//! it. All rings of a limit have the same size, so a freed ring fits the next row. All other rows (several items, overrides,
+//! leases or open holds) are stored in the core's form.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
-//! Making a store again from what was written down about it.
+//! Restore of a store from its records.
 //!
-//! Whoever keeps a log tells what it has read, in the order in which it was written: texts of limits, rows, leases. Rows are merged and
-//! never added up, so what is told twice counts once; a row that was written under an earlier text of its limit is carried over to the
-//! present one as it would have been in memory. Nobody else has the store meanwhile.
+//! The log supplies its records in the order of writing: limit definitions, rows, leases. Rows are merged and never added,
+//! so a repeated record counts once. A row of an earlier version of its limit is converted as in memory. The store has no
+//! other users during a restore.
 
 use std::fmt;
 use std::num::NonZero;

@@ -1,8 +1,8 @@
-//! Editions: what the rows of a limit are written under, and how they are carried from one to the next.
+//! Row epochs: the rules under which rows are stored, and the conversion from one epoch to the next.
 //!
-//! An edit, a reset of a whole limit, or a base that is worn out makes a new edition. No row is touched then: every leaf knows the
-//! edition of its rows, and whoever comes to it next with a later one carries its rows over first, as of the instant each edition
-//! was made. That is why all three take no longer for a million keys than for one.
+//! An edit, a reset of a whole limit, or an exhausted time base starts a new epoch. No row is changed then. Each leaf knows
+//! the epoch of its rows. The next access under a later epoch converts the rows of the leaf first, as of the start of each
+//! epoch. Therefore these operations take the same time for one key and for a million.
 
 use std::sync::Arc;
 

@@ -1,10 +1,10 @@
-//! The brief of a limit: its rules in a few words that anybody can read without a lock.
+//! Snapshot of a limit's rules that threads read without a lock.
 //!
-//! A limit whose rows have one item each, of a law that fits a cell, can be decided without looking at the limit itself. The brief
-//! holds what that takes, and for how long it is good: until the calendar's window ends, or the limit does. It is written rarely and
-//! read by every decision, so it is a sequence lock: readers write nothing, and read again if somebody wrote meanwhile.
+//! If each row of a limit has one item with a policy that fits a cell, decisions do not need the limit itself. The
+//! snapshot holds the rules and their expiry, which is the end of the calendar window or of the limit. It is written
+//! rarely and read by every decision, so it is a seqlock: readers write nothing and retry if a write occurred meanwhile.
 //!
-//! The arithmetic is the core's. What is here is only which of its laws to ask, and with what.
+//! The arithmetic is in the core. This module selects the policy and its parameters.
 
 #![expect(clippy::inline_always, reason = "these are parts of the quick way, which is one piece of code")]
 

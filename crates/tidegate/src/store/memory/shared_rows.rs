@@ -1,9 +1,9 @@
-//! The gallery: where the `all` rows of all limits are.
+//! Shared lines: storage of the `all` rows of all limits.
 //!
-//! Limits that are put one after the other are often asked together, so their rows share a line: what one thread has to fetch from
-//! another for a set of limits is one line, not one for each. The line has one **guard** for all its rows: a count of what was done
-//! to any of them, and a bit that somebody has it. Whoever takes the guard as they saw it before they looked at the rows knows that
-//! none of them has changed since; it takes one compare-and-swap for all of them.
+//! Limits that are put in sequence are often requested together, so their rows share a cache line. A set of limits then
+//! moves one line between threads instead of one per limit. The line has one **guard** for all its rows: a count of changes
+//! and a held bit. A thread reads the guard before the rows. If it then takes the guard unchanged, no row has changed
+//! since. One compare-and-swap covers all rows.
 //!
 //! ```text
 //!   word     0     1 … 7
@@ -12,8 +12,8 @@
 //!          └─────┴──────────────────┘
 //! ```
 //!
-//! The guard is held for a handful of instructions. Who needs a row for longer holds the row's cell, as in any [line](super::cache_line), and
-//! the guard only while it takes it: so nobody waits for what is done to another limit.
+//! The guard is held for a few instructions. A thread that needs a row for longer holds the row's cell, as in any [cache
+//! line](super::cache_line), and the guard only while it takes the cell. So an operation never waits for another limit's.
 
 #![expect(clippy::inline_always, reason = "these are parts of the quick way, which is one piece of code")]
 

@@ -1,7 +1,7 @@
-//! One ask of one limit, decided by id: most of what is read from sockets.
+//! Orders of one ask on one limit, decided by limit id. Most requests from sockets are of this form.
 //!
-//! Such an order goes the quick way for one row, and what was seen of the row there is told: to whoever asked, and to whoever keeps a log.
-//! Whatever is not that simple is left to [`super::order_path`].
+//! Such an order takes the lock-free path for one row. The observed row is reported to the caller and to the log. All
+//! other cases go to [`super::order_path`].
 
 use std::sync::Arc;
 

@@ -1,17 +1,17 @@
-//! The lean way: orders over sliding windows, decided where their rows lie.
+//! Sliding path: orders over sliding windows, decided in place.
 //!
-//! A sliding row is several words, so it is decided with the lock it lies under, taken in the same order as by [the thorough
-//! way](super::locked_path). But nearly all orders over such rows are alike: every limit has one item and no exceptions, the row is there, and
-//! nothing of it changes but what was spent. Then nothing has to be carried over, made, forgotten or taken out, and nobody has to look for
-//! the limits: what rows are written in is kept beside them, under their lock.
+//! A sliding row has several words, so it is decided under its lock, in the lock order of the [locked
+//! path](super::locked_path). Most such orders are simple: each limit has one item and no overrides, the row exists, and
+//! only its charge changes. Then no row is converted, created, evicted or taken out. The limits are not read either,
+//! because the rows' rules are kept next to them, under the same lock.
 //!
-//! Whatever is not like that is left to the thorough way, and nothing has been done by then. Both ask the core.
+//! All other orders go to the locked path before any change. Both paths call the core.
 //!
-//! Decided: a row at full width is not held against those who come without a lock. They hold cells that are rows and no others, and which
-//! cells are rows changes under the lock alone. A row in a cell is held, as everywhere.
+//! An overflow row is not marked as held against lock-free threads. They hold only cells with rows, and only the lock
+//! holder changes which cells contain rows. A row in a cell is held as everywhere.
 //!
-//! Refused: orders in which a sliding window stands beside another law. Rows of the other laws lie in cells that others take without a lock; what
-//! that needs is what the thorough way does.
+//! Alternative refused: orders that combine a sliding window with another policy. Rows of other policies are in cells
+//! that lock-free threads take, which requires the locked path.
 
 use std::sync::Arc;
 

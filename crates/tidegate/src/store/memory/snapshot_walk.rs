@@ -1,7 +1,7 @@
-//! Looking at everything a store remembers, while others go on deciding.
+//! Walks over all rows of a store during decisions.
 //!
-//! Nobody waits for whoever looks for longer than it takes to copy one leaf. What is seen is from different moments, each after the walk
-//! began; whoever also has what was noted from then on has all of it.
+//! A walk blocks decisions only while it copies one leaf. Rows are from different instants, each after the start of the
+//! walk. The walk together with all notes since its start is complete.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};

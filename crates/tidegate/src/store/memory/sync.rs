@@ -1,6 +1,6 @@
-//! What threads meet over. Under `--cfg tidegate_loom` it is loom's, so that a model checker can try every order of events.
+//! Synchronization primitives: std's, or loom's under `--cfg tidegate_loom`.
 //!
-//! The name is our own, because tokio changes under `--cfg loom`.
+//! The cfg has its own name because tokio changes under `--cfg loom`.
 
 #[cfg(not(tidegate_loom))]
 pub(super) use std::sync::{

@@ -1,4 +1,4 @@
-//! Per-client limits: whose address counts, and who cannot forge it.
+//! Per-client limits: which address counts, and that it cannot be forged.
 
 use std::net::SocketAddr;
 
@@ -86,7 +86,7 @@ async fn forwarded_for_believes_only_trusted_proxies() {
 }
 
 #[test]
-fn trust_of_a_text_that_is_no_network_is_an_error() {
+fn trust_of_invalid_network_is_error() {
     for text in ["", "10.0.0.0/33", "::/129", "localhost", "10.0.0.0/x"] {
         let error = ForwardedFor::trust([text]).expect_err("no network");
         assert!(error.to_string().starts_with(&format!("'{text}' is not a network")), "{error}");

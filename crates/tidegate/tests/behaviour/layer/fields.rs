@@ -1,4 +1,4 @@
-//! The header fields, to the letter.
+//! The exact header fields.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tidegate::reply::{ItemReading, OrderError};
 use tidegate::{AcquireError, Limiter, Refused};
 
 use super::{TTL, limiter, store};
-use crate::stage::DecisionExt;
+use crate::fixture::DecisionExt;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -21,8 +21,8 @@ fn sliding(limit: u64, window: Duration) -> ItemSpec {
     ItemSpec::of(Policy::Sliding { window, precision: Precision::Exact }, limit)
 }
 
-/// What both fields say of the first order for all of these.
-fn said(limits: Vec<LimitSpec>, count: u64) -> (Option<String>, Option<String>) {
+/// Both header fields after the first order on these limits.
+fn fields_of(limits: Vec<LimitSpec>, count: u64) -> (Option<String>, Option<String>) {
     let ids: Vec<String> = limits.iter().map(|limit| limit.id.clone()).collect();
     let limiter = limiter(limits);
     let asks: Vec<Ask<'_>> = ids.iter().map(|id| Ask { limit_id: id, key: Some(b"ada"), count }).collect();
@@ -39,13 +39,13 @@ fn said(limits: Vec<LimitSpec>, count: u64) -> (Option<String>, Option<String>) 
 
 #[track_caller]
 fn check(item: ItemSpec, policy: &str, state: &str) {
-    let (really_policy, really_state) = said(vec![LimitSpec::named("l").with(item)], 1);
+    let (really_policy, really_state) = fields_of(vec![LimitSpec::named("l").with(item)], 1);
     assert_eq!(really_policy.as_deref(), Some(policy));
     assert_eq!(really_state.as_deref(), Some(state));
 }
 
 #[test]
-fn every_policy_is_told_in_its_own_way() {
+fn every_policy_has_expected_fields() {
     // The clock stands at 2023-11-14T22:13:20Z. A sliding window is closed, so it empties a tick after its end.
     check(named("burst", sliding(100, MINUTE)), r#""burst";q=100;w=60"#, r#""burst";r=99;t=61"#);
     check(
@@ -81,18 +81,18 @@ fn every_policy_is_told_in_its_own_way() {
 }
 
 #[test]
-fn several_items_are_a_list_in_written_order() {
+fn several_items_are_listed_in_order() {
     let limit = |id: &str| {
         LimitSpec::named(id)
             .with(named("burst", sliding(100, MINUTE)))
             .with(named("daily", ItemSpec::of(Policy::Calendar(Unit::Day), 1000)))
     };
-    let (policy, state) = said(vec![limit("api")], 1);
+    let (policy, state) = fields_of(vec![limit("api")], 1);
     assert_eq!(policy.as_deref(), Some(r#""burst";q=100;w=60, "daily";q=1000;w=86400"#));
     assert_eq!(state.as_deref(), Some(r#""burst";r=99;t=61, "daily";r=999;t=6400"#));
 
     let (policy, _) =
-        said(vec![limit("api"), LimitSpec::named("sale").with(named("burst", sliding(7, MINUTE)))], 1);
+        fields_of(vec![limit("api"), LimitSpec::named("sale").with(named("burst", sliding(7, MINUTE)))], 1);
     assert_eq!(
         policy.as_deref(),
         Some(r#""api/burst";q=100;w=60, "api/daily";q=1000;w=86400, "sale/burst";q=7;w=60"#),
@@ -101,18 +101,19 @@ fn several_items_are_a_list_in_written_order() {
 }
 
 #[test]
-fn what_refuses_nothing_is_not_told() {
+fn items_that_refuse_nothing_are_omitted() {
     let unlimited = ItemSpec { limit: Capacity::Unlimited, ..sliding(0, MINUTE) };
     let unlimited =
         ItemSpec { policy: Policy::Sliding { window: MINUTE, precision: Precision::Bucketed }, ..unlimited };
-    assert_eq!(said(vec![LimitSpec::named("l").with(unlimited)], 1), (None, None));
+    assert_eq!(fields_of(vec![LimitSpec::named("l").with(unlimited)], 1), (None, None));
     let shadow = LimitSpec { mode: Mode::Shadow, ..LimitSpec::named("l").with(sliding(5, MINUTE)) };
-    assert_eq!(said(vec![shadow], 1), (None, None));
+    assert_eq!(fields_of(vec![shadow], 1), (None, None));
 }
 
 #[test]
-fn numbers_have_fifteen_digits_at_most() {
-    let (policy, state) = said(vec![LimitSpec::named("l").with(ItemSpec::of(Policy::Total, 1 << 62))], 1);
+fn numbers_have_at_most_fifteen_digits() {
+    let (policy, state) =
+        fields_of(vec![LimitSpec::named("l").with(ItemSpec::of(Policy::Total, 1 << 62))], 1);
     assert_eq!(policy.as_deref(), Some(r#""all/total";q=999999999999999"#));
     assert_eq!(state.as_deref(), Some(r#""all/total";r=999999999999999"#));
 }
@@ -127,24 +128,24 @@ fn retry_after_rounds_up_and_is_never_zero() {
     let (store, clock) = store([LimitSpec::named("l").with(sliding(1, Duration::from_secs(15)))]);
     let limiter = Limiter::new(store);
     assert!(limiter.ask("l", "ada").try_acquire().is_granted());
-    let told = || retry_after(&denial(&limiter, "l")).expect("a matter of time");
-    assert_eq!(told(), "16", "15 s and a nanosecond");
+    let wait = || retry_after(&denial(&limiter, "l")).expect("a matter of time");
+    assert_eq!(wait(), "16", "15 s and a nanosecond");
     clock.advance(Duration::from_nanos(1));
-    assert_eq!(told(), "15");
+    assert_eq!(wait(), "15");
     clock.advance(Duration::from_millis(14_800));
-    assert_eq!(told(), "1");
+    assert_eq!(wait(), "1");
     clock.advance(Duration::from_nanos(199_999_999));
-    assert_eq!(told(), "1", "a nanosecond is a second too");
+    assert_eq!(wait(), "1", "a nanosecond is a second too");
 }
 
 #[test]
-fn without_a_time_to_come_back_none_is_told() {
+fn refusal_without_wait_omits_retry_after() {
     let limiter = limiter([LimitSpec::named("l").with(ItemSpec::of(Policy::Total, 0))]);
     assert_eq!(retry_after(&denial(&limiter, "l")), None);
 }
 
 #[test]
-fn the_ready_made_answer() {
+fn default_refusal_matches_problem_json() {
     let limiter =
         limiter([LimitSpec::named("l").with(sliding(0, MINUTE)).with(ItemSpec::of(Policy::Total, 9))]);
     let response = http::too_many_requests(&denial(&limiter, "l"));
@@ -157,9 +158,9 @@ fn the_ready_made_answer() {
     );
 }
 
-/// Whose key there is no room for is not told that a quota was exceeded of which all is left.
+/// A refusal for lack of room must not report an exceeded quota.
 #[test]
-fn the_answer_to_a_key_that_there_is_no_room_for() {
+fn refusal_without_room_matches_problem_json() {
     let spec = LimitSpec { max_keys: Some(1), ..LimitSpec::named("l").with(sliding(5, MINUTE).per_key()) };
     let limiter = limiter([spec]);
     assert!(limiter.ask("l", "bob").try_acquire().is_granted());
@@ -175,7 +176,7 @@ fn the_answer_to_a_key_that_there_is_no_room_for() {
 }
 
 #[test]
-fn no_decision_is_told_by_whose_fault_it_is() {
+fn errors_map_to_client_or_server_status() {
     let status = |error: AcquireError| http::undecided(&error).status().as_u16();
     assert_eq!(
         status(AcquireError::Unavailable(tidegate::store::Unavailable { reason: "it burns".into() })),

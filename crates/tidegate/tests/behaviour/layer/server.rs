@@ -1,4 +1,4 @@
-//! The layer in a real server: connections, bodies, clients that go away.
+//! The layer in an HTTP server: connections, bodies and disconnects.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use super::{Silent, TTL, store};
 
 type AxumLayer = HttpLimitLayer<Body, Body>;
 
-/// Counts by the field `user`; requests without are not limited.
+/// Uses the header field `user` as key. Requests without it are not limited.
 fn asking(request: &Request<Body>) -> Asking {
     request.headers().get("user").map(|user| ("api", user.as_bytes().to_vec())).into()
 }
@@ -51,7 +51,7 @@ fn shared(store: &Arc<MapStore>) -> Limiter {
 struct Server {
     address: SocketAddr,
     calls: Arc<AtomicUsize>,
-    /// What is sent here is the body of `/slow`, chunk by chunk, until it is dropped.
+    /// Sender of the body chunks of `/slow`. The body ends when it is dropped.
     chunks: Option<mpsc::Sender<Bytes>>,
 }
 
@@ -124,7 +124,7 @@ impl Client {
     }
 }
 
-/// Waits for something another task does without a word.
+/// Waits until another task makes this condition true.
 async fn until(mut done: impl FnMut() -> bool) {
     let patience = Duration::from_secs(10);
     let come_true = async {
@@ -136,7 +136,7 @@ async fn until(mut done: impl FnMut() -> bool) {
 }
 
 #[tokio::test]
-async fn connections_count_together() {
+async fn connections_share_counts() {
     let (store, _) = store([sliding(3)]);
     let server = Server::start(limit(shared(&store), asking)).await;
     let (mut one, mut other) = (server.connect().await, server.connect().await);
@@ -146,12 +146,12 @@ async fn connections_count_together() {
     assert_eq!(other.status(Some("ada")).await, 429);
     assert_eq!(one.status(Some("ada")).await, 429);
     assert_eq!(other.status(Some("bob")).await, 200);
-    assert_eq!(other.status(None).await, 200, "who is not limited");
-    assert_eq!(server.calls(), 5, "who is refused does not get there");
+    assert_eq!(other.status(None).await, 200, "this request is not limited");
+    assert_eq!(server.calls(), 5, "a refused request does not reach the handler");
 }
 
 #[tokio::test]
-async fn answers_say_what_is_left_and_refusals_when_to_come_back() {
+async fn replies_report_remaining_and_retry_after() {
     let (store, clock) = store([sliding(1)]);
     let server = Server::start(limit(shared(&store), asking)).await;
     let mut client = server.connect().await;
@@ -173,11 +173,11 @@ async fn answers_say_what_is_left_and_refusals_when_to_come_back() {
     assert_eq!(client.status(Some("ada")).await, 200, "and that is true");
 
     let (_, headers, _) = client.get(None).await;
-    assert!(!headers.contains_key("ratelimit"), "nothing is said to who is not limited");
+    assert!(!headers.contains_key("ratelimit"), "an unlimited request has no such field");
 }
 
 #[tokio::test]
-async fn refusals_may_be_worded_otherwise() {
+async fn custom_refusal_replaces_response() {
     let (store, _) = store([sliding(0)]);
     let layer = limit(shared(&store), asking).refusing_with(|denial| {
         let (mut head, _) = too_many_requests(denial).into_parts();
@@ -193,13 +193,13 @@ async fn refusals_may_be_worded_otherwise() {
 }
 
 #[tokio::test]
-async fn what_is_held_is_held_until_the_body_ends() {
+async fn lease_is_held_until_body_ends() {
     let (store, _) = store([slots(1)]);
     let mut server = Server::start(limit(shared(&store), asking)).await;
     let (mut one, mut other) = (server.connect().await, server.connect().await);
-    let chunks = server.chunks.take().expect("nobody took it");
+    let chunks = server.chunks.take().expect("it was not taken");
     let mut slow = one.send("/slow", Some("ada")).await.into_body();
-    chunks.send(Bytes::from_static(b"half")).await.expect("somebody reads");
+    chunks.send(Bytes::from_static(b"half")).await.expect("the body is read");
     slow.frame().await.expect("a frame").expect("without error");
     assert_eq!(store.leases(), 1);
     assert_eq!(other.status(Some("bob")).await, 429, "the answer is still being sent");
@@ -210,13 +210,13 @@ async fn what_is_held_is_held_until_the_body_ends() {
 }
 
 #[tokio::test]
-async fn what_is_held_comes_back_when_the_client_goes_away() {
+async fn client_disconnect_releases_lease() {
     let (store, _) = store([slots(1)]);
     let server = Server::start(limit(shared(&store), asking)).await;
     let mut one = server.connect().await;
-    let chunks = server.chunks.as_ref().expect("nobody took it");
+    let chunks = server.chunks.as_ref().expect("it was not taken");
     let mut slow = one.send("/slow", Some("ada")).await.into_body();
-    chunks.send(Bytes::from_static(b"half")).await.expect("somebody reads");
+    chunks.send(Bytes::from_static(b"half")).await.expect("the body is read");
     slow.frame().await.expect("a frame").expect("without error");
     assert_eq!(store.leases(), 1);
     drop((one, slow));
@@ -225,7 +225,7 @@ async fn what_is_held_comes_back_when_the_client_goes_away() {
 }
 
 #[tokio::test]
-async fn requests_may_wait_for_their_turn() {
+async fn waiting_request_is_served_after_release() {
     let (store, _) = store([slots(1)]);
     let limiter = shared(&store);
     let patient = limit(limiter.clone(), asking).waiting(Duration::from_secs(60));
@@ -241,12 +241,12 @@ async fn requests_may_wait_for_their_turn() {
 }
 
 #[tokio::test]
-async fn but_not_for_longer_than_their_patience() {
+async fn waiting_request_is_refused_at_timeout() {
     let (store, _) = store([slots(1)]);
-    let pulse = ManualHolderClock::new();
+    let holder_clock = ManualHolderClock::new();
     let limiter = Limiter::builder()
         .store(Arc::clone(&store) as Arc<_>)
-        .holder_clock(pulse.clone())
+        .holder_clock(holder_clock.clone())
         .build()
         .expect("no mistakes");
     let patient = limit(limiter.clone(), asking).waiting(Duration::from_secs(2));
@@ -255,13 +255,13 @@ async fn but_not_for_longer_than_their_patience() {
     let _slow = one.send("/slow", Some("ada")).await;
     let waiting = tokio::spawn(async move { other.status(Some("bob")).await });
     until(|| limiter.waiting("api") == 1).await;
-    pulse.advance(Duration::from_secs(2));
+    holder_clock.advance(Duration::from_secs(2));
     assert_eq!(waiting.await.expect("it is answered"), 429);
     assert_eq!(server.calls(), 0);
 }
 
 #[tokio::test]
-async fn who_goes_away_does_not_wait_any_more() {
+async fn client_disconnect_ends_wait() {
     let (store, _) = store([slots(1)]);
     let limiter = shared(&store);
     let patient = limit(limiter.clone(), asking).waiting(Duration::from_secs(60));
@@ -275,27 +275,27 @@ async fn who_goes_away_does_not_wait_any_more() {
 }
 
 #[tokio::test]
-async fn a_body_that_takes_longer_than_a_lease_lasts_keeps_it() {
+async fn body_longer_than_ttl_keeps_lease() {
     let (store, clock) = store([slots(1)]);
-    let pulse = ManualHolderClock::new();
+    let holder_clock = ManualHolderClock::new();
     let limiter = Limiter::builder()
         .store(Arc::clone(&store) as Arc<_>)
-        .holder_clock(pulse.clone())
+        .holder_clock(holder_clock.clone())
         .build()
         .expect("no mistakes");
     let server = Server::start(limit(limiter, asking)).await;
     let mut one = server.connect().await;
     let _slow = one.send("/slow", Some("ada")).await.into_body();
     for _ in 0..8 {
-        until(|| pulse.sleepers() > 0).await;
+        until(|| holder_clock.sleepers() > 0).await;
         clock.advance(TTL / 3);
-        pulse.advance(TTL / 3);
+        holder_clock.advance(TTL / 3);
     }
     assert_eq!(server.connect().await.status(Some("bob")).await, 429, "more than two lives later");
 }
 
 #[tokio::test]
-async fn a_refusal_holds_nothing() {
+async fn refusal_holds_no_lease() {
     let (store, _) = store([slots(0)]);
     let server = Server::start(limit(shared(&store), asking)).await;
     assert_eq!(server.connect().await.status(Some("ada")).await, 429);
@@ -303,7 +303,7 @@ async fn a_refusal_holds_nothing() {
 }
 
 #[tokio::test]
-async fn without_a_decision_nothing_gets_through() {
+async fn unavailable_store_fails_request() {
     let (empty, _) = store([]);
     let server = Server::start(limit(shared(&empty), asking)).await;
     assert_eq!(server.connect().await.status(Some("ada")).await, 500);
@@ -317,7 +317,7 @@ async fn without_a_decision_nothing_gets_through() {
 }
 
 #[tokio::test]
-async fn unless_somebody_says_so() {
+async fn fail_open_passes_request_without_decision() {
     let layer =
         limit(Limiter::new(Arc::new(Silent)), asking).failing_with(|_| Failure::<Response<String>>::Admit);
     let server = Server::start(layer).await;
@@ -325,7 +325,7 @@ async fn unless_somebody_says_so() {
 }
 
 #[tokio::test]
-async fn keys_that_are_too_long_are_the_clients_fault() {
+async fn too_long_key_is_client_error() {
     let (store, _) = store([sliding(1)]);
     let server = Server::start(limit(shared(&store), asking)).await;
     assert_eq!(server.connect().await.status(Some(&"x".repeat(2000))).await, 400);

@@ -1,4 +1,4 @@
-//! Asking and waiting in line.
+//! Requests and wait queues over a remote store.
 
 use std::time::Duration;
 
@@ -7,294 +7,296 @@ use tidegate::model::{ItemSpec, LimitSpec, Policy, Wait};
 use tidegate::{AcquireError, Permit};
 use tidegate_testkit::remote_stub::{RemoteLink, RemoteStub};
 
-use super::{DOWN, FarStage, held, stage, stage_of, unavailable};
-use crate::stage::{DecisionExt, Handheld, Staged, granted, lease, seconds, slots_of};
+use super::{DOWN, RemoteFixture, fixture, fixture_of, held, unavailable};
+use crate::fixture::{DecisionExt, FixtureStore, PolledFuture, granted, lease, seconds, slots_of};
 
-/// Somebody who asks once, and what they are told.
+/// A request without waiting.
 fn asking(
-    stage: &FarStage,
+    fixture: &RemoteFixture,
     count: u64,
-) -> Handheld<impl Future<Output = Result<Permit, AcquireError>> + use<>> {
-    let limiter = stage.limiter.clone();
-    Handheld::new(async move { limiter.ask("l", "u").count(count).try_acquire_async().await })
+) -> PolledFuture<impl Future<Output = Result<Permit, AcquireError>> + use<>> {
+    let limiter = fixture.limiter.clone();
+    PolledFuture::new(async move { limiter.ask("l", "u").count(count).try_acquire_async().await })
 }
 
 #[test]
-fn everybody_is_told_when_they_are_answered() {
+fn requests_complete_when_replies_arrive() {
     let link = RemoteLink::manual_replies();
-    let stage = stage(2, &link);
-    let (mut waiter, mut asking) = (stage.wait(1, seconds(60)).starts(), asking(&stage, 1).starts());
+    let fixture = fixture(2, &link);
+    let (mut waiter, mut asking) = (fixture.wait(1, seconds(60)).starts(), asking(&fixture, 1).starts());
     assert_eq!(link.in_flight(), 2);
     for _ in 0..3 {
         assert!(waiter.poll().is_pending(), "it is asked once");
     }
-    assert_eq!((link.in_flight(), stage.store.open_leases()), (2, 2));
+    assert_eq!((link.in_flight(), fixture.store.open_leases()), (2, 2));
     link.deliver(1);
-    let one = granted(asking.is_done());
+    let one = granted(asking.expect_ready());
     assert!(!waiter.is_woken());
     link.deliver_all();
-    drop((one, waiter.is_served()));
-    stage.ends();
+    drop((one, waiter.expect_granted()));
+    fixture.ends();
 }
 
 #[test]
-fn a_look_is_told_when_it_is_answered_and_changes_nothing() {
+fn peek_completes_at_reply_and_changes_nothing() {
     let link = RemoteLink::manual_decisions();
-    let stage = stage(1, &link);
-    let limiter = stage.limiter.clone();
-    let mut look = Handheld::new(async move { limiter.ask("l", "u").peek_async().await }).starts();
+    let fixture = fixture(1, &link);
+    let limiter = fixture.limiter.clone();
+    let mut look = PolledFuture::new(async move { limiter.ask("l", "u").peek_async().await }).starts();
     link.deliver_all();
-    assert!(look.is_done().is_granted());
-    stage.ends();
+    assert!(look.expect_ready().is_granted());
+    fixture.ends();
 }
 
-/// Whether what was asked is decided by then or not.
+/// Both before and after the store decides.
 #[test]
-fn who_leaves_while_an_order_is_away_gives_its_lease_back() {
+fn waiter_dropped_with_order_in_flight_releases_lease() {
     for link in [RemoteLink::manual_replies(), RemoteLink::manual_decisions()] {
-        let stage = stage(2, &link);
-        drop((stage.wait(1, seconds(60)).starts(), asking(&stage, 1).starts()));
+        let fixture = fixture(2, &link);
+        drop((fixture.wait(1, seconds(60)).starts(), asking(&fixture, 1).starts()));
         link.deliver_all();
-        stage.ends();
-        // Or when the answer is there, and nobody has looked.
-        let (waiter, asking) = (stage.wait(1, seconds(60)).starts(), asking(&stage, 1).starts());
+        fixture.ends();
+        // The reply has arrived, but the future was not polled.
+        let (waiter, asking) = (fixture.wait(1, seconds(60)).starts(), asking(&fixture, 1).starts());
         link.deliver_all();
-        assert_eq!(stage.store.open_leases(), 2);
+        assert_eq!(fixture.store.open_leases(), 2);
         drop((waiter, asking));
-        stage.ends();
+        fixture.ends();
     }
 }
 
 #[test]
-fn who_leaves_the_line_while_an_order_is_away_is_followed_by_the_next() {
+fn queue_head_dropped_with_order_in_flight_wakes_next_waiter() {
     let link = RemoteLink::manual_replies();
-    let stage = stage(1, &link);
-    let slot = held(&stage, &link, 1);
-    let (mut first, mut second) = (stage.wait(1, seconds(60)).starts(), stage.wait(1, seconds(60)).starts());
+    let fixture = fixture(1, &link);
+    let slot = held(&fixture, &link, 1);
+    let (mut first, mut second) =
+        (fixture.wait(1, seconds(60)).starts(), fixture.wait(1, seconds(60)).starts());
     while link.deliver_all() > 0 {
-        first.still_waits();
-        second.still_waits();
+        first.expect_pending();
+        second.expect_pending();
     }
     drop(slot);
-    first.still_waits();
-    assert_eq!(stage.store.open_leases(), 1, "it was granted the slot, and does not know");
+    first.expect_pending();
+    assert_eq!(fixture.store.open_leases(), 1, "the slot is granted, but the reply has not arrived");
     drop(first);
-    assert_eq!((stage.limiter.waiting_in_all(), stage.store.open_leases()), (1, 0));
-    second.still_waits();
+    assert_eq!((fixture.limiter.waiting_in_all(), fixture.store.open_leases()), (1, 0));
+    second.expect_pending();
     link.deliver_all();
-    drop(second.is_served());
-    stage.ends();
+    drop(second.expect_granted());
+    fixture.ends();
 }
 
-/// The slot was granted to somebody who never heard of it.
+/// The dropped request was granted the slot.
 #[test]
-fn who_leaves_while_an_order_is_away_calls_those_in_line() {
+fn request_dropped_with_order_in_flight_wakes_waiter() {
     let link = RemoteLink::manual_replies();
-    let stage = stage(1, &link);
-    let leaver = asking(&stage, 1).starts();
-    let mut waiter = stage.wait(1, seconds(60)).starts();
+    let fixture = fixture(1, &link);
+    let leaver = asking(&fixture, 1).starts();
+    let mut waiter = fixture.wait(1, seconds(60)).starts();
     link.deliver(1);
-    waiter.still_waits();
+    waiter.expect_pending();
     link.deliver(1);
-    waiter.still_waits();
-    assert_eq!((link.in_flight(), stage.limiter.waiting_in_all()), (1, 1));
+    waiter.expect_pending();
+    assert_eq!((link.in_flight(), fixture.limiter.waiting_in_all()), (1, 1));
     drop(leaver);
-    waiter.still_waits();
+    waiter.expect_pending();
     link.deliver_all();
-    drop(waiter.is_served());
-    stage.ends();
+    drop(waiter.expect_granted());
+    fixture.ends();
 }
 
 #[test]
-fn who_may_ask_again_by_a_request_id_finds_the_lease() {
+fn repeated_request_id_after_drop_finds_lease() {
     let link = RemoteLink::manual_replies();
-    let stage = stage(2, &link);
-    let ask = || Handheld::new(stage.limiter.ask("l", "u").request_id("r").within(seconds(60)));
+    let fixture = fixture(2, &link);
+    let ask = || PolledFuture::new(fixture.limiter.ask("l", "u").request_id("r").within(seconds(60)));
     drop(ask().starts());
-    assert_eq!(stage.store.open_leases(), 1, "it lapses, or whoever repeats the request gives it back");
+    assert_eq!(fixture.store.open_leases(), 1, "it expires, or a repeated request releases it");
     let mut again = ask().starts();
     link.deliver_all();
-    let lease = lease(granted(again.is_done()));
+    let lease = lease(granted(again.expect_ready()));
     assert!(lease.is_held());
     drop(lease);
-    stage.ends();
+    fixture.ends();
 }
 
-/// The order that was away was decided before the slot came back.
+/// The order in flight was decided before the release.
 #[test]
-fn a_call_that_comes_while_an_order_is_away_is_not_lost() {
+fn release_with_order_in_flight_wakes_waiter() {
     let link = RemoteLink::manual_replies();
-    let stage = stage(1, &link);
-    let slot = held(&stage, &link, 1);
-    let mut waiter = stage.wait(1, seconds(60)).starts();
+    let fixture = fixture(1, &link);
+    let slot = held(&fixture, &link, 1);
+    let mut waiter = fixture.wait(1, seconds(60)).starts();
     link.deliver_all();
-    waiter.still_waits();
+    waiter.expect_pending();
     assert_eq!(
-        (link.in_flight(), stage.limiter.waiting_in_all()),
+        (link.in_flight(), fixture.limiter.waiting_in_all()),
         (1, 1),
-        "it looks again after it has joined"
+        "it queries again after joining the queue"
     );
     drop(slot);
-    assert_eq!(stage.store.open_leases(), 0);
-    waiter.still_waits();
+    assert_eq!(fixture.store.open_leases(), 0);
+    waiter.expect_pending();
     link.deliver_all();
-    waiter.still_waits();
-    assert_eq!(stage.store.open_leases(), 1, "it has looked once more");
+    waiter.expect_pending();
+    assert_eq!(fixture.store.open_leases(), 1, "it has queried once more");
     link.deliver_all();
-    drop(waiter.is_served());
-    stage.ends();
+    drop(waiter.expect_granted());
+    fixture.ends();
 }
 
 #[test]
-fn an_edit_that_comes_while_an_order_is_away_is_not_lost() {
+fn edit_with_order_in_flight_wakes_waiter() {
     let link = RemoteLink::manual_replies();
-    let stage = stage(1, &link);
-    let slot = held(&stage, &link, 1);
-    let mut waiter = stage.wait(1, seconds(60)).starts();
+    let fixture = fixture(1, &link);
+    let slot = held(&fixture, &link, 1);
+    let mut waiter = fixture.wait(1, seconds(60)).starts();
     link.deliver_all();
-    waiter.still_waits();
-    stage.put(LimitSpec::named("l").with(slots_of(2)));
-    waiter.still_waits();
+    waiter.expect_pending();
+    fixture.put(LimitSpec::named("l").with(slots_of(2)));
+    waiter.expect_pending();
     link.deliver_all();
-    waiter.still_waits();
+    waiter.expect_pending();
     link.deliver_all();
-    drop((slot, waiter.is_served()));
-    stage.ends();
+    drop((slot, waiter.expect_granted()));
+    fixture.ends();
 }
 
-/// Who asked first comes first, whoever was answered first.
+/// The order of requests counts, not the order of replies.
 #[test]
-fn places_in_line_are_those_of_the_first_orders() {
+fn queue_order_follows_requests_not_replies() {
     let link = RemoteLink::manual_replies();
-    let stage = stage(1, &link);
-    let slot = held(&stage, &link, 1);
-    let (mut first, mut second) = (stage.wait(1, seconds(60)).starts(), stage.wait(1, seconds(60)).starts());
+    let fixture = fixture(1, &link);
+    let slot = held(&fixture, &link, 1);
+    let (mut first, mut second) =
+        (fixture.wait(1, seconds(60)).starts(), fixture.wait(1, seconds(60)).starts());
     link.deliver(1);
-    second.still_waits();
+    second.expect_pending();
     link.deliver(0);
-    first.still_waits();
+    first.expect_pending();
     while link.deliver_all() > 0 {
-        second.still_waits();
-        first.still_waits();
+        second.expect_pending();
+        first.expect_pending();
     }
-    assert_eq!(stage.limiter.waiting_in_all(), 2);
+    assert_eq!(fixture.limiter.waiting_in_all(), 2);
     drop(slot);
-    second.still_waits();
-    first.still_waits();
+    second.expect_pending();
+    first.expect_pending();
     link.deliver_all();
-    second.still_waits();
-    let slot = first.is_served();
-    second.still_waits();
+    second.expect_pending();
+    let slot = first.expect_granted();
+    second.expect_pending();
     link.deliver_all();
-    second.still_waits();
+    second.expect_pending();
     drop(slot);
-    second.still_waits();
+    second.expect_pending();
     link.deliver_all();
-    drop(second.is_served());
-    stage.ends();
+    drop(second.expect_granted());
+    fixture.ends();
 }
 
 #[test]
-fn nobody_is_refused_because_somebody_has_not_been_answered_yet() {
+fn order_in_flight_refuses_no_other_request() {
     let link = RemoteLink::manual_decisions();
-    let stage = stage(2, &link);
-    let (mut patient, mut other) = (stage.wait(1, seconds(60)).starts(), asking(&stage, 1).starts());
+    let fixture = fixture(2, &link);
+    let (mut patient, mut other) = (fixture.wait(1, seconds(60)).starts(), asking(&fixture, 1).starts());
     link.deliver_all();
-    drop((granted(other.is_done()), patient.is_served()));
+    drop((granted(other.expect_ready()), patient.expect_granted()));
     link.deliver_all();
-    stage.ends();
+    fixture.ends();
 }
 
 #[test]
-fn nobody_overtakes_whoever_waits_in_line() {
+fn request_behind_waiter_is_refused() {
     let link = RemoteLink::manual_replies();
-    let stage = stage(2, &link);
-    let slot = held(&stage, &link, 1);
-    let mut both = stage.wait(2, seconds(60)).starts();
+    let fixture = fixture(2, &link);
+    let slot = held(&fixture, &link, 1);
+    let mut both = fixture.wait(2, seconds(60)).starts();
     while link.deliver_all() > 0 {
-        both.still_waits();
+        both.expect_pending();
     }
-    let mut other = asking(&stage, 1).starts();
+    let mut other = asking(&fixture, 1).starts();
     link.deliver_all();
-    let denial = other.is_done().refused().expect("it is not their turn");
+    let denial = other.expect_ready().refused().expect("an earlier waiter is queued");
     assert_eq!((denial.wait(), denial.limit_id()), (Wait::OnRelease, "l"));
     drop(slot);
-    both.still_waits();
+    both.expect_pending();
     link.deliver_all();
-    drop(both.is_served());
-    stage.ends();
+    drop(both.expect_granted());
+    fixture.ends();
 }
 
 #[test]
-fn patience_that_ends_while_an_order_is_away_is_answered_by_it() {
+fn timeout_with_order_in_flight_waits_for_reply() {
     let link = RemoteLink::manual_replies();
-    let stage = stage(1, &link);
-    let slot = held(&stage, &link, 1);
-    let mut late = stage.wait(1, seconds(10)).starts();
-    stage.pass(seconds(11));
-    late.still_waits();
+    let fixture = fixture(1, &link);
+    let slot = held(&fixture, &link, 1);
+    let mut late = fixture.wait(1, seconds(10)).starts();
+    fixture.pass(seconds(11));
+    late.expect_pending();
     link.deliver_all();
-    assert_eq!(late.is_refused().wait(), Wait::OnRelease);
+    assert_eq!(late.expect_refused().wait(), Wait::OnRelease);
 
-    let mut hurried = stage.wait(1, seconds(10)).starts();
+    let mut hurried = fixture.wait(1, seconds(10)).starts();
     link.deliver_all();
-    hurried.still_waits();
+    hurried.expect_pending();
     hurried.stop_waiting();
     assert!(hurried.poll().is_pending(), "the store has not answered");
     link.deliver_all();
-    hurried.is_refused();
+    hurried.expect_refused();
 
-    let mut asleep = stage.wait(1, seconds(10)).starts();
+    let mut asleep = fixture.wait(1, seconds(10)).starts();
     while link.deliver_all() > 0 {
-        asleep.still_waits();
+        asleep.expect_pending();
     }
     asleep.stop_waiting();
-    assert!(asleep.poll().is_pending(), "it looks a last time");
+    assert!(asleep.poll().is_pending(), "it queries a last time");
     link.deliver_all();
-    asleep.is_refused();
+    asleep.expect_refused();
     drop(slot);
-    stage.ends();
+    fixture.ends();
 }
 
 #[test]
-fn a_store_that_does_not_answer_is_told_to_everybody() {
-    // Whether what is lost are answers or questions.
+fn failed_store_fails_all_requests_in_flight() {
+    // Both lost replies and lost requests.
     for (link, was_given_back) in
         [(RemoteLink::manual_replies(), true), (RemoteLink::manual_decisions(), false)]
     {
-        let stage = stage(1, &link);
-        let slot = held(&stage, &link, 1);
+        let fixture = fixture(1, &link);
+        let slot = held(&fixture, &link, 1);
         let (mut first, mut second) =
-            (stage.wait(1, seconds(60)).starts(), stage.wait(1, seconds(60)).starts());
+            (fixture.wait(1, seconds(60)).starts(), fixture.wait(1, seconds(60)).starts());
         while link.deliver_all() > 0 {
-            first.still_waits();
-            second.still_waits();
+            first.expect_pending();
+            second.expect_pending();
         }
-        let (mut asking, mut look) = (asking(&stage, 1).starts(), stage.wait(1, Duration::ZERO).starts());
+        let (mut asking, mut look) = (asking(&fixture, 1).starts(), fixture.wait(1, Duration::ZERO).starts());
         drop(slot);
-        first.still_waits();
+        first.expect_pending();
         link.fail_all(DOWN);
-        assert_eq!(first.is_rejected(), unavailable::<()>().unwrap_err());
-        assert_eq!(asking.is_done().map(|_| ()), unavailable());
-        assert_eq!(look.is_rejected(), unavailable::<()>().unwrap_err());
-        assert_eq!(stage.limiter.waiting_in_all(), 1, "the second is still in line, and is called");
-        second.still_waits();
+        assert_eq!(first.expect_error(), unavailable::<()>().unwrap_err());
+        assert_eq!(asking.expect_ready().map(|_| ()), unavailable());
+        assert_eq!(look.expect_error(), unavailable::<()>().unwrap_err());
+        assert_eq!(fixture.limiter.waiting_in_all(), 1, "the second is still queued and is woken");
+        second.expect_pending();
         link.deliver_all();
         if was_given_back {
-            drop(second.is_served());
-            stage.ends();
+            drop(second.expect_granted());
+            fixture.ends();
         } else {
-            second.still_waits();
-            assert_eq!((stage.limiter.waiting_in_all(), stage.store.open_leases()), (1, 1));
+            second.expect_pending();
+            assert_eq!((fixture.limiter.waiting_in_all(), fixture.store.open_leases()), (1, 1));
         }
     }
 }
 
 #[test]
-fn a_thread_waits_where_it_stands() {
+fn blocking_calls_park_their_thread() {
     let link = RemoteLink::manual_decisions();
-    let stage = stage(1, &link);
-    let limiter = stage.limiter.clone();
+    let fixture = fixture(1, &link);
+    let limiter = fixture.limiter.clone();
     let thread = std::thread::spawn(move || {
         assert!(limiter.ask("l", "u").peek().is_granted());
         let decision = limiter.ask("l", "u").try_acquire();
@@ -306,80 +308,84 @@ fn a_thread_waits_where_it_stands() {
         link.deliver_all();
     }
     assert!(thread.join().expect("it does not fail"));
-    stage.ends();
+    fixture.ends();
 }
 
-fn shared_stage(slots: u64, link: &RemoteLink) -> FarStage {
-    stage_of(slots, |store| RemoteStub::shared(store, link.clone()))
+fn shared_fixture(slots: u64, link: &RemoteLink) -> RemoteFixture {
+    fixture_of(slots, |store| RemoteStub::shared(store, link.clone()))
 }
 
-/// Other processes release without calling anybody here.
+/// Releases in other processes notify no waiter here.
 #[test]
-fn whoever_is_first_in_line_looks_for_what_others_have_given_back() {
+fn queue_head_polls_shared_store() {
     let link = RemoteLink::manual_replies();
-    let stage = shared_stage(1, &link);
-    let slot = held(&stage, &link, 1).into_id();
-    let (mut first, mut second) = (stage.wait(1, seconds(60)).starts(), stage.wait(1, seconds(60)).starts());
+    let fixture = shared_fixture(1, &link);
+    let slot = held(&fixture, &link, 1).into_id();
+    let (mut first, mut second) =
+        (fixture.wait(1, seconds(60)).starts(), fixture.wait(1, seconds(60)).starts());
     while link.deliver_all() > 0 {
-        first.still_waits();
-        second.still_waits();
+        first.expect_pending();
+        second.expect_pending();
     }
     for _ in 0..3 {
-        stage.pass(FLEET_POLL_INTERVAL / 2);
+        fixture.pass(FLEET_POLL_INTERVAL / 2);
         assert!(!first.is_woken() && !second.is_woken());
-        stage.pass(FLEET_POLL_INTERVAL / 2);
-        second.still_waits();
-        first.still_waits();
-        assert_eq!(link.deliver_all(), 1, "only the first looks");
-        first.still_waits();
+        fixture.pass(FLEET_POLL_INTERVAL / 2);
+        second.expect_pending();
+        first.expect_pending();
+        assert_eq!(link.deliver_all(), 1, "only the queue head polls");
+        first.expect_pending();
         assert_eq!(link.in_flight(), 0);
     }
-    assert!(tidegate::store::Store::release(stage.store.store(), slot).now(), "behind everybody's back");
-    stage.pass(FLEET_POLL_INTERVAL);
-    first.still_waits();
+    assert!(
+        tidegate::store::Store::release(fixture.store.store(), slot).now(),
+        "released without a notification"
+    );
+    fixture.pass(FLEET_POLL_INTERVAL);
+    first.expect_pending();
     link.deliver_all();
-    drop(first.is_served());
+    drop(first.expect_granted());
     drop(second);
     link.deliver_all();
-    stage.ends();
+    fixture.ends();
 }
 
 #[test]
-fn who_waits_for_an_instant_does_not_look_before_unless_a_hold_is_open() {
+fn waiter_with_known_instant_polls_only_for_open_hold() {
     let link = RemoteLink::manual_replies();
-    let stage = shared_stage(1, &link);
+    let fixture = shared_fixture(1, &link);
     let bucket = ItemSpec::of(Policy::Bucket { window: seconds(10), burst: None }, 1);
-    stage.put(LimitSpec::named("l").with(bucket));
+    fixture.put(LimitSpec::named("l").with(bucket));
     for hold in [false, true] {
-        stage.pass(seconds(20));
-        let question = stage.limiter.ask("l", "u");
+        fixture.pass(seconds(20));
+        let question = fixture.limiter.ask("l", "u");
         let question = if hold { question.hold() } else { question };
-        let mut asking = Handheld::new(question.within(Duration::ZERO)).starts();
+        let mut asking = PolledFuture::new(question.within(Duration::ZERO)).starts();
         link.deliver_all();
-        let taken = asking.is_served();
-        let mut waiter = stage.wait(1, seconds(60)).starts();
+        let taken = asking.expect_granted();
+        let mut waiter = fixture.wait(1, seconds(60)).starts();
         while link.deliver_all() > 0 {
-            waiter.still_waits();
+            waiter.expect_pending();
         }
-        stage.pass(FLEET_POLL_INTERVAL);
+        fixture.pass(FLEET_POLL_INTERVAL);
         assert_eq!(waiter.is_woken(), hold);
         drop((taken, waiter));
         link.deliver_all();
     }
 }
 
-/// Over a store of this process alone, whoever gives back says so.
+/// On a store of this process alone every release notifies the waiters.
 #[test]
-fn who_shares_with_nobody_looks_only_when_called() {
+fn waiter_on_unshared_store_does_not_poll() {
     let link = RemoteLink::manual_replies();
-    let stage = stage(1, &link);
-    let slot = held(&stage, &link, 1);
-    let mut waiter = stage.wait(1, seconds(30)).starts();
+    let fixture = fixture(1, &link);
+    let slot = held(&fixture, &link, 1);
+    let mut waiter = fixture.wait(1, seconds(30)).starts();
     while link.deliver_all() > 0 {
-        waiter.still_waits();
+        waiter.expect_pending();
     }
-    stage.pass(seconds(20));
+    fixture.pass(seconds(20));
     assert!(!waiter.is_woken());
     drop((slot, waiter));
-    stage.ends();
+    fixture.ends();
 }

@@ -1,4 +1,4 @@
-//! Many who wait on many threads, by real clocks: nobody is forgotten, and never are there more than allowed.
+//! Many waiters on many threads with real clocks: every waiter is served, and the limit is never exceeded.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -12,24 +12,24 @@ use tidegate::clock::SystemClock;
 use tidegate::model::{ItemSpec, LimitSpec, Policy};
 
 use super::Store;
-use crate::stage::{DecisionExt, Staged};
+use crate::fixture::{DecisionExt, FixtureStore};
 
 const SLOTS: usize = 3;
 const TASKS: usize = 16;
 const TURNS: usize = 200;
 
-/// The longest patience there is: whoever is forgotten by a release would be refused at its end.
+/// The longest timeout. A waiter that misses its wakeup would be refused at its end.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 fn limiter() -> Limiter {
-    let store = Store::keeping(SystemClock::new());
+    let store = Store::with_clock(SystemClock::new());
     let slots = ItemSpec::of(Policy::Concurrency { ttl: Duration::from_secs(3600) }, SLOTS as u64);
     store.put(LimitSpec::named("l").with(slots), ExpectedVersion::Absent).expect("a valid limit");
     Limiter::new(Arc::new(store))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn everybody_is_served_and_never_too_many_at_once() {
+async fn all_waiters_are_served_within_limit() {
     let (limiter, inside) = (limiter(), Arc::new(AtomicUsize::new(0)));
     let tasks: Vec<_> = (0..TASKS)
         .map(|task| {
@@ -37,13 +37,13 @@ async fn everybody_is_served_and_never_too_many_at_once() {
             tokio::spawn(async move {
                 for turn in 0..TURNS {
                     if (task + turn) % 5 == 0 {
-                        // Some come, look once, and go.
+                        // Some waiters are polled once and dropped.
                         let mut fickle = std::pin::pin!(limiter.ask_all("l").within(PATIENCE));
                         let _answer = fickle.as_mut().poll(&mut Context::from_waker(Waker::noop()));
                         tokio::task::yield_now().await;
                     }
                     let decision = limiter.ask_all("l").within(PATIENCE).await;
-                    let granted = decision.permit().expect("everybody is served");
+                    let granted = decision.permit().expect("every waiter is served");
                     assert!(inside.fetch_add(1, Ordering::SeqCst) < SLOTS);
                     tokio::task::yield_now().await;
                     inside.fetch_sub(1, Ordering::SeqCst);
@@ -61,7 +61,7 @@ async fn everybody_is_served_and_never_too_many_at_once() {
 }
 
 #[test]
-fn whoever_releases_first_releases_once() {
+fn concurrent_releases_of_lease_succeed_once() {
     let limiter = limiter();
     for turn in 0..2_000 {
         let granted = limiter.ask_all("l").try_acquire().permit();
@@ -80,7 +80,7 @@ fn whoever_releases_first_releases_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn leases_that_are_kept_alive_are_given_back_once() {
+async fn renewed_leases_are_released_once() {
     let limiter = limiter();
     let tasks: Vec<_> = (0..TASKS)
         .map(|_| {

@@ -1,5 +1,5 @@
-//! Forgetting: rows that are fresh give their places up, and whoever finds none is told when there will be one. All of it under the
-//! leaf's lock.
+//! Eviction: fresh rows give up their places. If there is none, the caller learns when a row becomes fresh. It runs under
+//! the leaf's lock.
 
 use tidegate_core::Timestamp;
 

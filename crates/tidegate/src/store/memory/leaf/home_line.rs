@@ -1,4 +1,4 @@
-//! The line that a key belongs into, and the row in it.
+//! The primary line of a key and the lookup of its row.
 
 #![expect(clippy::inline_always, reason = "these are parts of the quick way, which is one piece of code")]
 

@@ -1,4 +1,4 @@
-//! Where in a leaf a row is put: into the line it belongs into, into the other one, or behind the first.
+//! Placement of a row in a leaf: in its primary line, in its alternate line, or in one of the next lines.
 
 use super::super::cache_line::{self, EMPTY, HELD, Line, SLOTS, Tag};
 use super::super::sync::Ordering;

@@ -1,8 +1,8 @@
-//! Room for rows that come back: made all at once, as it was.
+//! Preallocation of a leaf for restored rows.
 //!
-//! Rows are written down in the order in which they lie, which is that of their tags. Told one by one to an empty leaf they would all belong
-//! into its first lines, however many lines it grew to. So whoever writes them down says how they lay, and whoever makes them again
-//! makes the leaf first.
+//! A snapshot stores rows in the order of their places, which is the order of their tags. Inserted one by one into an
+//! empty leaf, they would all fall into its first lines, however much it grows. Therefore a snapshot records the shape of
+//! each leaf, and a restore creates the leaf first.
 
 use std::sync::Arc;
 

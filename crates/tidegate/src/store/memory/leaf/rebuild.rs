@@ -1,5 +1,5 @@
-//! Rebuilding: pages added, rows placed anew or handed a level down. All of it under the leaf's lock, while
-//! others go on looking.
+//! Rebuild of a leaf: pages are added, and rows are placed again or moved to the next level. It runs under the leaf's lock
+//! with concurrent readers.
 
 use std::cell::Cell;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
-//! The way to a leaf in one step instead of one for each level.
+//! Lookup of a leaf in one step instead of one step per level.
 //!
-//! A leaf that became a branch is one for ever. So once all leaves of the first levels are branches, the leaves below them can be listed, and the
-//! list is never wrong. Levels below the list are gone down as before.
+//! A leaf that became a branch stays a branch. Once all leaves of the first levels are branches, the leaves below them are
+//! listed, and the list stays valid. Deeper levels are descended one by one.
 
 #![expect(clippy::inline_always, reason = "these are parts of the quick way, which is one piece of code")]
 

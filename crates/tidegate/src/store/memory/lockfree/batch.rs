@@ -1,11 +1,12 @@
-//! Several asks of one limit with one item, one after the other at one instant: what they have in common is read once.
+//! Batches: several asks of one limit with one item, decided in sequence at one instant. Common data is read once.
 //!
-//! The lines that their rows belong into are fetched all at once, so that they are waited for together.
+//! The home lines of all rows are prefetched together, so their cache misses overlap.
 //!
-//! Decided: the rules are read before the first and believed for each of them only if they still stand when its row is held, as for one ask
-//! alone; after an edit the rest are decided otherwise. Refused: finding all rows first and deciding afterwards, because a key that
-//! comes twice must meet its own charge. A key that comes several times in a row is taken once: its row goes from hand to hand otherwise,
-//! and each would wait for the one before.
+//! The rules are read before the first ask. Each decision uses them only if they are still current while its row is held.
+//! After an edit the remaining asks take another path. Consecutive asks of the same key take its row once. Otherwise the
+//! row would change hands for each ask, and each ask would wait for the one before.
+//!
+//! Alternative refused: finding all rows before the first decision. A repeated key must see its own earlier charge.
 
 #![expect(clippy::inline_always, reason = "a part of the quick way, which is one piece of code")]
 

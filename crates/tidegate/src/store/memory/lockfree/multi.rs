@@ -1,4 +1,4 @@
-//! Orders over several rows: all of them are judged, and charged together or not at all.
+//! Orders over several rows: all rows are checked, then charged together or not at all.
 
 #![expect(
     clippy::inline_always,

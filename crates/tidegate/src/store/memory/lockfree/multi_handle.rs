@@ -1,10 +1,12 @@
-//! Several limits with one item each, asked through a handle: all or nothing, and only whether and when.
+//! Handles on several limits with one item each: all or nothing, and only the verdict is reported.
 //!
-//! It is a [round](super::multi) for which nothing is kept but what a grant writes: nobody reads what the items say, and who refused is of no
-//! interest beyond its count. Whatever is not that simple is left to the round, and nothing has been done by then.
+//! This is [`super::multi`] without readings: only a grant's writes are kept, and a refusing limit only counts its
+//! refusal. All other cases go to `multi` before any change.
 //!
-//! Decided: rows are taken in the order of addresses, as by the round, because both meet over the same rows. Refused: a way for sets
-//! whose `all` rows share one guard only; limits that were put far apart would be left to the round.
+//! Rows are taken in the order of addresses as in `multi`, because both compete for the same rows.
+//!
+//! Alternative refused: a path only for sets whose `all` rows share one guard. Limits that were put at different times
+//! would then take the slower path.
 
 #![expect(
     clippy::inline_always,

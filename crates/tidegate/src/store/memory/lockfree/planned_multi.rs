@@ -1,14 +1,16 @@
-//! One unit of several buckets, one of them of a key and the others of all: what servers, routes and clients are bounded by.
+//! One unit of several buckets, one per key and the others global: the usual limits of a server, a route and a client.
 //!
-//! It is a [set](super::multi_handle) as most are: every limit is a bucket that does not end, the `all` rows lie [behind one
-//! guard](super::super::shared_rows), and everything is granted. Whatever is not that simple is left to the set, and nothing has been done by then.
+//! This is the common case of [`super::multi_handle`]: every limit is a bucket without expiry, the `all` rows are behind
+//! [one guard](super::super::shared_rows), and everything is granted. All other cases go there before any change.
 //!
-//! What is the same from one decision to the next is planned once, and holds for as long as no board has been written: benches count how often
-//! those of their limits were. Decided: all of them are believed or none; who finds with everything in hand that one was written
-//! gives it back, and plans again. Refused: a count for each store, which every edit of any limit would raise.
+//! The constant part of the decision is planned once and valid until a rule snapshot is written. Each shared line
+//! counts the writes for its limits. Either all snapshots are current or the plan is discarded: a thread that holds all
+//! rows and finds a write releases them and plans again.
 //!
-//! How long all of this is matters less than how much lies between a look at a key's line and the question for the next one: if that is less than
-//! the processor keeps in hand, it waits for both at once (decision 0018).
+//! Alternative refused: a write counter per store, which every edit of any limit would raise.
+//!
+//! The critical figure is the number of instructions between the load of a key's line and the request for the next. If it
+//! is below the reorder window of the processor, both cache misses overlap (decision 0018).
 
 #![expect(
     clippy::inline_always,

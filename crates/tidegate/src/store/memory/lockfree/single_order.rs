@@ -1,4 +1,4 @@
-//! One ask of one limit with one item, which is most of them.
+//! One ask of one limit with one item. Most orders are of this form.
 
 #![expect(
     clippy::inline_always,

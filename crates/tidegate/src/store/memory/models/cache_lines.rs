@@ -1,4 +1,4 @@
-//! A line and a board alone: what somebody sees who only looks.
+//! Models of lock-free readers of a cache line and of a rule snapshot.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Rows of one limit: found, charged, moved and forgotten.
+//! Models of the rows of one limit: lookup, charge, move and eviction.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Orders over several rows: all of them are charged, or none.
+//! Models of orders over several rows: all rows are charged, or none.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Sliding rows, which are decided on where they lie.
+//! Models of sliding windows, which are decided in place.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,7 +1,7 @@
-//! The laws whose states fit a cell, asked in words.
+//! Policies whose state fits a cell, with operations on words.
 //!
-//! Whoever asks something of an item is compiled once for each law, so that nothing is decided twice: by [`AskLaw`] if they have the item, by
-//! [`AskKind`] if they have yet to read it.
+//! Operations on an item are compiled once per policy, so that the policy is selected once. [`AskLaw`] serves callers that
+//! have the item, and [`AskKind`] serves callers that have yet to read it.
 
 #![expect(clippy::inline_always, reason = "these are parts of the quick way, which is one piece of code")]
 

@@ -1,4 +1,4 @@
-//! One unit of a bucket as a plan keeps it: three words that are copied from a [`Drop`] once and reckoned with often.
+//! One unit of a bucket in a plan: three words that are copied once from a [`Drop`] and used often.
 
 #![expect(clippy::inline_always, reason = "a part of the quick way, which is one piece of code")]
 

@@ -1,10 +1,10 @@
-//! What threads meet over in a model.
+//! Synchronization primitives for the loom models.
 //!
-//! loom decides which orders to try by which accesses of an atomic depend on each other, and remembers one access of each atomic for
-//! that: the last. So when one thread loads it, then another loads and stores it, it does not notice that the store could have come
-//! before the first load (seen with loom 0.7.2), and a sequence lock is never caught in the act. Here every atomic has two *marks*: a thread
-//! that loads it touches its own mark, one that stores touches the other thread's. A mark is touched by an exchange that always fails:
-//! it orders nothing and changes nothing, but loom sees that the two depend on each other. So a model has two threads.
+//! Loom explores orders of dependent accesses and remembers only the last access of each atomic. If one thread loads an
+//! atomic and another loads and stores it, loom 0.7.2 misses the order in which the store precedes the first load. A
+//! seqlock is then never caught in a torn read. Here each atomic has two *marks*, one per thread. A load touches the
+//! thread's own mark, and a store touches the other thread's mark. The touch is a compare-and-swap that always fails: it
+//! orders and changes nothing, but makes the accesses dependent for loom. Therefore a model has two threads.
 
 use std::sync::PoisonError;
 

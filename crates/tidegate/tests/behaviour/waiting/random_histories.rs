@@ -1,7 +1,7 @@
-//! Invented stories of people who take, wait, give up, give back, leak and edit, run in any order.
+//! Property tests: random histories of acquire, wait, cancel, release, leak and edit.
 //!
-//! Whatever happens: nobody who came later is served before somebody who waits for the same; when everything is quiet
-//! nobody could be served before whom nobody stands; and when all is given back nobody waits and everything is free.
+//! Invariants: a later arrival is never served before an earlier waiter for the same row. When no event is pending, the
+//! head of every queue is unservable. After all releases the queues are empty and everything is free.
 
 use proptest::prelude::*;
 use std::task::Poll;
@@ -9,8 +9,8 @@ use tidegate::model::{Ask, LimitSpec};
 use tidegate::{AcquireError, Lease, Permit};
 use tidegate_testkit::test_scale;
 
-use super::{Stage, Store};
-use crate::stage::{DecisionExt, Staged, Waiter, seconds, slots_of};
+use super::{LimiterFixture, Store};
+use crate::fixture::{DecisionExt, FixtureStore, Waiter, seconds, slots_of};
 
 const KEYS: [&str; 3] = ["ada", "bob", "cid"];
 
@@ -25,7 +25,7 @@ enum Move {
         count: u64,
         patience: u64,
     },
-    /// Both limits at once.
+    /// Requests both limits at once.
     WaitForBoth {
         key: usize,
         count: u64,
@@ -34,7 +34,7 @@ enum Move {
     GiveUp(usize),
     GiveBack(usize),
     Leak(usize),
-    /// Polls one of those who were woken.
+    /// Polls one woken waiter.
     Run(usize),
     RunAll,
     Pass {
@@ -62,7 +62,7 @@ fn moves() -> impl Strategy<Value = Move> {
     ]
 }
 
-/// What the slots are counted by.
+/// The scope of the slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Counted {
     All,
@@ -79,7 +79,7 @@ fn spec(counted: Counted, slots: u64) -> LimitSpec {
     }
 }
 
-/// Somebody who waits, and for what.
+/// A waiter and its request.
 struct Patient {
     waiter: Waiter,
     key: usize,
@@ -88,28 +88,28 @@ struct Patient {
 }
 
 struct Play {
-    stage: Stage,
+    fixture: LimiterFixture,
     counted: Counted,
     leases: Vec<Lease>,
-    /// Those who wait, in the order they came.
+    /// The waiters in arrival order.
     line: Vec<Patient>,
 }
 
 impl Play {
     fn new(counted: Counted) -> Play {
-        let stage = Stage::new();
-        stage.put(spec(counted, 3));
-        stage.put(LimitSpec::named("m").with(slots_of(3)));
-        Play { stage, counted, leases: Vec::new(), line: Vec::new() }
+        let fixture = LimiterFixture::new();
+        fixture.put(spec(counted, 3));
+        fixture.put(LimitSpec::named("m").with(slots_of(3)));
+        Play { fixture, counted, leases: Vec::new(), line: Vec::new() }
     }
 
     fn make(&mut self, step: Move) {
         match step {
             Move::Take { key, count } => {
-                let question = self.stage.limiter.ask("l", KEYS[key]).count(count);
+                let question = self.fixture.limiter.ask("l", KEYS[key]).count(count);
                 let decision = question.try_acquire();
                 if decision.is_granted() {
-                    self.nobody_was_overtaken(self.line.len(), key, &["l"]);
+                    self.assert_not_overtaken(self.line.len(), key, &["l"]);
                 }
                 self.leases.extend(decision.permit().and_then(Permit::into_lease));
             }
@@ -126,15 +126,15 @@ impl Play {
                 }
             }
             Move::RunAll => self.run_all(),
-            Move::Pass { seconds: time } => self.stage.pass(seconds(time)),
-            Move::Edit { slots } => self.stage.put(spec(self.counted, slots)),
+            Move::Pass { seconds: time } => self.fixture.pass(seconds(time)),
+            Move::Edit { slots } => self.fixture.put(spec(self.counted, slots)),
         }
     }
 
     fn wait(&mut self, key: usize, count: u64, patience: u64, both: Vec<&'static str>) {
         let asks: Vec<Ask<'_>> =
             both.iter().map(|limit_id| Ask { limit_id, key: Some(KEYS[key].as_bytes()), count }).collect();
-        let waiter = Waiter::new(self.stage.limiter.asks(&asks).within(seconds(patience)));
+        let waiter = Waiter::new(self.fixture.limiter.asks(&asks).within(seconds(patience)));
         self.line.push(Patient { waiter, key, count, both });
         self.poll(self.line.len() - 1);
     }
@@ -143,21 +143,21 @@ impl Play {
         let Poll::Ready(answer) = self.line[place].waiter.poll() else { return };
         let Patient { key, both, .. } = self.line.remove(place);
         if let Ok(granted) = answer {
-            self.nobody_was_overtaken(place, key, &both);
+            self.assert_not_overtaken(place, key, &both);
             self.leases.extend(granted.into_lease());
         }
     }
 
-    /// Nobody who came before this place waits for a row that was just taken from. Whom their own key keeps waiting lets
-    /// others pass where all keys are counted, so only those of the same key are sure to wait.
-    fn nobody_was_overtaken(&self, place: usize, key: usize, both: &[&str]) {
+    /// Asserts that no earlier waiter waits for a row that was just charged. A waiter blocked on its own key lets others
+    /// pass in the global queue, so only waiters of the same key are checked.
+    fn assert_not_overtaken(&self, place: usize, key: usize, both: &[&str]) {
         for earlier in &self.line[..place] {
             let shared = both.iter().any(|limit_id| earlier.both.contains(limit_id));
             let overtaken = match self.counted {
                 Counted::All => shared,
                 Counted::Key | Counted::AllAndKey => earlier.key == key,
             };
-            assert!(!overtaken, "somebody was overtaken");
+            assert!(!overtaken, "a waiter was overtaken");
         }
     }
 
@@ -166,22 +166,22 @@ impl Play {
         while let Some(place) = self.line.iter().rposition(|patient| patient.waiter.is_woken()) {
             self.poll(place);
             polls += 1;
-            assert!(polls < 10_000, "they wake each other for ever");
+            assert!(polls < 10_000, "the waiters wake each other forever");
         }
         for (place, patient) in self.line.iter().enumerate() {
             let fits = self.peek(patient).is_granted();
-            assert!(!fits || self.is_blocked(place), "number {place} waits for what it could have");
+            assert!(!fits || self.is_blocked(place), "waiter {place} waits although its request fits");
         }
     }
 
     fn peek(&self, patient: &Patient) -> Result<Permit, AcquireError> {
         let ask = |limit_id| Ask { limit_id, key: Some(KEYS[patient.key].as_bytes()), count: patient.count };
         let asks: Vec<Ask<'_>> = patient.both.iter().copied().map(ask).collect();
-        self.stage.limiter.asks(&asks).peek()
+        self.fixture.limiter.asks(&asks).peek()
     }
 
-    /// Whether somebody stands before this place: of the same key, or at a row that all keys share if it is not their key
-    /// that keeps them waiting.
+    /// Whether an earlier waiter blocks this one: a waiter of the same key, or one in the global queue that is not blocked
+    /// on its own key.
     fn is_blocked(&self, place: usize) -> bool {
         let patient = &self.line[place];
         let counted = |limit_id: &str| limit_id == "m" || self.counted != Counted::Key;
@@ -201,29 +201,29 @@ impl Play {
         self.leases.clear();
         self.run_all();
         while !self.line.is_empty() {
-            // Served one after the other; what was leaked lapses, and patience ends.
+            // Waiters are served in turn, leaked leases expire, and timeouts end.
             self.leases.clear();
             self.run_all();
             if self.leases.is_empty() {
-                self.stage.pass(seconds(1));
+                self.fixture.pass(seconds(1));
                 self.run_all();
             }
         }
         self.leases.clear();
-        self.stage.pass(seconds(60));
-        assert_eq!((self.stage.limiter.waiting_in_all(), self.stage.pulse.sleepers()), (0, 0));
-        assert_eq!(self.stage.store.open_leases(), 0);
-        self.stage.put(spec(Counted::All, 3));
-        self.stage.ends_with(0);
+        self.fixture.pass(seconds(60));
+        assert_eq!((self.fixture.limiter.waiting_in_all(), self.fixture.holder_clock.sleepers()), (0, 0));
+        assert_eq!(self.fixture.store.open_leases(), 0);
+        self.fixture.put(spec(Counted::All, 3));
+        self.fixture.ends_with(0);
     }
 }
 
-/// Takes one out.
+/// Removes one element.
 fn pick<T>(list: &mut Vec<T>, n: usize) -> Option<T> {
     (!list.is_empty()).then(|| list.remove(n % list.len()))
 }
 
-fn story(counted: Counted, moves: &[Move]) {
+fn run_history(counted: Counted, moves: &[Move]) {
     let mut play = Play::new(counted);
     for step in moves {
         play.make(*step);
@@ -232,20 +232,20 @@ fn story(counted: Counted, moves: &[Move]) {
 }
 
 proptest! {
-    #![proptest_config(test_scale::cases(Store::STORIES))]
+    #![proptest_config(test_scale::cases(Store::RANDOM_CASES))]
 
     #[test]
-    fn of_slots_for_all(moves in prop::collection::vec(moves(), 0..60)) {
-        story(Counted::All, &moves);
+    fn random_history_with_global_slots_keeps_order(moves in prop::collection::vec(moves(), 0..60)) {
+        run_history(Counted::All, &moves);
     }
 
     #[test]
-    fn of_slots_for_each_key(moves in prop::collection::vec(moves(), 0..60)) {
-        story(Counted::Key, &moves);
+    fn random_history_with_slots_per_key_keeps_order(moves in prop::collection::vec(moves(), 0..60)) {
+        run_history(Counted::Key, &moves);
     }
 
     #[test]
-    fn of_slots_for_all_and_for_each_key(moves in prop::collection::vec(moves(), 0..60)) {
-        story(Counted::AllAndKey, &moves);
+    fn random_history_with_both_scopes_keeps_order(moves in prop::collection::vec(moves(), 0..60)) {
+        run_history(Counted::AllAndKey, &moves);
     }
 }

@@ -1,10 +1,9 @@
-//! A limiter on a stage: its store's clock and its holders' pulse are moved by hand, and whoever waits is polled by hand.
+//! A limiter with manual clocks for its store and its lease holders, and waiters that are polled by hand.
 //!
-//! The stage is the same for every store. `leases.rs` and `waiting.rs` are compiled once for each, as `limiter_over_*`, and say
-//! `Stage` for the one of the store they are compiled for.
+//! The fixture works with every store. `leases.rs` and `waiting.rs` are compiled once per store, as `limiter_over_*`,
+//! which define `LimiterFixture` for their store.
 //!
-//! Nothing here sleeps, and nothing runs unless a test says so: the stage polls a waiter when it was woken and counts how
-//! often that was.
+//! Nothing sleeps or runs by itself: the fixture polls a waiter when it was woken and counts the polls.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -22,33 +21,33 @@ use tidegate::{AcquireError, Lease, Limiter, Permit, Refused};
 use tidegate_testkit::logged_store::{LoggedStore, ManualLog};
 use tidegate_testkit::remote_stub::{RemoteLink, RemoteStub};
 
-/// Where the clocks begin, so that an instant before it can be told from none.
+/// Start of the clocks. It is not zero, so earlier instants exist.
 const START: Timestamp = Timestamp::from_ticks(1_000_000_000_000_000);
 
 pub(crate) fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// The instant this long after the beginning.
+/// The instant this long after the start.
 pub(crate) fn at(since_start: Duration) -> Timestamp {
     START.plus(Tick::NANOSECOND.span(since_start))
 }
 
-/// A store that limiters are tried over.
-pub(crate) trait Staged: LimitStore + Sized + 'static {
-    /// How many cases of a story that is invented are tried with it. The queues are the same over every store.
-    const STORIES: u32;
+/// A store for the limiter tests.
+pub(crate) trait FixtureStore: LimitStore + Sized + 'static {
+    /// The number of random histories per property test. The queues are the same over every store.
+    const RANDOM_CASES: u32;
 
-    fn keeping(clock: impl Clock + 'static) -> Self;
+    fn with_clock(clock: impl Clock + 'static) -> Self;
 
-    /// How many leases are open.
+    /// The number of open leases.
     fn open_leases(&self) -> usize;
 }
 
-impl Staged for MapStore {
-    const STORIES: u32 = 300;
+impl FixtureStore for MapStore {
+    const RANDOM_CASES: u32 = 300;
 
-    fn keeping(clock: impl Clock + 'static) -> MapStore {
+    fn with_clock(clock: impl Clock + 'static) -> MapStore {
         MapStore::new(clock, 7)
     }
 
@@ -57,10 +56,10 @@ impl Staged for MapStore {
     }
 }
 
-impl Staged for MemoryStore {
-    const STORIES: u32 = 100;
+impl FixtureStore for MemoryStore {
+    const RANDOM_CASES: u32 = 100;
 
-    fn keeping(clock: impl Clock + 'static) -> MemoryStore {
+    fn with_clock(clock: impl Clock + 'static) -> MemoryStore {
         MemoryStore::new(clock, Memory { secret: [7, 8], ..Memory::default() })
     }
 
@@ -69,11 +68,11 @@ impl Staged for MemoryStore {
     }
 }
 
-impl Staged for LoggedStore<MapStore> {
-    const STORIES: u32 = 50;
+impl FixtureStore for LoggedStore<MapStore> {
+    const RANDOM_CASES: u32 = 50;
 
-    fn keeping(clock: impl Clock + 'static) -> LoggedStore<MapStore> {
-        LoggedStore::new(Arc::new(MapStore::keeping(clock)), ManualLog::immediate())
+    fn with_clock(clock: impl Clock + 'static) -> LoggedStore<MapStore> {
+        LoggedStore::new(Arc::new(MapStore::with_clock(clock)), ManualLog::immediate())
     }
 
     fn open_leases(&self) -> usize {
@@ -81,11 +80,11 @@ impl Staged for LoggedStore<MapStore> {
     }
 }
 
-impl Staged for RemoteStub<MapStore> {
-    const STORIES: u32 = 50;
+impl FixtureStore for RemoteStub<MapStore> {
+    const RANDOM_CASES: u32 = 50;
 
-    fn keeping(clock: impl Clock + 'static) -> RemoteStub<MapStore> {
-        RemoteStub::new(Arc::new(MapStore::keeping(clock)), RemoteLink::immediate())
+    fn with_clock(clock: impl Clock + 'static) -> RemoteStub<MapStore> {
+        RemoteStub::new(Arc::new(MapStore::with_clock(clock)), RemoteLink::immediate())
     }
 
     fn open_leases(&self) -> usize {
@@ -93,77 +92,77 @@ impl Staged for RemoteStub<MapStore> {
     }
 }
 
-/// What a store has decided, told already or not.
+/// The decision of a store, whether or not its reply is due.
 #[track_caller]
-pub(crate) fn decided<T>(spoken: StoreReply<T>) -> T {
-    spoken.decided()
+pub(crate) fn decided<T>(reply: StoreReply<T>) -> T {
+    reply.decided()
 }
 
-/// A limiter whose time stands still.
-pub(crate) struct Stage<S> {
+/// A limiter with manual clocks.
+pub(crate) struct LimiterFixture<S> {
     pub(crate) clock: Arc<ManualClock>,
-    pub(crate) pulse: ManualHolderClock,
+    pub(crate) holder_clock: ManualHolderClock,
     pub(crate) store: Arc<S>,
     pub(crate) limiter: Limiter,
 }
 
-impl<S: Staged> Stage<S> {
-    pub(crate) fn new() -> Stage<S> {
-        Stage::with_bounds(
+impl<S: FixtureStore> LimiterFixture<S> {
+    pub(crate) fn new() -> LimiterFixture<S> {
+        LimiterFixture::with_bounds(
             tidegate::limiter::DEFAULT_MAX_WAITING,
             tidegate::limiter::DEFAULT_MAX_WAITING_PER_ROW,
         )
     }
 
-    pub(crate) fn with_bounds(in_all: usize, per_row: usize) -> Stage<S> {
-        Stage::over(S::keeping, in_all, per_row)
+    pub(crate) fn with_bounds(in_all: usize, per_row: usize) -> LimiterFixture<S> {
+        LimiterFixture::over(S::with_clock, in_all, per_row)
     }
 
-    /// A stage with a store that is made like this.
+    /// A fixture whose store is created by this function.
     pub(crate) fn over(
-        keeping: impl FnOnce(Arc<ManualClock>) -> S,
+        with_clock: impl FnOnce(Arc<ManualClock>) -> S,
         in_all: usize,
         per_row: usize,
-    ) -> Stage<S> {
+    ) -> LimiterFixture<S> {
         let clock = Arc::new(ManualClock::at(START));
-        let pulse = ManualHolderClock::new();
-        let store = Arc::new(keeping(Arc::clone(&clock)));
-        let builder = Limiter::builder().store(Arc::clone(&store) as _).holder_clock(pulse.clone());
+        let holder_clock = ManualHolderClock::new();
+        let store = Arc::new(with_clock(Arc::clone(&clock)));
+        let builder = Limiter::builder().store(Arc::clone(&store) as _).holder_clock(holder_clock.clone());
         let limiter = builder.max_waiting(in_all).max_waiting_per_row(per_row).build().expect("no mistakes");
-        Stage { clock, pulse, store, limiter }
+        LimiterFixture { clock, holder_clock, store, limiter }
     }
 
-    /// A stage with one limit `l` of this many slots at once, for a minute each.
-    pub(crate) fn with_slots(slots: u64) -> Stage<S> {
-        let stage = Stage::new();
-        stage.put(LimitSpec::named("l").with(slots_of(slots)));
-        stage
+    /// A fixture with one limit `l` of this many concurrent slots and a time to live of a minute.
+    pub(crate) fn with_slots(slots: u64) -> LimiterFixture<S> {
+        let fixture = LimiterFixture::new();
+        fixture.put(LimitSpec::named("l").with(slots_of(slots)));
+        fixture
     }
 
     pub(crate) fn put(&self, spec: LimitSpec) {
         self.store.put(spec, ExpectedVersion::Anything).expect("a valid limit");
     }
 
-    /// Lets time pass, for the store and for holders.
+    /// Advances the clocks of the store and of the holders.
     pub(crate) fn pass(&self, time: Duration) {
         self.clock.advance(time);
-        self.pulse.advance(time);
+        self.holder_clock.advance(time);
     }
 
-    /// Takes this much of `l` at once.
+    /// Acquires this many slots of `l`.
     #[track_caller]
     pub(crate) fn take(&self, count: u64) -> Lease {
         let decision = self.limiter.ask("l", "u").count(count).try_acquire();
         lease(granted(decision))
     }
 
-    /// Whether one of `l` is granted now; it is given back at once.
+    /// Whether a slot of `l` is granted now. It is released at once.
     #[track_caller]
     pub(crate) fn is_free(&self) -> bool {
         self.limiter.ask("l", "u").try_acquire().is_granted()
     }
 
-    /// Somebody who waits for this much of `l`, for this long, not polled yet.
+    /// A waiter for this many slots of `l` with this timeout, not polled yet.
     pub(crate) fn wait(&self, count: u64, patience: Duration) -> Waiter {
         self.wait_for("l", "u", count, patience)
     }
@@ -172,11 +171,10 @@ impl<S: Staged> Stage<S> {
         Waiter::new(self.limiter.ask(limit_id, key).count(count).within(patience))
     }
 
-    /// What everything must end with: nobody waits, nobody sleeps, and of `l`'s slots exactly these are held and all others can
-    /// be had.
+    /// Asserts the end state of a test: no waiter, exactly this many slots of `l` held, and all others free.
     #[track_caller]
     pub(crate) fn ends_with(&self, held: u64) {
-        assert_eq!(self.limiter.waiting_in_all(), 0, "nobody is in a queue");
+        assert_eq!(self.limiter.waiting_in_all(), 0, "the queues are empty");
         assert_eq!(self.limiter.waiting("l"), 0);
         let decision = self.limiter.ask("l", "u").count(0).readings().peek();
         let readings = match &decision {
@@ -198,7 +196,7 @@ impl<S: Staged> Stage<S> {
     }
 }
 
-/// So many at once, weighed by what they ask for.
+/// This many concurrent slots, charged by the count of the request.
 pub(crate) fn slots_of(slots: u64) -> ItemSpec {
     ItemSpec { charge: Some(Charge::Count), ..ItemSpec::of(Policy::Concurrency { ttl: seconds(60) }, slots) }
 }
@@ -257,46 +255,46 @@ pub(crate) fn lease(permit: Permit) -> Lease {
     permit.into_lease().expect("a lease")
 }
 
-/// Counts how often it was called.
+/// A waker that counts its calls.
 #[derive(Default)]
-struct Bell(AtomicUsize);
+struct WakeCounter(AtomicUsize);
 
-impl Wake for Bell {
+impl Wake for WakeCounter {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, Ordering::SeqCst);
     }
 }
 
-/// A future that is polled by hand.
-pub(crate) struct Handheld<F: Future> {
+/// A future that tests poll by hand.
+pub(crate) struct PolledFuture<F: Future> {
     future: Pin<Box<F>>,
-    bell: Arc<Bell>,
-    heard: usize,
+    wakes: Arc<WakeCounter>,
+    seen_wakes: usize,
     pub(crate) polls: usize,
 }
 
-/// Somebody who waits.
-pub(crate) type Waiter = Handheld<tidegate::limiter::Acquire>;
+/// A waiting request.
+pub(crate) type Waiter = PolledFuture<tidegate::limiter::Acquire>;
 
-impl<F: Future> Handheld<F> {
-    pub(crate) fn new(future: F) -> Handheld<F> {
-        Handheld { future: Box::pin(future), bell: Arc::default(), heard: 0, polls: 0 }
+impl<F: Future> PolledFuture<F> {
+    pub(crate) fn new(future: F) -> PolledFuture<F> {
+        PolledFuture { future: Box::pin(future), wakes: Arc::default(), seen_wakes: 0, polls: 0 }
     }
 
-    /// Polls it, woken or not.
+    /// Polls the future, woken or not.
     pub(crate) fn poll(&mut self) -> Poll<F::Output> {
         self.polls += 1;
-        self.heard = self.bell.0.load(Ordering::SeqCst);
-        let waker = Waker::from(Arc::clone(&self.bell));
+        self.seen_wakes = self.wakes.0.load(Ordering::SeqCst);
+        let waker = Waker::from(Arc::clone(&self.wakes));
         self.future.as_mut().poll(&mut Context::from_waker(&waker))
     }
 
-    /// Whether it was woken since it was last polled.
+    /// Whether it was woken since its last poll.
     pub(crate) fn is_woken(&self) -> bool {
-        self.bell.0.load(Ordering::SeqCst) > self.heard
+        self.wakes.0.load(Ordering::SeqCst) > self.seen_wakes
     }
 
-    /// Polls it for as long as it was woken.
+    /// Polls until it is ready or no longer woken.
     pub(crate) fn run(&mut self) -> Poll<F::Output> {
         while self.is_woken() {
             if let Poll::Ready(output) = self.poll() {
@@ -306,70 +304,70 @@ impl<F: Future> Handheld<F> {
         Poll::Pending
     }
 
-    /// Polls it for the first time; it has to wait.
+    /// Polls for the first time and expects `Pending`.
     #[track_caller]
-    pub(crate) fn starts(mut self) -> Handheld<F> {
-        assert!(self.poll().is_pending(), "it has to wait");
-        assert!(self.run().is_pending(), "it has to wait");
+    pub(crate) fn starts(mut self) -> PolledFuture<F> {
+        assert!(self.poll().is_pending(), "it must be pending");
+        assert!(self.run().is_pending(), "it must be pending");
         self
     }
 
-    /// It is woken, and then it is done.
+    /// Expects that it was woken and completes.
     #[track_caller]
-    pub(crate) fn is_done(&mut self) -> F::Output {
+    pub(crate) fn expect_ready(&mut self) -> F::Output {
         assert!(self.is_woken(), "it was not woken");
         match self.run() {
             Poll::Ready(output) => output,
-            Poll::Pending => panic!("it still waits"),
+            Poll::Pending => panic!("it is still pending"),
         }
     }
 
-    /// It is polled if it was not yet or was woken, and waits.
+    /// Expects `Pending`, after a first poll if necessary.
     #[track_caller]
-    pub(crate) fn still_waits_or_starts(&mut self) {
+    pub(crate) fn expect_pending_or_start(&mut self) {
         if self.polls == 0 {
             assert!(self.poll().is_pending(), "it does not wait");
         }
-        self.still_waits();
+        self.expect_pending();
     }
 
-    /// It is polled if it was not yet or was woken, and is done.
+    /// Expects completion, after a first poll if necessary.
     #[track_caller]
-    pub(crate) fn is_answered(&mut self) -> F::Output {
+    pub(crate) fn poll_to_end(&mut self) -> F::Output {
         match if self.polls == 0 { self.poll() } else { Poll::Pending } {
             Poll::Ready(output) => output,
-            Poll::Pending => self.is_done(),
+            Poll::Pending => self.expect_ready(),
         }
     }
 
-    /// It goes on waiting, even if it was woken.
+    /// Expects `Pending`, whether woken or not.
     #[track_caller]
-    pub(crate) fn still_waits(&mut self) {
-        assert!(self.run().is_pending(), "it does not wait any more");
+    pub(crate) fn expect_pending(&mut self) {
+        assert!(self.run().is_pending(), "it is not pending any more");
     }
 }
 
 impl Waiter {
-    /// Its patience is over.
+    /// Ends the wait as at its timeout.
     pub(crate) fn stop_waiting(&mut self) {
         self.future.stop_waiting();
     }
 
-    /// It is served.
+    /// Expects a grant.
     #[track_caller]
-    pub(crate) fn is_served(&mut self) -> Permit {
-        granted(self.is_done())
+    pub(crate) fn expect_granted(&mut self) -> Permit {
+        granted(self.expect_ready())
     }
 
-    /// It is refused.
+    /// Expects a refusal.
     #[track_caller]
-    pub(crate) fn is_refused(&mut self) -> Refused {
-        denied(self.is_done())
+    pub(crate) fn expect_refused(&mut self) -> Refused {
+        denied(self.expect_ready())
     }
 
-    /// It is told that its question makes no sense.
+    /// Expects an error other than a refusal.
     #[track_caller]
-    pub(crate) fn is_rejected(&mut self) -> AcquireError {
-        self.is_done().expect_err("no sense in it")
+    pub(crate) fn expect_error(&mut self) -> AcquireError {
+        self.expect_ready().expect_err("an error")
     }
 }
