@@ -18,14 +18,13 @@ use crate::reply::{Detail, OrderError, Outcome, Replies};
 use crate::store::Actual;
 use crate::store::order_path::check_key;
 
-/// A handle on one limit: decides without looking the limit up, and says no more than whether and when.
+/// A handle on one limit of a memory store. It decides without a lookup by id and returns only the verdict.
 ///
-/// It follows every edit of its limit at once. When the limit is removed the handle says that it is unknown, and goes on saying so
-/// when a limit of the same id is added later: that is another limit, and found by a new handle. A limit that was only retired
-/// (it vanished from a file) and comes back is the same limit.
+/// It follows every edit of its limit. After a removal it reports an unknown limit, also if a limit of the same id is added
+/// later: that is another limit. A limit that vanished from a file and returns is the same limit.
 ///
-/// It does not know who waits in a [`Limiter`](crate::Limiter)'s queues, and passes them. It is not the
-/// [`MemoryHandle`](crate::stream::MemoryHandle) of streams, which has rules and a store of its own.
+/// It does not know the queues of a [`Limiter`](crate::Limiter) and may overtake waiting requests.
+/// [`LimitHandle`](crate::LimitHandle) does not.
 ///
 /// ```
 /// use tidegate::catalog::{Catalog, ExpectedVersion};
