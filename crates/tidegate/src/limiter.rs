@@ -1,4 +1,4 @@
-//! The limiter: the API of a [`LimitStore`](crate::store::LimitStore) for programs.
+//! The limiter: the API of a [`LimitStore`] for programs.
 //!
 //! A store decides orders. The limiter adds three things: grants that give their lease back when they are dropped
 //! ([`Lease`]), a wait queue ([`Request::within`]), and a fluent request API:

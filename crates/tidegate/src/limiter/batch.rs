@@ -14,7 +14,7 @@ use crate::store::{CompactBatch, CompactReplies, Lsn, StoreReply, Unavailable};
 
 /// An order that is behind a waiter.
 #[derive(Debug)]
-struct Behind {
+struct OrderBehindWaiter {
     index: usize,
     limit: Arc<Limit>,
     item: usize,
@@ -29,8 +29,11 @@ impl Limiter {
         if self.inner.queues.is_empty() {
             return store.submit(orders, answers);
         }
-        let behind: Vec<Behind> =
-            orders.iter().enumerate().filter_map(|(index, order)| self.behind(index, order)).collect();
+        let behind: Vec<OrderBehindWaiter> = orders
+            .iter()
+            .enumerate()
+            .filter_map(|(index, order)| self.find_waiter_ahead(index, order))
+            .collect();
         let mut checked = orders.to_vec();
         for order in &behind {
             checked[order.index].intent = Intent::Peek;
@@ -65,7 +68,7 @@ impl Limiter {
         }
     }
 
-    fn behind(&self, index: usize, order: &Order<'_>) -> Option<Behind> {
+    fn find_waiter_ahead(&self, index: usize, order: &Order<'_>) -> Option<OrderBehindWaiter> {
         if order.intent != Intent::Acquire {
             return None;
         }
@@ -73,13 +76,13 @@ impl Limiter {
         let QueuePosition { ask, kind, .. } = self.inner.queues.contested(&positions, None)?;
         let limit = self.inner.store.get(order.asks.get(ask)?.limit_id)?;
         let item = item_at(&limit, kind);
-        Some(Behind { index, limit, item })
+        Some(OrderBehindWaiter { index, limit, item })
     }
 }
 
 /// Refuses the orders that are behind waiters.
-fn refuse_behind(mut answers: Replies, behind: Vec<Behind>) -> Replies {
-    for Behind { index, limit, item } in behind {
+fn refuse_behind(mut answers: Replies, behind: Vec<OrderBehindWaiter>) -> Replies {
+    for OrderBehindWaiter { index, limit, item } in behind {
         let first = (Arc::clone(&limit), item);
         answers.deny(index, OrderRefusal { limit, item, wait: Wait::OnRelease, first, lapses_at: None });
     }
