@@ -62,7 +62,7 @@ async fn call(limiter: &Limiter, estimate: u64, truth: u64) -> Result<String, Bo
         Err(error) => error.readings(),
     };
     let left = readings[0].reading.remaining.unwrap_or_default();
-    Ok(format!("held {estimate} with {held} beside it, cost {cost}, {left} left"))
+    Ok(format!("held {estimate} with {held} available, cost {cost}, {left} left"))
 }
 
 /// Simulates the model and returns the actual cost.

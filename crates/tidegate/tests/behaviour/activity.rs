@@ -39,7 +39,7 @@ struct ActivityFixture {
 impl ActivityFixture {
     fn new(rules: Rules) -> ActivityFixture {
         let fixture = LimiterFixture::new();
-        let activity = Activity::new(fixture.limiter.clone(), rules).expect("sensible rules");
+        let activity = Activity::new(fixture.limiter.clone(), rules).expect("valid rules");
         ActivityFixture { fixture, activity }
     }
 

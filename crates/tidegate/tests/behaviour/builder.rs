@@ -94,7 +94,7 @@ limits:
         .starts_at(at(1))
         .ends_at(at(7_258_118_400))
         .override_limit_until("ada", "api", 500, at(4_102_444_800));
-    let in_code = Limiter::builder().limit("l", in_code).build().expect("no mistakes");
+    let in_code = Limiter::builder().limit("l", in_code).build().expect("valid settings");
     let spec = |limiter: &Limiter| limiter.store().get("l").expect("it was put").spec().clone();
     assert_eq!(spec(&in_code), spec(&from_file));
     assert_eq!(spec(&in_code).mode, Mode::Shadow);
@@ -107,7 +107,7 @@ fn build_over_store_with_limit_keeps_counts() {
     let store: Arc<dyn LimitStore> = Arc::new(MemoryStore::new(clock, Memory::default()));
     let build = |most: u64| {
         let builder = Limiter::builder().store(Arc::clone(&store)).limit("l", total(most).per_key());
-        builder.build().expect("no mistakes").limit("l").expect("it was put")
+        builder.build().expect("valid settings").limit("l").expect("it was put")
     };
     assert!(build(1).try_acquire("ada").is_ok());
     assert_eq!(store.get("l").expect("it is there").version(), 1);
@@ -126,7 +126,7 @@ fn day_limit_starts_at_midnight_of_time_zone() {
         .clock(Arc::clone(&clock))
         .limit("l", day(1).time_zone("Asia/Shanghai"))
         .build()
-        .expect("no mistakes");
+        .expect("valid settings");
     let handle = limiter.limit("l").expect("it was put");
     assert!(handle.try_acquire("").is_ok());
     let refused = handle.try_acquire("").expect_err("one a day");

@@ -59,10 +59,10 @@ async fn llm_budget() {
     run(&mut out, llm_budget::example).await;
     check(
         &out,
-        "a short question: held 2000 with 8000 beside it, cost 350, 9650 left
-         a long essay: held 6000 with 3650 beside it, cost 7500, 2150 left
+        "a short question: held 2000 with 8000 available, cost 350, 9650 left
+         a long essay: held 6000 with 3650 available, cost 7500, 2150 left
          a summary: refused, it may cost 3000 and 2150 are left
-         another summary: held 2000 with 150 beside it, cost 1800, 350 left",
+         another summary: held 2000 with 150 available, cost 1800, 350 left",
     );
 }
 

@@ -128,7 +128,8 @@ impl<S: FixtureStore> LimiterFixture<S> {
         let holder_clock = ManualHolderClock::new();
         let store = Arc::new(with_clock(Arc::clone(&clock)));
         let builder = Limiter::builder().store(Arc::clone(&store) as _).holder_clock(holder_clock.clone());
-        let limiter = builder.max_waiting(in_all).max_waiting_per_row(per_row).build().expect("no mistakes");
+        let limiter =
+            builder.max_waiting(in_all).max_waiting_per_row(per_row).build().expect("valid settings");
         LimiterFixture { clock, holder_clock, store, limiter }
     }
 
@@ -163,12 +164,12 @@ impl<S: FixtureStore> LimiterFixture<S> {
     }
 
     /// A waiter for this many slots of `l` with this timeout, not polled yet.
-    pub(crate) fn wait(&self, count: u64, patience: Duration) -> Waiter {
-        self.wait_for("l", "u", count, patience)
+    pub(crate) fn wait(&self, count: u64, timeout: Duration) -> Waiter {
+        self.wait_for("l", "u", count, timeout)
     }
 
-    pub(crate) fn wait_for(&self, limit_id: &str, key: &str, count: u64, patience: Duration) -> Waiter {
-        Waiter::new(self.limiter.ask(limit_id, key).count(count).within(patience))
+    pub(crate) fn wait_for(&self, limit_id: &str, key: &str, count: u64, timeout: Duration) -> Waiter {
+        Waiter::new(self.limiter.ask(limit_id, key).count(count).within(timeout))
     }
 
     /// Asserts the end state of a test: no waiter, exactly this many slots of `l` held, and all others free.

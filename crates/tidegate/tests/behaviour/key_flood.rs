@@ -34,7 +34,7 @@ struct Flooded {
     store: MemoryStore,
     gate: MemoryHandle,
     /// The usage of each key of the second limit.
-    neighbours: Vec<u64>,
+    other_counts: Vec<u64>,
 }
 
 impl Flooded {
@@ -48,7 +48,7 @@ impl Flooded {
             store.put(spec, ExpectedVersion::Absent).expect("a valid limit");
         }
         let gate = store.handle("flooded").expect("it was put");
-        Flooded { clock, store, gate, neighbours: vec![0; 10] }
+        Flooded { clock, store, gate, other_counts: vec![0; 10] }
     }
 
     /// Requests a unit through `submit`, which reports degraded replies.
@@ -65,7 +65,7 @@ impl Flooded {
         let asks = [Ask::one(limit_id, Some(key))];
         let order = Order { intent, ..Order::acquire(&asks) };
         let answers = self.store.submit(&[order], Replies::new(Detail::Verdicts)).now();
-        answers.get(0).expect("one answer").clone().expect("a sensible order")
+        answers.get(0).expect("one answer").clone().expect("a valid order")
     }
 
     fn used(&self, limit_id: &str, key: &[u8]) -> u64 {
@@ -74,20 +74,20 @@ impl Flooded {
     }
 
     /// Requests an old and a new key of the second limit and checks both.
-    fn look_beside(&mut self, turn: usize) {
+    fn charge_other_limit(&mut self, turn: usize) {
         let taken = self.store.bytes();
         assert!(taken <= LEAST_CAPACITY, "{taken} bytes");
-        let old = turn % self.neighbours.len();
-        self.neighbours.push(0);
-        for number in [old, self.neighbours.len() - 1] {
+        let old = turn % self.other_counts.len();
+        self.other_counts.push(0);
+        for number in [old, self.other_counts.len() - 1] {
             let answer = self.submit("other", &key(number));
             assert!(answer.is_granted() && !answer.degraded, "key {number}: {answer:?}");
-            self.neighbours[number] += 1;
+            self.other_counts[number] += 1;
         }
     }
 
-    fn count_neighbours(&self) {
-        for (number, asked) in self.neighbours.iter().enumerate() {
+    fn check_other_counts(&self) {
+        for (number, asked) in self.other_counts.iter().enumerate() {
             assert_eq!(self.used("other", &key(number)), *asked, "key {number}");
         }
     }
@@ -156,11 +156,11 @@ fn flood_of_bucket_keys_stays_exact_while_rows_become_fresh() {
             last.pop_front();
         }
         if number % SELDOM == 0 {
-            flooded.look_beside(number / SELDOM);
+            flooded.charge_other_limit(number / SELDOM);
         }
     }
     assert!(refused > 0, "no request was above the limit");
-    flooded.count_neighbours();
+    flooded.check_other_counts();
 }
 
 const A_DAY: u64 = 3;
@@ -170,7 +170,7 @@ const A_DAY: u64 = 3;
 fn flood_of_day_keys_refuses_new_keys_until_midnight() {
     let mut flooded = Flooded::new(ItemSpec::of(Policy::Calendar(Unit::Day), A_DAY).per_key());
     let mut admitted: HashMap<usize, u64> = HashMap::new();
-    let mut turned_away = 0_usize;
+    let mut refused_without_room = 0_usize;
     for number in 0..keys() {
         let peeked = (number % 8 == 0).then(|| flooded.peek("flooded", &key(number)));
         let answer = flooded.submit("flooded", &key(number));
@@ -189,29 +189,29 @@ fn flood_of_day_keys_refuses_new_keys_until_midnight() {
             Outcome::Denied(denied) => {
                 assert!(answer.degraded, "nothing else could refuse a new key");
                 assert_eq!(denied.wait, Wait::Until(MIDNIGHT));
-                turned_away += 1;
+                refused_without_room += 1;
                 if number % 16 == 0 {
                     assert_eq!(flooded.gate.try_acquire(&key(number), 1), Ok(Verdict::Denied(denied.wait)));
                 }
             }
         }
         if number % SELDOM == 0 {
-            flooded.look_beside(number / SELDOM);
+            flooded.charge_other_limit(number / SELDOM);
         }
     }
     // One limit may use half of the store.
     assert!(admitted.len() * 32 > LEAST_CAPACITY / 2, "only {} keys found room", admitted.len());
-    assert!(turned_away > 0, "no key was refused for lack of room");
+    assert!(refused_without_room > 0, "no key was refused for lack of room");
     flooded.clock.set(NOON.plus(Tick::NANOSECOND.span(Duration::from_secs(3_600))));
     exact_for(&flooded, &admitted);
-    flooded.count_neighbours();
+    flooded.check_other_counts();
 
     flooded.clock.set(MIDNIGHT);
     for number in 0..admitted.len() / 2 {
         let answer = flooded.submit("flooded", &key(keys() + number));
         assert!(answer.is_granted() && !answer.degraded, "key {number} of the next day: {answer:?}");
     }
-    flooded.count_neighbours();
+    flooded.check_other_counts();
     let taken = flooded.store.bytes();
     assert!(taken <= LEAST_CAPACITY, "{taken} bytes");
 }

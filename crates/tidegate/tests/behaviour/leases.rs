@@ -41,7 +41,7 @@ fn lease_is_released_once() {
     let first = fixture.take(1);
     let id = first.id();
     assert!(first.release());
-    assert!(!fixture.limiter.release(id), "it was given back");
+    assert!(!fixture.limiter.release(id), "it was released");
     let second = fixture.take(1);
     assert!(!fixture.limiter.release(id), "the id does not release another lease");
     assert!(fixture.limiter.release(second.id()), "the id is enough for a release");
@@ -253,7 +253,7 @@ fn repeated_request_id_returns_same_lease() {
     let again = ask();
     assert_eq!((first.id(), first.expires_at()), (again.id(), again.expires_at()));
     fixture.pass(seconds(10));
-    assert!(!again.is_held(), "it lapses when the first one does, not a time to live after it was repeated");
+    assert!(!again.is_held(), "it expires with the first one, not a time to live after the repeated");
     let third = ask();
     assert!(!third.is_held(), "and is not held by being asked for again");
     drop((first, third));

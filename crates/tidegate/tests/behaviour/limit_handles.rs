@@ -19,7 +19,7 @@ fn handle(limit: impl IntoRules) -> (Limiter, LimitHandle) {
         .holder_clock(ManualHolderClock::new())
         .limit("l", limit)
         .build()
-        .expect("no mistakes");
+        .expect("valid settings");
     let handle = limiter.limit("l").expect("it was put");
     (limiter, handle)
 }
@@ -56,7 +56,7 @@ fn try_acquire_does_not_overtake_a_waiter() {
         .limit("l", [concurrency(1).name("slots")])
         .limit("m", total(1))
         .build()
-        .expect("no mistakes");
+        .expect("valid settings");
     let (slots, units) = (limiter.limit("l").expect("put"), limiter.limit("m").expect("put"));
     let held = slots.try_acquire("").expect("it is free");
     // The waiter needs a slot and the only unit of `m`, and is first in line for both.
@@ -86,7 +86,7 @@ fn set_is_decided_as_one() {
         .limit("a", total(2).per_key())
         .limit("b", total(1).per_key())
         .build()
-        .expect("no mistakes");
+        .expect("valid settings");
     let (a, b) = (limiter.limit("a").expect("put"), limiter.limit("b").expect("put"));
     assert!(limiter.all([a.of("ada"), b.of("ada")]).try_acquire().is_ok());
     let error = limiter.all([a.of("ada"), b.of("ada")]).try_acquire().expect_err("b has one");

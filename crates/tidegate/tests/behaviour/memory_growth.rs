@@ -50,7 +50,7 @@ fn growing_table_keeps_every_count() {
     let clock = Arc::new(ManualClock::at(START));
     let store = MemoryStore::new(clock, Memory { secret: [7, 8], ..Memory::default() });
     for round in 0..2 {
-        store.put(buckets("many", 2), ExpectedVersion::Absent).expect("it makes sense");
+        store.put(buckets("many", 2), ExpectedVersion::Absent).expect("a valid limit");
         let gate = store.handle("many").expect("it was put");
         // One unit per key while the table grows. Much older keys are requested again.
         for begin in (0..MANY).step_by(50_000) {
@@ -84,7 +84,7 @@ fn handle_decides_after_base_time_wraps() {
             let policy = Policy::Bucket { window: Duration::from_secs(window), burst: Some(burst) };
             let spec = LimitSpec::named("each").with(ItemSpec::of(policy, burst).per_key());
             for catalog in [&store as &dyn Catalog, &plain] {
-                catalog.put(spec.clone(), ExpectedVersion::Absent).expect("it makes sense");
+                catalog.put(spec.clone(), ExpectedVersion::Absent).expect("a valid limit");
             }
             let gate = store.handle("each").expect("it was put");
             let say = |when: &str| {

@@ -69,7 +69,7 @@ fn unknown(id: &str) -> OrderError {
 /// The usage of a key, or of all keys.
 #[track_caller]
 fn used(store: &impl Store, limit_id: &str, key: Option<&[u8]>) -> Vec<Amount> {
-    let usage = store.usage(limit_id, key).now().expect("a sensible question");
+    let usage = store.usage(limit_id, key).now().expect("a valid request");
     usage.items.iter().map(|item| item.current_count).collect()
 }
 
@@ -307,7 +307,7 @@ fn handle_follows_retired_limit_that_returns() {
 fn handle_follows_edits_at_once() {
     let (store, clock) = store_with([total_per_key("l", 2)]);
     let gate = gate(&store, "l");
-    let ask = |key: &[u8], count| gate.try_acquire(key, count).expect("a sensible question");
+    let ask = |key: &[u8], count| gate.try_acquire(key, count).expect("a valid request");
     let never = Verdict::Denied(Wait::Never);
     assert_eq!([ask(b"ada", 2), ask(b"ada", 1)], [Verdict::Granted, never]);
     put(&store, total_per_key("l", 5));
@@ -409,9 +409,9 @@ fn batch_matches_single_calls() {
         let (one_gate, many_gate) = (gate(&one, "l"), gate(&many, "l"));
         for (round, count) in [1, 0, 2, 6, 1, 1].into_iter().enumerate() {
             let singles: Vec<Verdict> =
-                keys.iter().map(|key| one_gate.try_acquire(key, count).expect("a sensible key")).collect();
+                keys.iter().map(|key| one_gate.try_acquire(key, count).expect("a valid key")).collect();
             let mut verdicts = vec![Verdict::Denied(Wait::Never); keys.len()];
-            many_gate.try_batch(&keys, count, &mut verdicts).expect("sensible keys");
+            many_gate.try_batch(&keys, count, &mut verdicts).expect("valid keys");
             assert_eq!(verdicts, singles, "round {round} of {count}, {spec:?}");
             for key in &keys {
                 assert_eq!(
@@ -452,10 +452,10 @@ fn batch_with_repeated_keys_matches_map_store() {
             }
             let count = [1, 1, 1, 0, 2, 6][usize::try_from(below(6)).expect("few")];
             let mut verdicts = vec![Verdict::Denied(Wait::Never); keys.len()];
-            gate.try_batch(&keys, count, &mut verdicts).expect("sensible keys");
+            gate.try_batch(&keys, count, &mut verdicts).expect("valid keys");
             for (at, key) in keys.iter().enumerate() {
                 let ask = Ask { limit_id: "l", key: Some(key), count };
-                let expected = verdict(&plain, ask).expect("a sensible key");
+                let expected = verdict(&plain, ask).expect("a valid key");
                 assert_eq!(verdicts[at], expected, "round {round} of {count}, {at} of {keys:?}, {spec:?}");
                 *(if expected == Verdict::Granted { &mut granted } else { &mut refused }) += 1;
             }
@@ -524,7 +524,7 @@ fn deletion_of_limit_drops_its_leases() {
     let (store, clock) = store_with([slots("l", 1), slots("m", 1)]);
     let asks = [Ask::one("l", None), Ask::one("m", None)];
     let answers = store.submit(&[Order::acquire(&asks)], Replies::new(Detail::Verdicts)).now();
-    let Some(Ok(answer)) = answers.get(0) else { panic!("a sensible order") };
+    let Some(Ok(answer)) = answers.get(0) else { panic!("a valid order") };
     let Outcome::Granted(Some(both)) = &answer.outcome else { panic!("both are free") };
     assert!(store.remove("l", RemovalMode::Forget));
     put(&store, slots("l", 1));

@@ -57,7 +57,7 @@ fn handle_sets_match_map_store() {
     let mut rng = TestRng(11);
     let put = |id: &str, limit: Amount| {
         for catalog in [&store as &dyn Catalog, &plain] {
-            catalog.put(spec(id, limit), ExpectedVersion::Anything).expect("it makes sense");
+            catalog.put(spec(id, limit), ExpectedVersion::Anything).expect("a valid limit");
         }
     };
     for id in LIMITS {
@@ -77,10 +77,10 @@ fn handle_sets_match_map_store() {
         let keys: Vec<Option<&[u8]>> =
             ids.iter().map(|id| id.starts_with("key").then_some(&key[..])).collect();
         let gates = store.handle_set(&ids).expect("they were put");
-        let decided = gates.try_acquire(&keys).expect("it can be asked");
+        let decided = gates.try_acquire(&keys).expect("a valid request");
         let asks: Vec<_> = ids.iter().zip(&keys).map(|(id, key)| Ask::one(id, *key)).collect();
         let answers = plain.submit(&[Order::acquire(&asks)], Replies::new(Detail::Verdicts)).now();
-        let expected = match &answers.get(0).expect("one order").as_ref().expect("it can be asked").outcome {
+        let expected = match &answers.get(0).expect("one order").as_ref().expect("a valid request").outcome {
             Outcome::Granted(_) => {
                 for id in &ids {
                     granted[place(id)] += 1;
@@ -145,7 +145,7 @@ fn reused_handle_sets_match_map_store() {
     let put = |id: &str, law: &str, limit: Amount| {
         let spec = LimitSpec { id: id.into(), ..spec(law, limit) };
         for catalog in both {
-            catalog.put(spec.clone(), ExpectedVersion::Anything).expect("it makes sense");
+            catalog.put(spec.clone(), ExpectedVersion::Anything).expect("a valid limit");
         }
     };
     let usual = |id: &str| if id.len() > 1 { "key-bucket" } else { "all-bucket" };
@@ -163,9 +163,9 @@ fn reused_handle_sets_match_map_store() {
         let at = rng.below(SETS.len());
         let key = [b'a' + u8::try_from(rng.below(4)).expect("few"), b'x'];
         let keys = vec![Some(&key[..]); SETS[at].len()];
-        let decided = handles[at].try_acquire(&keys).expect("it can be asked");
+        let decided = handles[at].try_acquire(&keys).expect("a valid request");
         let asks: Vec<_> = SETS[at].iter().map(|id| Ask::one(id, Some(&key[..]))).collect();
-        let (expected, by) = verdict(&plain, &asks).expect("it can be asked");
+        let (expected, by) = verdict(&plain, &asks).expect("a valid request");
         assert_eq!(decided, expected, "step {step}: {:?}", SETS[at]);
         match by {
             Some(id) => refused[place(&id)] += 1,
@@ -211,7 +211,7 @@ fn concurrent_sets_of_buckets_are_all_or_nothing() {
     let ids = ["all-bucket-a", "all-bucket-b", "key-bucket-c", "key-bucket-d"];
     let store = MemoryStore::new(ManualClock::at(START), Memory::default());
     for id in ids {
-        store.put(spec(id, MOST), ExpectedVersion::Absent).expect("it makes sense");
+        store.put(spec(id, MOST), ExpectedVersion::Absent).expect("a valid limit");
     }
     let taken = [(); 4].map(|()| AtomicU64::new(0));
     let key = |at: usize| ids[at].starts_with("key").then_some(&b"one"[..]);
@@ -223,7 +223,7 @@ fn concurrent_sets_of_buckets_are_all_or_nothing() {
             scope.spawn(move || {
                 let keys: Vec<Option<&[u8]>> = set.iter().map(|&at| key(at)).collect();
                 for _ in 0..EACH {
-                    if gates.try_acquire(&keys).expect("it can be asked") == Verdict::Granted {
+                    if gates.try_acquire(&keys).expect("a valid request") == Verdict::Granted {
                         for &at in set {
                             taken[at].fetch_add(1, Ordering::Relaxed);
                         }
@@ -236,7 +236,7 @@ fn concurrent_sets_of_buckets_are_all_or_nothing() {
                 // The rates stay the same, so counts are not rescaled and usage stays equal to the grants.
                 let description = Some(format!("the {round}th edit"));
                 let edited = LimitSpec { description, ..spec(ids[round % 4], MOST) };
-                store.put(edited, ExpectedVersion::Present).expect("it makes sense");
+                store.put(edited, ExpectedVersion::Present).expect("a valid limit");
                 std::thread::yield_now();
             }
         });
@@ -261,7 +261,7 @@ fn concurrent_sets_of_limits_are_all_or_nothing() {
     let store = MemoryStore::new(SystemClock::new(), Memory::default());
     let most: Amount = 25_000;
     for id in ids {
-        store.put(spec(id, most), ExpectedVersion::Absent).expect("it makes sense");
+        store.put(spec(id, most), ExpectedVersion::Absent).expect("a valid limit");
     }
     let taken = [(); 5].map(|()| AtomicU64::new(0));
     let count = |set: &[usize]| {
@@ -277,7 +277,7 @@ fn concurrent_sets_of_limits_are_all_or_nothing() {
             scope.spawn(move || {
                 let keys: Vec<Option<&[u8]>> = set.iter().map(|&at| key(at)).collect();
                 for _ in 0..EACH {
-                    if gates.try_acquire(&keys).expect("it can be asked") == Verdict::Granted {
+                    if gates.try_acquire(&keys).expect("a valid request") == Verdict::Granted {
                         count(set);
                     }
                 }
@@ -288,13 +288,13 @@ fn concurrent_sets_of_limits_are_all_or_nothing() {
                 let set = SETS[round % SETS.len()];
                 let asks: Vec<_> = set.iter().map(|&at| Ask::one(ids[at], key(at))).collect();
                 let answers = store.submit(&[Order::acquire(&asks)], Replies::new(Detail::Verdicts)).now();
-                let answer = answers.get(0).expect("one order").as_ref().expect("it can be asked");
+                let answer = answers.get(0).expect("one order").as_ref().expect("a valid request");
                 if answer.is_granted() {
                     count(set);
                 }
                 if round % 500 == 0 {
                     let edited = spec(ids[round / 500 % 5], most + 1);
-                    store.put(edited, ExpectedVersion::Present).expect("it makes sense");
+                    store.put(edited, ExpectedVersion::Present).expect("a valid limit");
                 }
             }
         });
@@ -315,7 +315,7 @@ fn grant_of_set_is_counted_by_each_existing_limit() {
     let clock = Arc::new(ManualClock::at(START));
     let store = MemoryStore::new(clock, Memory { secret: [7, 8], ..Memory::default() });
     for id in ["all-bucket", "key-bucket"] {
-        store.put(spec(id, 1_000), ExpectedVersion::Absent).expect("it makes sense");
+        store.put(spec(id, 1_000), ExpectedVersion::Absent).expect("a valid limit");
     }
     let granted = |id: &str| store.observe(id).expect("it is there").granted;
     let gates = store.handle_set(&["all-bucket", "key-bucket"]).expect("they were put");

@@ -72,7 +72,7 @@ async fn task_lapsed_during_outage_is_reported_expired() {
     inner.put(rules.spec(), ExpectedVersion::Absent).expect("a new limit");
     let store = Arc::new(RemoteStub::new(inner, link.clone()));
     let activity = Activity::of_store(
-        Limiter::builder().store(store).holder_clock(holder_clock.clone()).build().expect("no mistakes"),
+        Limiter::builder().store(store).holder_clock(holder_clock.clone()).build().expect("valid settings"),
     );
     let begun = tokio::spawn({
         let activity = activity.clone();

@@ -345,8 +345,8 @@ fn invalid_timeout_or_request_is_error() {
         std::task::Poll::Ready(Err(AcquireError::Invalid(rejection))) => rejection,
         other => panic!("{other:?}"),
     };
-    for patience in [seconds(60) + Duration::from_nanos(1), Duration::MAX] {
-        assert_eq!(rejected(fixture.wait(1, patience)), OrderError::PatienceOutOfRange);
+    for timeout in [seconds(60) + Duration::from_nanos(1), Duration::MAX] {
+        assert_eq!(rejected(fixture.wait(1, timeout)), OrderError::PatienceOutOfRange);
     }
     let unknown = OrderError::UnknownLimit { limit_id: "nobody".into() };
     assert_eq!(rejected(fixture.wait_for("nobody", "u", 1, seconds(1))), unknown);
@@ -368,7 +368,7 @@ fn timeout_counts_from_call() {
     let mut late = fixture.wait(1, seconds(5));
     fixture.pass(seconds(5));
     let std::task::Poll::Ready(Err(AcquireError::Refused(denial))) = late.poll() else {
-        panic!("its time is over")
+        panic!("its timeout is over")
     };
     assert_eq!(denial.wait(), Wait::OnRelease);
     let mut hasty = fixture.wait(1, Duration::ZERO);
@@ -415,7 +415,7 @@ fn wait_above_timeout_is_refused_at_once() {
     assert!(fixture.limiter.ask_all("b").try_acquire().is_granted());
     let mut short = fixture.wait_for("b", "u", 1, Duration::from_nanos(9_999_999_999));
     let std::task::Poll::Ready(Err(AcquireError::Refused(denial))) = short.poll() else {
-        panic!("waiting is useless")
+        panic!("the wait is above the timeout")
     };
     assert_eq!(denial.retry_after(), Some(seconds(10)));
     let mut exact = fixture.wait_for("b", "u", 1, seconds(10)).starts();
@@ -425,7 +425,7 @@ fn wait_above_timeout_is_refused_at_once() {
     assert_eq!(
         exact.expect_granted().at(),
         Some(at(seconds(10))),
-        "at the promised instant, with its last patience"
+        "at the reported instant, exactly at its timeout"
     );
     assert_eq!(exact.polls, 2);
     fixture.ends_with(0);

@@ -133,7 +133,7 @@ async fn watched_tasks_share_one_store_query() {
         .store(Arc::clone(&store) as _)
         .holder_clock(holder_clock.clone())
         .build()
-        .expect("no mistakes");
+        .expect("valid settings");
     let activity = Activity::new(limiter, STRICT).unwrap();
     let mut tasks = Vec::new();
     for task in 0..30 {

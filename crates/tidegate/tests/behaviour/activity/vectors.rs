@@ -257,7 +257,7 @@ fn invalid_rules_report_every_error() {
     assert_eq!(
         fields(letter),
         ["window_requests", "lease_ttl"],
-        "what lapses cannot be taken out of the window"
+        "the charge of an expired task cannot be refunded"
     );
     let error = Activity::new(LimiterFixture::new().limiter, letter).unwrap_err();
     assert_eq!(error.flaws.len(), 2);

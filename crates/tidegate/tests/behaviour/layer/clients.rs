@@ -8,7 +8,7 @@ use tidegate::{Limiter, total};
 use tower::{Layer, ServiceExt, service_fn};
 
 fn limiter() -> Limiter {
-    Limiter::builder().limit("api", total(1).per_key()).build().expect("no mistakes")
+    Limiter::builder().limit("api", total(1).per_key()).build().expect("valid settings")
 }
 
 /// The status of a request from this peer with these `X-Forwarded-For` values.

@@ -248,7 +248,7 @@ async fn waiting_request_is_refused_at_timeout() {
         .store(Arc::clone(&store) as Arc<_>)
         .holder_clock(holder_clock.clone())
         .build()
-        .expect("no mistakes");
+        .expect("valid settings");
     let patient = limit(limiter.clone(), asking).waiting(Duration::from_secs(2));
     let server = Server::start(patient).await;
     let (mut one, mut other) = (server.connect().await, server.connect().await);
@@ -282,7 +282,7 @@ async fn body_longer_than_ttl_keeps_lease() {
         .store(Arc::clone(&store) as Arc<_>)
         .holder_clock(holder_clock.clone())
         .build()
-        .expect("no mistakes");
+        .expect("valid settings");
     let server = Server::start(limit(limiter, asking)).await;
     let mut one = server.connect().await;
     let _slow = one.send("/slow", Some("ada")).await.into_body();

@@ -55,7 +55,7 @@ fn lease_calls_complete_when_replies_arrive() {
     let mut adopted = PolledFuture::new(async move { limiter.adopt_async(id, seconds(5)).await }).starts();
     fixture.pass(seconds(2));
     link.deliver_all();
-    let lease = adopted.expect_ready().expect("a sensible question").expect("it is there");
+    let lease = adopted.expect_ready().expect("a valid request").expect("it is there");
     fixture.pass(seconds(3));
     assert!(!lease.is_held(), "the lifetime counts from before the order was sent");
     let id = lease.into_id();

@@ -200,9 +200,9 @@ fn queue_order_follows_requests_not_replies() {
 fn order_in_flight_refuses_no_other_request() {
     let link = RemoteLink::manual_decisions();
     let fixture = fixture(2, &link);
-    let (mut patient, mut other) = (fixture.wait(1, seconds(60)).starts(), asking(&fixture, 1).starts());
+    let (mut waiter, mut other) = (fixture.wait(1, seconds(60)).starts(), asking(&fixture, 1).starts());
     link.deliver_all();
-    drop((granted(other.expect_ready()), patient.expect_granted()));
+    drop((granted(other.expect_ready()), waiter.expect_granted()));
     link.deliver_all();
     fixture.ends();
 }
@@ -246,14 +246,14 @@ fn timeout_with_order_in_flight_waits_for_reply() {
     link.deliver_all();
     hurried.expect_refused();
 
-    let mut asleep = fixture.wait(1, seconds(10)).starts();
+    let mut sleeping = fixture.wait(1, seconds(10)).starts();
     while link.deliver_all() > 0 {
-        asleep.expect_pending();
+        sleeping.expect_pending();
     }
-    asleep.stop_waiting();
-    assert!(asleep.poll().is_pending(), "it queries a last time");
+    sleeping.stop_waiting();
+    assert!(sleeping.poll().is_pending(), "it queries a last time");
     link.deliver_all();
-    asleep.expect_refused();
+    sleeping.expect_refused();
     drop(slot);
     fixture.ends();
 }

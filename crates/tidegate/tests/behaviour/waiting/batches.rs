@@ -13,7 +13,7 @@ fn waits(answers: &Replies) -> Vec<Option<Wait>> {
         Outcome::Granted(_) => None,
         Outcome::Denied(denied) => Some(denied.wait),
     };
-    answers.iter().map(|answer| wait(&answer.as_ref().expect("a sensible order").outcome)).collect()
+    answers.iter().map(|answer| wait(&answer.as_ref().expect("a valid order").outcome)).collect()
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn release_in_store_wakes_waiter_after_notification() {
     let fixture = LimiterFixture::with_slots(1);
     let one = [Ask::one("l", None)];
     let answers = decided(fixture.limiter.submit(&[Order::acquire(&one)], Replies::new(Detail::Verdicts)));
-    let answer = answers.get(0).expect("an answer").as_ref().expect("a sensible order");
+    let answer = answers.get(0).expect("an answer").as_ref().expect("a valid order");
     let Outcome::Granted(Some(grant)) = &answer.outcome else { panic!("it is free") };
     let mut waiter = fixture.wait(1, seconds(60)).starts();
     fixture.limiter.store().release(grant.lease);

@@ -16,28 +16,28 @@ const KEYS: [&str; 3] = ["ada", "bob", "cid"];
 
 #[derive(Debug, Clone, Copy)]
 enum Move {
-    Take {
+    Acquire {
         key: usize,
         count: u64,
     },
     Wait {
         key: usize,
         count: u64,
-        patience: u64,
+        timeout: u64,
     },
     /// Requests both limits at once.
     WaitForBoth {
         key: usize,
         count: u64,
-        patience: u64,
+        timeout: u64,
     },
-    GiveUp(usize),
-    GiveBack(usize),
+    Cancel(usize),
+    Release(usize),
     Leak(usize),
     /// Polls one woken waiter.
-    Run(usize),
-    RunAll,
-    Pass {
+    Poll(usize),
+    PollAll,
+    AdvanceTime {
         seconds: u64,
     },
     Edit {
@@ -46,102 +46,102 @@ enum Move {
 }
 
 fn moves() -> impl Strategy<Value = Move> {
-    let (key, count, patience) = (0..KEYS.len(), 1..4_u64, 1..=60_u64);
+    let (key, count, timeout) = (0..KEYS.len(), 1..4_u64, 1..=60_u64);
     prop_oneof![
-        2 => (key.clone(), count.clone()).prop_map(|(key, count)| Move::Take { key, count }),
-        4 => (key.clone(), count.clone(), patience.clone())
-            .prop_map(|(key, count, patience)| Move::Wait { key, count, patience }),
-        2 => (key, count, patience).prop_map(|(key, count, patience)| Move::WaitForBoth { key, count, patience }),
-        1 => any::<usize>().prop_map(Move::GiveUp),
-        4 => any::<usize>().prop_map(Move::GiveBack),
+        2 => (key.clone(), count.clone()).prop_map(|(key, count)| Move::Acquire { key, count }),
+        4 => (key.clone(), count.clone(), timeout.clone())
+            .prop_map(|(key, count, timeout)| Move::Wait { key, count, timeout }),
+        2 => (key, count, timeout).prop_map(|(key, count, timeout)| Move::WaitForBoth { key, count, timeout }),
+        1 => any::<usize>().prop_map(Move::Cancel),
+        4 => any::<usize>().prop_map(Move::Release),
         1 => any::<usize>().prop_map(Move::Leak),
-        4 => any::<usize>().prop_map(Move::Run),
-        1 => Just(Move::RunAll),
-        1 => (1..30_u64).prop_map(|seconds| Move::Pass { seconds }),
+        4 => any::<usize>().prop_map(Move::Poll),
+        1 => Just(Move::PollAll),
+        1 => (1..30_u64).prop_map(|seconds| Move::AdvanceTime { seconds }),
         1 => (1..6_u64).prop_map(|slots| Move::Edit { slots }),
     ]
 }
 
 /// The scope of the slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Counted {
+enum SlotScope {
     All,
     Key,
     AllAndKey,
 }
 
-fn spec(counted: Counted, slots: u64) -> LimitSpec {
+fn spec(scope: SlotScope, slots: u64) -> LimitSpec {
     let limit = LimitSpec::named("l");
-    match counted {
-        Counted::All => limit.with(slots_of(slots)),
-        Counted::Key => limit.with(slots_of(slots).per_key()),
-        Counted::AllAndKey => limit.with(slots_of(slots)).with(slots_of(2).per_key()),
+    match scope {
+        SlotScope::All => limit.with(slots_of(slots)),
+        SlotScope::Key => limit.with(slots_of(slots).per_key()),
+        SlotScope::AllAndKey => limit.with(slots_of(slots)).with(slots_of(2).per_key()),
     }
 }
 
 /// A waiter and its request.
-struct Patient {
+struct QueuedWaiter {
     waiter: Waiter,
     key: usize,
     count: u64,
     both: Vec<&'static str>,
 }
 
-struct Play {
+struct HistoryRunner {
     fixture: LimiterFixture,
-    counted: Counted,
+    scope: SlotScope,
     leases: Vec<Lease>,
     /// The waiters in arrival order.
-    line: Vec<Patient>,
+    queue: Vec<QueuedWaiter>,
 }
 
-impl Play {
-    fn new(counted: Counted) -> Play {
+impl HistoryRunner {
+    fn new(scope: SlotScope) -> HistoryRunner {
         let fixture = LimiterFixture::new();
-        fixture.put(spec(counted, 3));
+        fixture.put(spec(scope, 3));
         fixture.put(LimitSpec::named("m").with(slots_of(3)));
-        Play { fixture, counted, leases: Vec::new(), line: Vec::new() }
+        HistoryRunner { fixture, scope, leases: Vec::new(), queue: Vec::new() }
     }
 
-    fn make(&mut self, step: Move) {
+    fn apply(&mut self, step: Move) {
         match step {
-            Move::Take { key, count } => {
+            Move::Acquire { key, count } => {
                 let question = self.fixture.limiter.ask("l", KEYS[key]).count(count);
                 let decision = question.try_acquire();
                 if decision.is_granted() {
-                    self.assert_not_overtaken(self.line.len(), key, &["l"]);
+                    self.assert_not_overtaken(self.queue.len(), key, &["l"]);
                 }
                 self.leases.extend(decision.permit().and_then(Permit::into_lease));
             }
-            Move::Wait { key, count, patience } => self.wait(key, count, patience, vec!["l"]),
-            Move::WaitForBoth { key, count, patience } => self.wait(key, count, patience, vec!["m", "l"]),
-            Move::GiveUp(n) => drop(pick(&mut self.line, n)),
-            Move::GiveBack(n) => drop(pick(&mut self.leases, n)),
+            Move::Wait { key, count, timeout } => self.wait(key, count, timeout, vec!["l"]),
+            Move::WaitForBoth { key, count, timeout } => self.wait(key, count, timeout, vec!["m", "l"]),
+            Move::Cancel(n) => drop(pick(&mut self.queue, n)),
+            Move::Release(n) => drop(pick(&mut self.leases, n)),
             Move::Leak(n) => drop(pick(&mut self.leases, n).map(Lease::into_id)),
-            Move::Run(n) => {
+            Move::Poll(n) => {
                 let woken: Vec<usize> =
-                    (0..self.line.len()).filter(|place| self.line[*place].waiter.is_woken()).collect();
+                    (0..self.queue.len()).filter(|place| self.queue[*place].waiter.is_woken()).collect();
                 if !woken.is_empty() {
                     self.poll(woken[n % woken.len()]);
                 }
             }
-            Move::RunAll => self.run_all(),
-            Move::Pass { seconds: time } => self.fixture.pass(seconds(time)),
-            Move::Edit { slots } => self.fixture.put(spec(self.counted, slots)),
+            Move::PollAll => self.run_all(),
+            Move::AdvanceTime { seconds: time } => self.fixture.pass(seconds(time)),
+            Move::Edit { slots } => self.fixture.put(spec(self.scope, slots)),
         }
     }
 
-    fn wait(&mut self, key: usize, count: u64, patience: u64, both: Vec<&'static str>) {
+    fn wait(&mut self, key: usize, count: u64, timeout: u64, both: Vec<&'static str>) {
         let asks: Vec<Ask<'_>> =
             both.iter().map(|limit_id| Ask { limit_id, key: Some(KEYS[key].as_bytes()), count }).collect();
-        let waiter = Waiter::new(self.fixture.limiter.asks(&asks).within(seconds(patience)));
-        self.line.push(Patient { waiter, key, count, both });
-        self.poll(self.line.len() - 1);
+        let waiter = Waiter::new(self.fixture.limiter.asks(&asks).within(seconds(timeout)));
+        self.queue.push(QueuedWaiter { waiter, key, count, both });
+        self.poll(self.queue.len() - 1);
     }
 
     fn poll(&mut self, place: usize) {
-        let Poll::Ready(answer) = self.line[place].waiter.poll() else { return };
-        let Patient { key, both, .. } = self.line.remove(place);
+        let Poll::Ready(answer) = self.queue[place].waiter.poll() else { return };
+        let QueuedWaiter { key, both, .. } = self.queue.remove(place);
         if let Ok(granted) = answer {
             self.assert_not_overtaken(place, key, &both);
             self.leases.extend(granted.into_lease());
@@ -151,11 +151,11 @@ impl Play {
     /// Asserts that no earlier waiter waits for a row that was just charged. A waiter blocked on its own key lets others
     /// pass in the global queue, so only waiters of the same key are checked.
     fn assert_not_overtaken(&self, place: usize, key: usize, both: &[&str]) {
-        for earlier in &self.line[..place] {
+        for earlier in &self.queue[..place] {
             let shared = both.iter().any(|limit_id| earlier.both.contains(limit_id));
-            let overtaken = match self.counted {
-                Counted::All => shared,
-                Counted::Key | Counted::AllAndKey => earlier.key == key,
+            let overtaken = match self.scope {
+                SlotScope::All => shared,
+                SlotScope::Key | SlotScope::AllAndKey => earlier.key == key,
             };
             assert!(!overtaken, "a waiter was overtaken");
         }
@@ -163,44 +163,44 @@ impl Play {
 
     fn run_all(&mut self) {
         let mut polls = 0;
-        while let Some(place) = self.line.iter().rposition(|patient| patient.waiter.is_woken()) {
+        while let Some(place) = self.queue.iter().rposition(|waiter| waiter.waiter.is_woken()) {
             self.poll(place);
             polls += 1;
             assert!(polls < 10_000, "the waiters wake each other forever");
         }
-        for (place, patient) in self.line.iter().enumerate() {
-            let fits = self.peek(patient).is_granted();
+        for (place, waiter) in self.queue.iter().enumerate() {
+            let fits = self.peek(waiter).is_granted();
             assert!(!fits || self.is_blocked(place), "waiter {place} waits although its request fits");
         }
     }
 
-    fn peek(&self, patient: &Patient) -> Result<Permit, AcquireError> {
-        let ask = |limit_id| Ask { limit_id, key: Some(KEYS[patient.key].as_bytes()), count: patient.count };
-        let asks: Vec<Ask<'_>> = patient.both.iter().copied().map(ask).collect();
+    fn peek(&self, waiter: &QueuedWaiter) -> Result<Permit, AcquireError> {
+        let ask = |limit_id| Ask { limit_id, key: Some(KEYS[waiter.key].as_bytes()), count: waiter.count };
+        let asks: Vec<Ask<'_>> = waiter.both.iter().copied().map(ask).collect();
         self.fixture.limiter.asks(&asks).peek()
     }
 
     /// Whether an earlier waiter blocks this one: a waiter of the same key, or one in the global queue that is not blocked
     /// on its own key.
     fn is_blocked(&self, place: usize) -> bool {
-        let patient = &self.line[place];
-        let counted = |limit_id: &str| limit_id == "m" || self.counted != Counted::Key;
-        let keyed = self.counted != Counted::All;
+        let waiter = &self.queue[place];
+        let is_global = |limit_id: &str| limit_id == "m" || self.scope != SlotScope::Key;
+        let keyed = self.scope != SlotScope::All;
         (0..place).any(|earlier| {
-            let other = &self.line[earlier];
-            let same_key = |third: &Patient| keyed && third.key == other.key;
-            let shared = patient.both.iter().any(|id| counted(id) && other.both.contains(id));
+            let other = &self.queue[earlier];
+            let same_key = |third: &QueuedWaiter| keyed && third.key == other.key;
+            let shared = waiter.both.iter().any(|id| is_global(id) && other.both.contains(id));
             let waits_for_key =
                 self.peek(other).refused().is_some_and(|denial| denial.item().starts_with("key/"))
-                    || self.line[..earlier].iter().any(same_key);
-            same_key(patient) || (shared && !waits_for_key)
+                    || self.queue[..earlier].iter().any(same_key);
+            same_key(waiter) || (shared && !waits_for_key)
         })
     }
 
-    fn end(mut self) {
+    fn finish(mut self) {
         self.leases.clear();
         self.run_all();
-        while !self.line.is_empty() {
+        while !self.queue.is_empty() {
             // Waiters are served in turn, leaked leases expire, and timeouts end.
             self.leases.clear();
             self.run_all();
@@ -213,7 +213,7 @@ impl Play {
         self.fixture.pass(seconds(60));
         assert_eq!((self.fixture.limiter.waiting_in_all(), self.fixture.holder_clock.sleepers()), (0, 0));
         assert_eq!(self.fixture.store.open_leases(), 0);
-        self.fixture.put(spec(Counted::All, 3));
+        self.fixture.put(spec(SlotScope::All, 3));
         self.fixture.ends_with(0);
     }
 }
@@ -223,12 +223,12 @@ fn pick<T>(list: &mut Vec<T>, n: usize) -> Option<T> {
     (!list.is_empty()).then(|| list.remove(n % list.len()))
 }
 
-fn run_history(counted: Counted, moves: &[Move]) {
-    let mut play = Play::new(counted);
+fn run_history(scope: SlotScope, moves: &[Move]) {
+    let mut runner = HistoryRunner::new(scope);
     for step in moves {
-        play.make(*step);
+        runner.apply(*step);
     }
-    play.end();
+    runner.finish();
 }
 
 proptest! {
@@ -236,16 +236,16 @@ proptest! {
 
     #[test]
     fn random_history_with_global_slots_keeps_order(moves in prop::collection::vec(moves(), 0..60)) {
-        run_history(Counted::All, &moves);
+        run_history(SlotScope::All, &moves);
     }
 
     #[test]
     fn random_history_with_slots_per_key_keeps_order(moves in prop::collection::vec(moves(), 0..60)) {
-        run_history(Counted::Key, &moves);
+        run_history(SlotScope::Key, &moves);
     }
 
     #[test]
     fn random_history_with_both_scopes_keeps_order(moves in prop::collection::vec(moves(), 0..60)) {
-        run_history(Counted::AllAndKey, &moves);
+        run_history(SlotScope::AllAndKey, &moves);
     }
 }

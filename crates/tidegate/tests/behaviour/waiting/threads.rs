@@ -19,7 +19,7 @@ const TASKS: usize = 16;
 const TURNS: usize = 200;
 
 /// The longest timeout. A waiter that misses its wakeup would be refused at its end.
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn limiter() -> Limiter {
     let store = Store::with_clock(SystemClock::new());
@@ -38,11 +38,11 @@ async fn all_waiters_are_served_within_limit() {
                 for turn in 0..TURNS {
                     if (task + turn) % 5 == 0 {
                         // Some waiters are polled once and dropped.
-                        let mut fickle = std::pin::pin!(limiter.ask_all("l").within(PATIENCE));
-                        let _answer = fickle.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+                        let mut cancelled = std::pin::pin!(limiter.ask_all("l").within(TIMEOUT));
+                        let _answer = cancelled.as_mut().poll(&mut Context::from_waker(Waker::noop()));
                         tokio::task::yield_now().await;
                     }
-                    let decision = limiter.ask_all("l").within(PATIENCE).await;
+                    let decision = limiter.ask_all("l").within(TIMEOUT).await;
                     let granted = decision.permit().expect("every waiter is served");
                     assert!(inside.fetch_add(1, Ordering::SeqCst) < SLOTS);
                     tokio::task::yield_now().await;
@@ -57,7 +57,7 @@ async fn all_waiters_are_served_within_limit() {
     }
     assert_eq!(limiter.waiting_in_all(), 0);
     let all: Vec<_> = (0..SLOTS).map(|_| limiter.ask_all("l").try_acquire()).collect();
-    assert!(all.iter().all(DecisionExt::is_granted), "everything was given back");
+    assert!(all.iter().all(DecisionExt::is_granted), "all slots were released");
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn concurrent_releases_of_lease_succeed_once() {
     let limiter = limiter();
     for turn in 0..2_000 {
         let granted = limiter.ask_all("l").try_acquire().permit();
-        let lease = granted.and_then(tidegate::Permit::into_lease).expect("everything was given back");
+        let lease = granted.and_then(tidegate::Permit::into_lease).expect("all slots were released");
         let id = lease.id();
         let other = limiter.clone();
         std::thread::scope(|scope| {
@@ -88,7 +88,7 @@ async fn renewed_leases_are_released_once() {
             tokio::spawn(async move {
                 for _ in 0..TURNS {
                     let question = limiter.ask_all("l").ttl(Duration::from_millis(1));
-                    let decision = question.within(PATIENCE).await;
+                    let decision = question.within(TIMEOUT).await;
                     let lease = decision.permit().and_then(tidegate::Permit::into_lease).expect("a lease");
                     lease.keep_alive();
                     tokio::task::yield_now().await;
