@@ -29,7 +29,7 @@ impl FileKind {
         let count_known =
             |schema: &MappingSchema| fields.iter().filter(|field| schema.field(field).is_some()).count();
         let mut best = (FileKind::Settings, 0);
-        for (kind, schema) in KINDS.iter() {
+        for (kind, schema) in &KINDS {
             let known = count_known(schema);
             if known > best.1 {
                 best = (*kind, known);

@@ -168,7 +168,7 @@ fn charge(
 fn would_refuse(rows: &[DecisionRow<'_>], now: Timestamp) -> bool {
     let mut refuses = false;
     for_each_item(rows, |position, row, item| {
-        refuses |= row.check(position.item, item, now) != Verdict::Granted
+        refuses |= row.check(position.item, item, now) != Verdict::Granted;
     });
     refuses
 }

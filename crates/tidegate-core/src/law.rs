@@ -157,7 +157,7 @@ impl Rule {
                 law.refund(count, at, amount, now);
             }
             (Law::SlidingWindow(_), State::SlidingWindow(log), Receipt::At(at)) => {
-                SlidingWindow::refund(log, at, amount)
+                SlidingWindow::refund(log, at, amount);
             }
             (Law::TokenBucket(law), State::TokenBucket(bucket), Receipt::Bucket(receipt)) => {
                 law.refund(bucket, receipt, amount, now);

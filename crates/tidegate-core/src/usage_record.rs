@@ -163,11 +163,11 @@ fn merge(law: &Law, own: &mut State, other: State) {
             own.last_time = own.last_time.max(other.last_time);
         }
         (Law::FixedWindow(law), State::FixedWindow(own), State::FixedWindow(other)) => {
-            *own = law.merge(*own, other)
+            *own = law.merge(*own, other);
         }
         (_, State::TokenBucket(own), State::TokenBucket(other)) => merge_buckets(own, other),
         (Law::SlidingWindow(_), State::SlidingWindow(own), State::SlidingWindow(other)) => {
-            SlidingWindow::merge(own, &other)
+            SlidingWindow::merge(own, &other);
         }
         _ => {}
     }

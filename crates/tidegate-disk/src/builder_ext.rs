@@ -28,7 +28,6 @@ pub trait DiskExt {
     ///
     /// A limit that the directory already has keeps its counts. If its definition differs, the builder's is an edit.
     /// Limits that are only in the directory stay.
-    #[must_use]
     fn disk(self, directory: impl Into<PathBuf>) -> LimiterBuilder;
 }
 

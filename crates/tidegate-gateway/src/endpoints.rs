@@ -353,7 +353,7 @@ fn random_start() -> u64 {
     RandomState::new().hash_one(STEP)
 }
 
-/// The finalizer of SplitMix64.
+/// The finalizer of `SplitMix64`.
 const fn mix(number: u64) -> u64 {
     let number = (number ^ (number >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let number = (number ^ (number >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);

@@ -180,7 +180,7 @@ impl<S: ClientStream> Http1Connection<S> {
             }
             // The whole head must arrive within the header timeout.
             ConnectionActivity::Busy if !self.has_partial_head => {
-                self.deadline.set_timeout(now, server.header_timeout)
+                self.deadline.set_timeout(now, server.header_timeout);
             }
             ConnectionActivity::Busy => {}
         }

@@ -7,7 +7,7 @@
 //!   reload ───────▶ atomic edits; counts are kept
 //! ```
 //!
-//! - A client is counted under the scope counter rule applies. Using up a route's rule does not use up the server's.
+//! - A client is counted under the scope whose rule applies. Using up a route's rule does not use up the server's.
 //! - A client's connections are also counted, without a limit, under the more specific scopes. A rule added there later
 //!   knows the open connections.
 //! - A client that is known only from its request (behind a proxy, or by name) is counted for its connection at its first

@@ -119,7 +119,7 @@ impl LocalReply {
             LocalReply::Refused(refusal) => write_refusal_fields(&refusal, &mut put),
             LocalReply::Invalid(WireError::MethodNotAllowed) => put(ALLOW, METHODS.as_bytes()),
             LocalReply::NoEndpoint => {
-                put(RETRY_AFTER, format_value(&mut value, &[Number(DEFAULT_RETRY_SECONDS)]))
+                put(RETRY_AFTER, format_value(&mut value, &[Number(DEFAULT_RETRY_SECONDS)]));
             }
             _ => {}
         }

@@ -158,7 +158,7 @@ impl ConnectionPool {
                 Err(PoolError::Backend(error)) => {
                     let is_full = error.code() == Some(&SqlState::TOO_MANY_CONNECTIONS);
                     if !is_full || !self.shrink(permit, &error) {
-                        return Err(DatabaseError::from(error).into_connection_lost());
+                        return Err(DatabaseError::from(error).to_connection_lost());
                     }
                 }
                 Err(PoolError::Timeout(_)) => {
@@ -215,7 +215,7 @@ impl ConnectionPool {
 
 impl DatabaseError {
     /// A refused connection counts as a lost one.
-    fn into_connection_lost(&self) -> DatabaseError {
+    fn to_connection_lost(&self) -> DatabaseError {
         DatabaseError::ConnectionLost(self.reason().to_owned())
     }
 

@@ -92,7 +92,7 @@ impl Engine {
             DatabaseError::ConnectionLost(_) | DatabaseError::CommitUnknown(_) => self.mark_unreachable(&why),
             DatabaseError::CannotDecide(_) => self.mark_cannot_decide(&why),
             DatabaseError::Retry(_) | DatabaseError::Rejected(_) => {
-                tracing::warn!(%why, "PostgreSQL could not decide")
+                tracing::warn!(%why, "PostgreSQL could not decide");
             }
         }
         for job in jobs {
@@ -274,7 +274,7 @@ impl Engine {
                 DatabaseError::ConnectionLost(_)
                     if tries < MAX_RECONNECTS && self.queue.outage().is_none() =>
                 {
-                    discard(connection)
+                    discard(connection);
                 }
                 DatabaseError::Rejected(_) | DatabaseError::Retry(_) => {
                     self.roll_back(connection).await;

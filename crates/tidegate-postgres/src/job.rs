@@ -180,11 +180,11 @@ impl Job {
             JobTask::Release { id, done, .. } => *done = Some(working_set.release(*id)),
             JobTask::Renew { id, ttl, done, .. } => *done = Some(working_set.renew(*id, *ttl)),
             JobTask::Settle { id, actual, done, .. } => {
-                *done = Some(working_set.settle(*id, actual.actual()))
+                *done = Some(working_set.settle(*id, actual.actual()));
             }
             JobTask::Reset { limit_id, key, done, .. } => *done = Some(working_set.reset(limit_id, key)),
             JobTask::Usage { limit_id, key, done, .. } => {
-                *done = Some(working_set.usage(limit_id, key.as_deref()))
+                *done = Some(working_set.usage(limit_id, key.as_deref()));
             }
             JobTask::Holders { limit_id, key, done, .. } => {
                 *done = Some(working_set.holders(limit_id, key.as_deref()));

@@ -45,7 +45,9 @@ pub(crate) type NeededRows = BTreeMap<RowName, RowAccess>;
 pub(crate) fn add_rows_of_job(job: &Job, limits: &LimitSnapshot, needs: &mut NeededRows) {
     match &job.task {
         JobTask::Orders { orders, .. } => {
-            orders.iter().for_each(|order| add_rows_of_order(order, limits, needs))
+            for order in orders {
+                add_rows_of_order(order, limits, needs);
+            }
         }
         JobTask::Reset { limit_id, key, .. } => {
             if let Some(entry) = limits.get(limit_id) {

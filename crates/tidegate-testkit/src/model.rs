@@ -250,7 +250,7 @@ impl ReferenceModel {
         }
         match (before.kind, after.kind) {
             (PolicyParameters::Bucket { .. }, PolicyParameters::Bucket { step }) => {
-                ledger.carry_over(step, at)
+                ledger.carry_over(step, at);
             }
             (PolicyParameters::Concurrency, PolicyParameters::Concurrency) => {}
             _ if self.used(old, &before, &ledger, at, RefundView::Refunded) == 0 => return None,

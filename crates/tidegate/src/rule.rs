@@ -420,13 +420,12 @@ impl LimitRules {
     pub(crate) fn into_spec(mut self, id: &str) -> (LimitSpec, Vec<SpecError>) {
         id.clone_into(&mut self.spec.id);
         if let Some(name) = &self.time_zone {
-            match Zone::named(name) {
-                Some(zone) => self.spec.time_zone = zone,
-                None => {
-                    let message =
-                        format!("no time zone is named '{name}'; use an IANA name such as Europe/Berlin");
-                    self.mistakes.push(SpecError::new("time_zone", message));
-                }
+            if let Some(zone) = Zone::named(name) {
+                self.spec.time_zone = zone;
+            } else {
+                let message =
+                    format!("no time zone is named '{name}'; use an IANA name such as Europe/Berlin");
+                self.mistakes.push(SpecError::new("time_zone", message));
             }
         }
         if let Some(first) = self.week_start {

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! The client counts grants over all runs of the server. A grant that arrived is sold, whatever the server remembers.
-//! Sales must never exceed the limit. After everything is sold, the missing units were lost in crash_run. Their number
+//! Sales must never exceed the limit. After everything is sold, the missing units were lost in crashes. Their number
 //! is bounded: one slice per kill, plus the requests that had no reply.
 //!
 //! Every run sells at most its share, so that capacity is left for the last run. One kill in eight hits the server

@@ -95,7 +95,7 @@ fn paths() -> Vec<String> {
             let path = format!("{folder}/{}", entry.file_name().to_str().expect("a name in UTF-8"));
             if entry.file_type().expect("a type").is_dir() {
                 folders.push(path);
-            } else if path.ends_with(".md") {
+            } else if Path::new(&path).extension().is_some_and(|extension| extension == "md") {
                 found.push(path);
             }
         }
@@ -119,7 +119,7 @@ fn differences(path: &str, publish: bool) -> Vec<String> {
         return Vec::new();
     }
     if let Some(program) = document.directives.missing_program() {
-        eprintln!("{path}: skipped, because there is no {program} here");
+        tidegate_testkit::skip(&format!("{path} needs {program}"));
         return Vec::new();
     }
     let mut session = Session::new(&document.directives);

@@ -139,7 +139,7 @@ impl BudgetAccount {
         let forecast = self.terms.forecast(self.window.length(), self.elapsed(), self.used());
         let trailing = self.trailing.max_rate();
         let limit = if self.enforce_trailing { forecast.safe_rate.min(trailing) } else { forecast.safe_rate };
-        BudgetAdvice { forecast: forecast, trailing_rate: trailing, limit: limit.max(self.terms.floor) }
+        BudgetAdvice { forecast, trailing_rate: trailing, limit: limit.max(self.terms.floor) }
     }
 
     /// The usage of the current window, including the charge for unobserved time.

@@ -4,7 +4,7 @@
 //! therefore sweeps all active responses ([`ActiveResponses`]) and releases the endpoints of stalled ones.
 //!
 //! A response does not end before its request if all of the request has arrived except the end of the stream. A client that
-//! sends the end in a separate frame would otherwise get RST_STREAM between the two, and many clients report that as an
+//! sends the end in a separate frame would otherwise get `RST_STREAM` between the two, and many clients report that as an
 //! error. The client has [`REQUEST_END_TIMEOUT`] to send it.
 
 use std::future::Future;

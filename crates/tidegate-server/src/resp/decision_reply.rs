@@ -40,7 +40,7 @@ impl DecisionWriter<'_, '_> {
     pub(super) fn write_reply(&mut self, format: &ReplyFormat, replies: &Replies, index: usize) {
         match (replies.get(index), format) {
             (Some(Ok(answer)), ReplyFormat::Decision) => {
-                self.write_decision(answer, replies.readings(answer))
+                self.write_decision(answer, replies.readings(answer));
             }
             (Some(Ok(answer)), ReplyFormat::Throttle(dialect, bucket)) => {
                 bucket.record_use(answer.at);

@@ -526,7 +526,7 @@ impl RespSession {
             RespCommand::Renew { lease, ttl } => return self.renew(lease, ttl, sink).map(SessionStop::Wait),
             RespCommand::Ping { message: None } => writer.simple("PONG"),
             RespCommand::Ping { message: Some(message) } | RespCommand::Echo { message } => {
-                writer.bulk(message)
+                writer.bulk(message);
             }
             RespCommand::Hello(hello) => self.hello(&hello, sink),
             RespCommand::Auth { token } => self.auth(token, sink),

@@ -272,7 +272,7 @@ fn concurrent_lookup_sees_all_edits_of_apply_or_none(fixture: &StoreFixture) {
                 Ok(answer) => assert!(answer.is_granted()),
                 // The error names the first unknown limit. If that were the second, the first would still exist.
                 Err(OrderError::UnknownLimit { limit_id }) => {
-                    assert_eq!(limit_id, ids[0], "only a part of the batch was visible")
+                    assert_eq!(limit_id, ids[0], "only a part of the batch was visible");
                 }
                 Err(other) => panic!("unexpected error: {other}"),
             }

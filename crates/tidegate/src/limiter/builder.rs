@@ -251,7 +251,7 @@ impl BuildMistake {
         let SpecError { field, message } = error;
         let index =
             field.strip_prefix("items[").and_then(|rest| rest.split(']').next()?.parse::<usize>().ok());
-        let item = index.and_then(|index| spec.items.get(index)).map(|item| item.effective_name());
+        let item = index.and_then(|index| spec.items.get(index)).map(tidegate_core::ItemSpec::effective_name);
         BuildMistake { limit_id: Some(id.to_owned()), item, field, message }
     }
 }

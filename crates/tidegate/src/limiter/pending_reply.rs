@@ -81,6 +81,10 @@ pub(super) struct UndurableDecision {
 
 impl UndurableDecision {
     /// Keeps a decision until the log is durable up to `lsn`. `may_be_repeated`: the order had a request id.
+    #[expect(
+        clippy::unnecessary_box_returns,
+        reason = "every caller stores it in a box, to keep futures small"
+    )]
     pub(super) fn new(decision: Decision, lsn: Lsn, may_be_repeated: bool) -> Box<UndurableDecision> {
         Box::new(UndurableDecision { decision: Some(decision), lsn, may_be_repeated })
     }

@@ -88,7 +88,7 @@ impl LeaseTable {
         self.open.keys().copied()
     }
 
-    /// RememberedGrant settlements with the end of their memory.
+    /// Remembered settlements, and until when each is remembered.
     pub(in crate::store) fn settled(&self) -> impl Iterator<Item = (LeaseId, Timestamp)> {
         self.settled_order.iter().filter_map(|id| self.settled.get(id).map(|until| (*id, *until)))
     }

@@ -91,7 +91,7 @@ impl RequestTable {
         self.by_id.iter().map(|(id, grant)| (&**id, grant))
     }
 
-    /// RememberedGrant request ids, oldest first.
+    /// Remembered request ids, oldest first.
     pub(in crate::store) fn ids(&self) -> impl Iterator<Item = &[u8]> {
         self.oldest_first.iter().map(|(_, id)| &**id)
     }

@@ -321,7 +321,7 @@ fn grant_of_set_is_counted_by_each_existing_limit() {
     let gates = store.handle_set(&["all-bucket", "key-bucket"]).expect("they were put");
     let ada: &[Option<&[u8]>] = &[None, Some(b"ada-lovelace")];
     let take = |gates: &tidegate::store::memory::MemoryHandleSet| {
-        assert_eq!(gates.try_acquire(ada), Ok(Verdict::Granted))
+        assert_eq!(gates.try_acquire(ada), Ok(Verdict::Granted));
     };
     (0..10).for_each(|_| take(&gates));
     assert_eq!((granted("all-bucket"), granted("key-bucket")), (10, 10));

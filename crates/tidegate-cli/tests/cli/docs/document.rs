@@ -176,6 +176,7 @@ fn opened_block(path: &str, line: &str) -> Option<Block> {
 }
 
 /// Whether a command goes on after this line, and the end word of its here-document.
+#[expect(clippy::option_option, reason = "the outer says whether it goes on, the inner until which word")]
 fn continuation(line: &str) -> Option<Option<String>> {
     if let Some((_, after)) = line.split_once("<<") {
         let word: String = after

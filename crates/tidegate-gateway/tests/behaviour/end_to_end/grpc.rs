@@ -172,7 +172,7 @@ fn local_replies_use_grpc_status() {
     elsewhere.end();
 }
 
-/// GrpcBackend share one connection to a backend; after a restart there is a new one.
+/// gRPC calls share one connection to a backend; after a restart there is a new one.
 #[test]
 fn backend_restart_is_recovered() {
     let calls = GrpcBackend::new();

@@ -261,7 +261,7 @@ impl FastPathConnection {
                 let mut room = ReadBuf::new(&mut ahead);
                 match ready!(Pin::new(&mut self.stream).poll_read(cx, &mut room)) {
                     Ok(()) if !room.filled().is_empty() => {
-                        self.pending_input.extend_from_slice(room.filled())
+                        self.pending_input.extend_from_slice(room.filled());
                     }
                     _ => return Poll::Ready(Err(ConnectionEnd::ClientClosed)),
                 }

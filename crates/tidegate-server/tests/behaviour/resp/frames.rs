@@ -25,7 +25,7 @@ fn read(bytes: &[u8], mut sizes: impl Iterator<Item = usize>) -> (Vec<Vec<Vec<u8
             Ok(RespFrame::Blank { length }) => start += length,
             Ok(RespFrame::Partial) if end == bytes.len() => return (commands, None),
             Ok(RespFrame::Partial) => {
-                end = end.saturating_add(sizes.next().unwrap_or(usize::MAX)).min(bytes.len())
+                end = end.saturating_add(sizes.next().unwrap_or(usize::MAX)).min(bytes.len());
             }
             Err(fault) => return (commands, Some(fault)),
         }

@@ -167,12 +167,12 @@ impl WorkingSet {
         self.state.leases.get(id)
     }
 
-    /// RememberedGrant settlements.
+    /// Remembered settlements.
     pub fn settlements(&self) -> impl Iterator<Item = (LeaseId, Timestamp)> {
         self.state.leases.settled()
     }
 
-    /// RememberedGrant grants.
+    /// Remembered grants.
     pub fn requests(&self) -> impl Iterator<Item = (&[u8], &RememberedGrant)> {
         self.state.requests.iter()
     }
