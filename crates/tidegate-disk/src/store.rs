@@ -15,6 +15,7 @@
 
 mod background;
 mod compact;
+mod stop_error;
 
 use std::cell::RefCell;
 use std::fmt;
@@ -49,6 +50,8 @@ use crate::limit_records::{LimitLogState, LimitRecords};
 use crate::record::RecordWriter;
 use crate::recovery::{self, RecoveryReport};
 use crate::wal::{OpenError, SnapshotError, WriteAheadLog};
+
+pub use stop_error::StopError;
 
 /// The default log length after which a snapshot is written.
 pub const SNAPSHOT_AFTER: u64 = 64 << 20;
@@ -191,26 +194,6 @@ impl DiskStore {
         tidegate::store::wait_durable(self, lsn)
     }
 }
-
-/// Why a store did not stop cleanly. Reported decisions are safe: the next start recovers as after a crash.
-#[derive(Debug)]
-pub enum StopError {
-    /// The exact counts could not be written.
-    Snapshot(SnapshotError),
-    /// The log could not be stopped.
-    Log(Unavailable),
-}
-
-impl fmt::Display for StopError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            StopError::Snapshot(error) => write!(f, "the last snapshot was not written: {error}"),
-            StopError::Log(error) => write!(f, "the log was not ended: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for StopError {}
 
 /// The counts that a snapshot contains.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,6 +11,7 @@
 //! A connection is one task that the client, the endpoint and the timer wake. An idle connection holds no buffers.
 
 mod exchange;
+mod graceful_close;
 mod tunnel;
 
 use std::pin::Pin;
@@ -18,9 +19,9 @@ use std::sync::Arc;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use crate::buffers::{BUFFER_SIZE, ReadBuffer, WriteBuffer};
 use crate::client_connection::ClientConnection;
@@ -36,6 +37,8 @@ use crate::wire::MAX_HEAD_BYTES;
 use crate::wire::body::{BodyDecoder, BodyFraming};
 use crate::wire::request_head::{Http1RequestHead, header_storage};
 use crate::worker::ClientConnectionEnd;
+pub(crate) use graceful_close::close_gracefully;
+
 use exchange::{ExchangeEnd, ExchangeError, Http1Exchange};
 
 /// The maximum size of an unwanted body that is read and discarded to keep the connection open.
@@ -593,15 +596,4 @@ const fn protocol(minor: u8) -> &'static str {
 /// Whether the method is idempotent, so that the request may be sent twice.
 fn is_idempotent(method: &str) -> bool {
     matches!(method, "GET" | "HEAD" | "OPTIONS" | "PUT" | "DELETE")
-}
-
-/// Shuts down writing and drains the input before closing, so that the client can read the last response.
-pub(crate) async fn close_gracefully<S: AsyncRead + AsyncWrite + Unpin>(mut stream: S) {
-    let close = async {
-        stream.shutdown().await?;
-        let mut discarded = [0; 1024];
-        while tokio::io::AsyncReadExt::read(&mut stream, &mut discarded).await? > 0 {}
-        std::io::Result::Ok(())
-    };
-    let _best_effort = timeout(CLOSE_TIMEOUT, close).await;
 }

@@ -21,7 +21,7 @@ fn refused(store: &str, code: i32) -> String {
 fn invalid_url_is_bad_input() {
     for (store, part) in [
         (format!("postgres://app:{SECRET}@db/limits?pool_size=0"), "from 1 to 64"),
-        (format!("postgres://app:{SECRET}@db/limits?schema=pg_x"), "not right: schema must be"),
+        (format!("postgres://app:{SECRET}@db/limits?schema=pg_x"), "invalid: schema must be"),
         (format!("postgres://app:{SECRET}@db/limits?sslmode=maybe"), "sslmode must be"),
         (
             format!("postgres://app:{SECRET}@db/limits?pool_sise=4"),
@@ -43,20 +43,20 @@ fn invalid_url_is_bad_input() {
 #[test]
 fn password_in_mistyped_url_is_not_shown() {
     for store in [
-        format!("postgre://walled:{SECRET}@db/limits"),
-        format!("POSTGRES://walled:{SECRET}@db/limits"),
-        format!(" postgres://walled:{SECRET}@db/limits"),
-        format!("postgres:/walled:{SECRET}@db/limits"),
-        format!("postgres:walled:{SECRET}@db/limits"),
-        format!("walled:{SECRET}@db/limits"),
+        format!("postgre://password_user:{SECRET}@db/limits"),
+        format!("POSTGRES://password_user:{SECRET}@db/limits"),
+        format!(" postgres://password_user:{SECRET}@db/limits"),
+        format!("postgres:/password_user:{SECRET}@db/limits"),
+        format!("postgres:password_user:{SECRET}@db/limits"),
+        format!("password_user:{SECRET}@db/limits"),
         format!("host=db password={SECRET}"),
-        format!("disk:postgres://walled:{SECRET}@db/limits"),
+        format!("disk:postgres://password_user:{SECRET}@db/limits"),
     ] {
         assert!(refused(&store, 2).contains("--store"), "{store}");
         let joined = format!("--store={store}");
         for args in [["serve", &joined], ["serve", store.trim()], ["check", store.trim()], [&store, "x"]] {
             let why = run(&args, "").failed(2);
-            let about_store = !store.starts_with("walled:") || args[1] == joined;
+            let about_store = !store.starts_with("password_user:") || args[1] == joined;
             assert!(!about_store || !why.contains(SECRET), "{args:?}: {why}");
         }
     }
@@ -65,7 +65,7 @@ fn password_in_mistyped_url_is_not_shown() {
 #[test]
 fn password_in_settings_file_is_not_shown() {
     for line in [
-        format!("store:\n  url: \"postgre://walled:{SECRET}@h/db\"\n"),
+        format!("store:\n  url: \"postgre://password_user:{SECRET}@h/db\"\n"),
         format!("store: {{url: postgres://u:{SECRET},{SECRET}@h:5432/db}}\n"),
         format!("store: {{url: postgres://u:a,{SECRET},b@h:5432/db}}\n"),
         format!("store:\n  url: host=h password={SECRET}\n"),
@@ -95,22 +95,22 @@ fn missing_database_is_unreachable() {
 #[test]
 fn wrong_password_is_not_shown() {
     let cluster = Cluster::start(&[]);
-    SqlClient::new(cluster.url()).rows("CREATE ROLE walled LOGIN PASSWORD 'another'");
-    let store = cluster.url().replace("tidegate@", &format!("walled:{SECRET}@"));
+    SqlClient::new(cluster.url()).rows("CREATE ROLE password_user LOGIN PASSWORD 'another'");
+    let store = cluster.url().replace("tidegate@", &format!("password_user:{SECRET}@"));
     let why = refused(&store, 4);
-    assert!(why.contains("password authentication failed for user \"walled\" (28P01)"), "{why}");
+    assert!(why.contains("password authentication failed for user \"password_user\" (28P01)"), "{why}");
     // Without a password the message says so.
-    let bare = cluster.url().replace("tidegate@", "walled@");
+    let bare = cluster.url().replace("tidegate@", "password_user@");
     let why = refused(&bare, 4);
     assert!(why.contains("wants a password for this user, and there is none"), "{why}");
     // The environment can have it, where process listings do not show it.
     let args = ["serve", "--http", "127.0.0.1:0", "--resp", "127.0.0.1:0", "--store", &bare];
     let why = feed(tidegate(&args).env("PGPASSWORD", "another"), "").failed(1);
-    assert!(why.contains("AUTHORIZATION \"walled\""), "{why}");
+    assert!(why.contains("AUTHORIZATION \"password_user\""), "{why}");
     // With the right password the user may connect but not create tables.
-    let store = cluster.url().replace("tidegate@", "walled:another@");
+    let store = cluster.url().replace("tidegate@", "password_user:another@");
     let why = refused(&store, 1);
-    assert!(why.contains("CREATE SCHEMA \"tidegate\" AUTHORIZATION \"walled\""), "{why}");
+    assert!(why.contains("CREATE SCHEMA \"tidegate\" AUTHORIZATION \"password_user\""), "{why}");
     assert!(!why.contains("another@"), "{why}");
 }
 
