@@ -19,7 +19,6 @@ use std::sync::Arc;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
-use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
