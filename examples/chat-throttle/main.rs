@@ -1,88 +1,93 @@
-//! A chat room: at most six messages in any minute, and at most two of each user.
+//! A chat room: at most six messages in any minute, and at most two from each user.
 //!
-//! Messages pass through as a stream, in order. Messages above a limit are dropped, and their sender gets a notice. Rooms
-//! that share a limiter share its counts. Run it with `cargo run -p tidegate --example chat-throttle`.
+//! Messages pass through as a stream, in order. A message above a limit is dropped, and its sender gets a notice. Rooms
+//! that share a limiter share its counts.
+//!
+//! Run it with `cargo run -p tidegate --example chat-throttle`.
 
 use std::error::Error;
 use std::io::Write;
-use std::sync::Arc;
-use std::sync::mpsc::channel;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
+use tidegate::Timestamp;
 use tidegate::clock::ManualClock;
-use tidegate::model::Timestamp;
 use tidegate::stream::{LimitExt, Rate, Refusal, RefusedBy, Rules, StreamLimiter};
 
+const MINUTE: Duration = Duration::from_secs(60);
+
+#[derive(Clone, Copy)]
 struct Message {
     second: u64,
     user: Option<&'static str>,
     text: &'static str,
 }
 
+impl Message {
+    const fn new(second: u64, user: Option<&'static str>, text: &'static str) -> Message {
+        Message { second, user, text }
+    }
+
+    fn sender(&self) -> &'static str {
+        self.user.unwrap_or("somebody")
+    }
+}
+
+/// Messages without a user count only against the room.
+const MESSAGES: [Message; 9] = [
+    Message::new(0, Some("ada"), "hello"),
+    Message::new(1, Some("bob"), "hello ada"),
+    Message::new(2, Some("mallory"), "buy now"),
+    Message::new(3, Some("mallory"), "buy now"),
+    Message::new(4, Some("mallory"), "buy now"),
+    Message::new(10, Some("ada"), "ignore him"),
+    Message::new(20, None, "who am I?"),
+    Message::new(30, Some("bob"), "goodnight"),
+    Message::new(61, Some("ada"), "one minute later"),
+];
+
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
     example(&mut std::io::stdout()).await
 }
 
-/// Sends messages of several users through the limiter.
+/// Sends the messages through the limiter.
 pub(crate) async fn example(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
-    let minute = Duration::from_secs(60);
-    // A program uses StreamLimiter::new. This clock follows the messages, so the example takes no time.
+    // A chat server calls `StreamLimiter::new`. This clock follows the messages, so the example does not wait.
     let clock = Arc::new(ManualClock::at(Timestamp::EPOCH));
-    let limiter = StreamLimiter::with_clock(
-        Rules { global: Rate::of(6, minute), user: Rate::of(2, minute) },
-        Arc::clone(&clock),
-    )?;
-    let (refusals, refused) = channel();
-    let passed: Vec<Message> = stream::iter(evening())
+    let rules = Rules { global: Rate::of(6, MINUTE), user: Rate::of(2, MINUTE) };
+    let limiter = StreamLimiter::with_clock(rules, Arc::clone(&clock))?;
+
+    let (notice_sender, notices) = mpsc::channel();
+    let passed: Vec<Message> = stream::iter(MESSAGES)
         .inspect(|message| clock.set(Timestamp::from_ticks(message.second * 1_000_000_000)))
         .limited(&limiter, |message| message.user.into())
         .observed(move |message, refusal| {
-            // The receiver outlives the stream.
-            let _ = refusals.send(apology(message, refusal));
+            // Cannot fail: the receiver outlives the stream.
+            let _ = notice_sender.send(notice(message, refusal));
         })
         .collect()
         .await;
 
-    for Message { second, user, text } in passed {
-        writeln!(out, "{second:>2} s  {}: {text}", user.unwrap_or("somebody"))?;
+    for message in passed {
+        writeln!(out, "{:>2} s  {}: {}", message.second, message.sender(), message.text)?;
     }
-    for apology in refused {
-        writeln!(out, "{apology}")?;
+    for notice in notices {
+        writeln!(out, "{notice}")?;
     }
     let stats = limiter.stats();
     writeln!(out, "{} of {} passed, {} users are active", stats.passed, stats.processed, stats.active_users)?;
     Ok(())
 }
 
-fn apology(message: &Message, refusal: &Refusal) -> String {
-    let who = message.user.unwrap_or("somebody");
-    let why = match refusal.by {
+/// Tells the sender why a message was dropped and when the next one fits.
+fn notice(message: &Message, refusal: &Refusal) -> String {
+    let sender = message.sender();
+    let reason = match refusal.by {
         RefusedBy::Global => "the room is busy",
         RefusedBy::User => "that was quick",
     };
     let seconds = refusal.retry_after().unwrap_or_default().as_nanos().div_ceil(1_000_000_000);
-    format!("to {who}, who said '{}': {why}, try again in {seconds} s", message.text)
-}
-
-fn evening() -> Vec<Message> {
-    let message = |(second, user, text): (u64, &'static str, &'static str)| Message {
-        second,
-        user: (!user.is_empty()).then_some(user),
-        text,
-    };
-    [
-        (0, "ada", "hello"),
-        (1, "bob", "hello ada"),
-        (2, "mallory", "buy now"),
-        (3, "mallory", "buy now"),
-        (4, "mallory", "buy now"),
-        (10, "ada", "ignore him"),
-        (20, "", "who am I?"),
-        (30, "bob", "goodnight"),
-        (61, "ada", "one minute later"),
-    ]
-    .map(message)
-    .into()
+    format!("to {sender}, who said '{}': {reason}, try again in {seconds} s", message.text)
 }

@@ -1,44 +1,54 @@
-//! A fair pool: at most four units of work at a time, first come first served.
+//! A fair worker pool: at most four slots in use at a time, first come, first served.
 //!
-//! A job requests as many units as it needs and waits up to its timeout. Jobs are served in arrival order, so light jobs
-//! do not starve a heavy one. Dropping the lease releases the units, also if the job fails.
+//! A job acquires as many slots as it needs and waits up to its timeout. Jobs are served in arrival order, so light jobs
+//! do not starve a heavy one. Dropping the permit releases the slots, also if the job panics.
+//!
 //! Run it with `cargo run -p tidegate --example workers`.
 
 use std::error::Error;
 use std::io::Write;
 use std::time::Duration;
 
-use tidegate::catalog::ExpectedVersion;
-use tidegate::model::{Charge, ItemSpec, LimitSpec, Policy};
-use tidegate::{AcquireError, Limiter};
+use tidegate::model::Charge;
+use tidegate::{LimitHandle, Limiter, concurrency};
 use tokio::sync::mpsc;
+
+struct Job {
+    name: &'static str,
+    slots: u64,
+    timeout: Duration,
+    steps: u32,
+}
+
+impl Job {
+    const fn new(name: &'static str, slots: u64, timeout_s: u64, steps: u32) -> Job {
+        Job { name, slots, timeout: Duration::from_secs(timeout_s), steps }
+    }
+}
+
+const JOBS: [Job; 6] = [
+    Job::new("index", 2, 10, 3),
+    Job::new("thumbnails", 1, 10, 6),
+    Job::new("video", 4, 10, 2),
+    Job::new("mail", 1, 10, 1),
+    Job::new("report", 2, 10, 4),
+    Job::new("ping", 1, 0, 1),
+];
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
     example(&mut std::io::stdout()).await
 }
 
-/// A job: name, weight in units, timeout, and number of steps.
-const JOBS: [(&str, u64, Duration, u32); 6] = [
-    ("index", 2, Duration::from_secs(10), 3),
-    ("thumbnails", 1, Duration::from_secs(10), 6),
-    ("video", 4, Duration::from_secs(10), 2),
-    ("mail", 1, Duration::from_secs(10), 1),
-    ("report", 2, Duration::from_secs(10), 4),
-    ("ping", 1, Duration::ZERO, 1),
-];
-
 /// Runs all jobs and prints their progress.
 pub(crate) async fn example(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
-    let ttl = Duration::from_secs(60);
-    // A concurrency item charges one unit per request by default. Here it charges the weight of the job.
-    let slots = ItemSpec { charge: Some(Charge::Count), ..ItemSpec::of(Policy::Concurrency { ttl }, 4) };
-    let limiter = Limiter::in_memory();
-    limiter.store().put(LimitSpec::named("workers").with(slots), ExpectedVersion::Absent)?;
+    // By default, a request charges one slot whatever its count. `Charge::Count` charges the count.
+    let limiter = Limiter::builder().limit("slots", concurrency(4).charge(Charge::Count)).build()?;
+    let slots = limiter.limit("slots")?;
 
     let (progress, mut lines) = mpsc::unbounded_channel();
     for job in JOBS {
-        tokio::spawn(work(limiter.clone(), job, progress.clone()));
+        tokio::spawn(run_job(slots.clone(), job, progress.clone()));
     }
     drop(progress);
     while let Some(line) = lines.recv().await {
@@ -47,22 +57,21 @@ pub(crate) async fn example(out: &mut impl Write) -> Result<(), Box<dyn Error>> 
     Ok(())
 }
 
-async fn work(limiter: Limiter, job: (&str, u64, Duration, u32), progress: mpsc::UnboundedSender<String>) {
-    let (name, weight, timeout, steps) = job;
-    let report = |what: &str| {
-        // The receiver may be gone. Progress is then not needed.
-        let _ = progress.send(format!("{name} ({weight}) {what}"));
+async fn run_job(slots: LimitHandle, job: Job, progress: mpsc::UnboundedSender<String>) {
+    let report = |event: &str| {
+        // Fails only if the receiver is gone. Progress is then not needed.
+        let _ = progress.send(format!("{} ({}) {event}", job.name, job.slots));
     };
-    match limiter.ask_all("workers").count(weight).within(timeout).await {
-        Ok(permit) => {
-            let _slots = permit.into_lease();
+    // The limit is shared by all jobs, so the key is empty.
+    match slots.acquire("").count(job.slots).within(job.timeout).await {
+        Ok(_permit) => {
             report("starts");
-            for _ in 0..steps {
+            for _ in 0..job.steps {
                 tokio::task::yield_now().await;
             }
             report("is done");
         }
-        Err(AcquireError::Refused(_)) => report("does not wait"),
-        Err(error) => report(&format!("cannot ask: {error}")),
+        Err(error) if error.is_refused() => report("does not wait"),
+        Err(error) => report(&format!("fails: {error}")),
     }
 }
