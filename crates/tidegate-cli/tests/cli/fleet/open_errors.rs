@@ -25,9 +25,9 @@ fn invalid_url_is_bad_input() {
         (format!("postgres://app:{SECRET}@db/limits?sslmode=maybe"), "sslmode must be"),
         (
             format!("postgres://app:{SECRET}@db/limits?pool_sise=4"),
-            "the parameter 'pool_sise', which is not known or has no such value; did you mean 'pool_size'?",
+            "the parameter 'pool_sise', which is unknown or has an invalid value; did you mean 'pool_size'?",
         ),
-        (format!("postgres://app:{SECRET}@db/limits?pool_size=4&pool_size=5"), "says pool_size twice"),
+        (format!("postgres://app:{SECRET}@db/limits?pool_size=4&pool_size=5"), "has pool_size twice"),
         (format!("postgres://app:%zz{SECRET}@db/limits"), "write %25 for a %"),
         (
             format!("postgres://app:{SECRET}@db:port/limits"),
