@@ -11,7 +11,7 @@ use crate::test_suite::TestCounts;
 use crate::workspace::Workspace;
 
 /// Models that take more than a minute each.
-const SLOW: &[&str] = &["a_split_loses_no_charge", "nobody_is_refused_for_another"];
+const SLOW: &[&str] = &["a_split_loses_no_charge", "growth_loses_no_charge", "nobody_is_refused_for_another"];
 
 /// Runs the models that end within minutes.
 pub(crate) fn run_fast() -> TaskResult<TestCounts> {
