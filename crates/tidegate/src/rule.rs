@@ -1,7 +1,8 @@
 //! Limits written in Rust: everything that a limits file can say, as easily.
 //!
-//! A [`Rule`] is one item of a limit: a policy, how much it allows, and for whom. The functions of this module name the
-//! policies. [`rules`] combines items with settings of the whole limit, such as shadow mode or overrides.
+//! A [`Rule`] is one item of a limit: a policy, a number, and whether it counts each key alone. The functions of this
+//! module name the policies. [`rules`] combines items with settings of the whole limit, such as shadow mode or
+//! overrides.
 //!
 //! ```
 //! use std::time::Duration;

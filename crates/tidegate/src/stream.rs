@@ -105,8 +105,8 @@ impl<S: Stream, K> Limited<S, K> {
     /// Lets a message that does not fit wait for this long, at most a minute, before it is dropped. Messages behind it
     /// wait too. A message that would have to wait longer is dropped at once.
     ///
-    /// Waiting needs a tokio runtime with timers. Messages of several streams that share a limiter are served first
-    /// come first served, except that a user who has to wait does not delay others.
+    /// Waiting needs a tokio runtime with timers. Streams that share a limiter pass messages in order of arrival,
+    /// but a user whose own window is full does not delay other users.
     pub fn waiting(mut self, patience: Duration) -> Limited<S, K> {
         self.patience = patience.min(MAX_WAIT);
         self

@@ -1,4 +1,4 @@
-//! What `tidegate gateway` is told.
+//! Arguments of `tidegate gateway`.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;

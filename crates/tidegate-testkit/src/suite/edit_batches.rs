@@ -48,7 +48,7 @@ fn outcome_text(edited: &EditOutcome) -> String {
     }
 }
 
-/// Collects what watchers are told. Each line says whether limit `last` exists already.
+/// Collects the changes that watchers receive. Each line says whether limit `last` exists already.
 fn record_changes(fixture: &StoreFixture, last: &'static str) -> Arc<Mutex<Vec<String>>> {
     let changes = Arc::new(Mutex::new(Vec::new()));
     let (sink, store) = (Arc::clone(&changes), Arc::clone(&fixture.store));

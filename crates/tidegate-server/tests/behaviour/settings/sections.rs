@@ -144,7 +144,7 @@ fn of_tokens() {
     insta::assert_snapshot!(bad("auth: everybody"));
 }
 
-/// What a section is told that has this field alone, one file for each line.
+/// The errors of a section with only this field, for each field.
 #[track_caller]
 fn bad_section(section: &str, fields: &[&str]) -> String {
     let mut told = String::new();
