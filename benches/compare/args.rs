@@ -9,45 +9,45 @@ use crate::report::Format;
 pub(crate) const CHILD: &str = "--child";
 
 /// The default number of keys of a flood.
-const FLOOD: u64 = 50_000_000;
+const FLOOD_KEYS: u64 = 50_000_000;
 
 /// The parsed arguments.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Args {
     pub(crate) format: Format,
-    pub(crate) effort: CompareEffort,
+    pub(crate) effort: Effort,
     pub(crate) stopwatch: Stopwatch,
-    /// The selected scenarios, or all if empty.
+    /// The selected scenarios. None selects all, unless a flood is selected.
     filters: Vec<String>,
-    pub(crate) flood: bool,
-    pub(crate) flood_keys: u64,
+    /// The number of keys of the flood, if it is selected.
+    pub(crate) flood_keys: Option<u64>,
     /// The one case that this process measures.
     pub(crate) child: Option<Vec<String>>,
 }
 
 /// How much is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum CompareEffort {
+pub(crate) enum Effort {
     /// Enough for reliable figures.
     Full,
     /// Enough for a functional check.
     Quick,
 }
 
-impl CompareEffort {
+impl Effort {
     /// The number of rounds.
     pub(crate) fn rounds(self) -> usize {
         match self {
-            CompareEffort::Full => 9,
-            CompareEffort::Quick => 3,
+            Effort::Full => 9,
+            Effort::Quick => 3,
         }
     }
 
     /// The full amount or a fiftieth.
     pub(crate) fn of(self, full: u64) -> u64 {
         match self {
-            CompareEffort::Full => full,
-            CompareEffort::Quick => full / 50,
+            Effort::Full => full,
+            Effort::Quick => full / 50,
         }
     }
 }
@@ -56,11 +56,10 @@ impl Args {
     pub(crate) fn parse(words: impl Iterator<Item = String>) -> Result<Args, Failure> {
         let mut args = Args {
             format: Format::Tables,
-            effort: CompareEffort::Full,
+            effort: Effort::Full,
             stopwatch: Stopwatch::Wall,
             filters: Vec::new(),
-            flood: false,
-            flood_keys: FLOOD,
+            flood_keys: None,
             child: None,
         };
         let mut words = words.peekable();
@@ -69,25 +68,33 @@ impl Args {
                 // Cargo passes this to every benchmark.
                 "--bench" => {}
                 "--json" => args.format = Format::Json,
-                "--quick" => args.effort = CompareEffort::Quick,
+                "--quick" => args.effort = Effort::Quick,
                 "--own-time" => args.stopwatch = Stopwatch::ThreadCpu,
                 "flood" => {
-                    args.flood = true;
-                    if let Some(keys) = words.next_if(|word| !word.starts_with('-')) {
-                        args.flood_keys =
-                            keys.parse().map_err(|_| format!("not a number of keys: {keys}"))?;
-                    }
+                    let keys = words.next_if(|word| !word.starts_with('-'));
+                    let keys = keys.map_or(Ok(FLOOD_KEYS), |keys| {
+                        keys.parse().map_err(|_| format!("not a number of keys: {keys}"))
+                    });
+                    args.flood_keys = Some(keys?);
                 }
                 CHILD => args.child = Some(words.by_ref().collect()),
                 word if word.starts_with('-') => return Err(format!("no such option: {word}").into()),
                 _ => args.filters.push(word),
             }
         }
+        if args.effort == Effort::Quick {
+            // Fewer keys would not fill the store.
+            args.flood_keys = args.flood_keys.map(|keys| keys / 16);
+        }
         Ok(args)
     }
 
     /// Whether a scenario is selected.
     pub(crate) fn wants(&self, name: &str) -> bool {
-        self.filters.is_empty() || self.filters.iter().any(|filter| name.contains(filter.as_str()))
+        if self.filters.is_empty() {
+            self.flood_keys.is_none()
+        } else {
+            self.filters.iter().any(|filter| name.contains(filter.as_str()))
+        }
     }
 }

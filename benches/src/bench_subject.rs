@@ -3,6 +3,8 @@
 //! The loops are default methods of [`BenchClient`], so that the compiler instantiates them together with
 //! each subject's `decide`. A whole run costs one virtual call, and a decision costs none.
 
+use quanta::Clock;
+
 use crate::keys::Keys;
 
 /// The number of decisions in a batch.
@@ -60,6 +62,21 @@ pub trait BenchClient {
     /// Requests one unit for every key, one by one. Returns the number of grants.
     fn decide_singly(&mut self, keys: &Keys) -> usize {
         keys.iter().filter(|key| self.decide(key) == BenchDecision::Granted).count()
+    }
+
+    /// Requests one unit for every key, one by one, and appends the latency of each call in nanoseconds. A call
+    /// is timed from the end of the call before it, so that the counter is read once per call. Returns the
+    /// number of grants.
+    fn decide_timed(&mut self, keys: &Keys, latencies: &mut Vec<u64>) -> usize {
+        let clock = Clock::new();
+        let (mut granted, mut before) = (0, clock.raw());
+        for key in keys.iter() {
+            granted += usize::from(self.decide(key) == BenchDecision::Granted);
+            let after = clock.raw();
+            latencies.push(clock.delta_as_nanos(before, after));
+            before = after;
+        }
+        granted
     }
 
     /// Requests one unit for every key, in batches. Returns the number of grants.

@@ -6,7 +6,7 @@
 use std::fmt::Write;
 
 /// The length of a key.
-pub const LENGTH: usize = 12;
+const LENGTH: usize = 12;
 
 /// Coprime to every number of keys in use, and large, so that its multiples are scattered.
 const STRIDE: u64 = 982_451_653;
@@ -74,12 +74,6 @@ pub fn write(buffer: &mut String, number: u64) {
 
 fn append(text: &mut String, number: u64) {
     write!(text, "u{number:011}").expect("a string takes whatever is written to it");
-}
-
-/// The key as an array, for subjects whose keys have a fixed length.
-#[inline]
-pub fn array(key: &str) -> [u8; LENGTH] {
-    *key.as_bytes().first_chunk().expect("every key has twelve bytes")
 }
 
 #[cfg(test)]

@@ -1,15 +1,18 @@
 //! governor: one atomic word per key in a sharded map.
+//!
+//! The keys are `String`, as programs with user ids or API keys have them. `check_key` takes a `&String`, so each
+//! client copies the key into one buffer that it reuses: the cheapest call for a program that has a `&str`.
+
+use std::num::NonZeroU32;
 
 use governor::clock::DefaultClock;
 use governor::state::{InMemoryState, NotKeyed};
-use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
-use tidegate_bench::keys::{LENGTH, array};
-use tidegate_bench::{BenchClient, BenchDecision, BenchRule, BenchSubject};
+use governor::{DefaultKeyedRateLimiter, RateLimiter};
+use tidegate_bench::{BenchClient, BenchDecision, BenchSubject, Quota};
 
-use super::bucket;
+pub(crate) const GOVERNOR: &str = "governor";
 
 type DirectLimiter = RateLimiter<NotKeyed, InMemoryState, DefaultClock>;
-type KeyedLimiter = DefaultKeyedRateLimiter<[u8; LENGTH]>;
 
 /// A keyed limiter, after any number of shared ones.
 ///
@@ -17,34 +20,39 @@ type KeyedLimiter = DefaultKeyedRateLimiter<[u8; LENGTH]>;
 /// nevertheless, as the usual code without sets.
 pub(crate) struct GovernorPeer {
     shared: Vec<DirectLimiter>,
-    keyed: KeyedLimiter,
+    keyed: DefaultKeyedRateLimiter<String>,
 }
 
 impl GovernorPeer {
     /// One keyed limiter.
-    pub(crate) fn new(rule: BenchRule) -> GovernorPeer {
-        GovernorPeer::with_shared(&[], rule)
+    pub(crate) fn new(quota: Quota) -> GovernorPeer {
+        GovernorPeer::with_shared(&[], quota)
     }
 
     /// A keyed limiter after shared ones.
-    pub(crate) fn with_shared(shared: &[BenchRule], keyed: BenchRule) -> GovernorPeer {
-        let shared = shared.iter().map(|rule| RateLimiter::direct(quota(*rule))).collect();
-        GovernorPeer { shared, keyed: RateLimiter::keyed(quota(keyed)) }
+    pub(crate) fn with_shared(shared: &[Quota], keyed: Quota) -> GovernorPeer {
+        let shared = shared.iter().map(|quota| RateLimiter::direct(quota_of(*quota))).collect();
+        GovernorPeer { shared, keyed: RateLimiter::keyed(quota_of(keyed)) }
     }
 }
 
-fn quota(rule: BenchRule) -> Quota {
-    let (burst, step) = bucket(rule);
-    Quota::with_period(step).expect("no rule refills in no time").allow_burst(burst)
+fn quota_of(quota: Quota) -> governor::Quota {
+    let burst = NonZeroU32::new(quota.burst).expect("every quota has units");
+    governor::Quota::with_period(quota.refill).expect("every refill takes time").allow_burst(burst)
 }
 
 impl BenchSubject for GovernorPeer {
     fn name(&self) -> &'static str {
-        "governor"
+        GOVERNOR
     }
 
     fn client(&self) -> Box<dyn BenchClient + '_> {
-        if self.shared.is_empty() { Box::new(KeyedClient(&self.keyed)) } else { Box::new(SetClient(self)) }
+        let (limiter, key) = (&self.keyed, String::new());
+        if self.shared.is_empty() {
+            Box::new(KeyedClient { limiter, key })
+        } else {
+            Box::new(SetClient { shared: &self.shared, keyed: KeyedClient { limiter, key } })
+        }
     }
 
     fn rows(&self) -> Option<u64> {
@@ -52,51 +60,32 @@ impl BenchSubject for GovernorPeer {
     }
 }
 
-struct KeyedClient<'a>(&'a KeyedLimiter);
+struct KeyedClient<'a> {
+    limiter: &'a DefaultKeyedRateLimiter<String>,
+    key: String,
+}
 
 impl BenchClient for KeyedClient<'_> {
     #[inline]
     fn decide(&mut self, key: &str) -> BenchDecision {
-        BenchDecision::of(self.0.check_key(&array(key)).is_ok())
+        self.key.clear();
+        self.key.push_str(key);
+        BenchDecision::of(self.limiter.check_key(&self.key).is_ok())
     }
 }
 
-struct SetClient<'a>(&'a GovernorPeer);
+struct SetClient<'a> {
+    shared: &'a [DirectLimiter],
+    keyed: KeyedClient<'a>,
+}
 
 impl BenchClient for SetClient<'_> {
     #[inline]
     fn decide(&mut self, key: &str) -> BenchDecision {
-        let shared = self.0.shared.iter().all(|limiter| limiter.check().is_ok());
-        BenchDecision::of(shared && self.0.keyed.check_key(&array(key)).is_ok())
-    }
-}
-
-/// A keyed limiter with string keys, the common use. The one above has fixed keys of twelve bytes, its best
-/// case.
-pub(crate) struct StringKeyGovernor(DefaultKeyedRateLimiter<String>);
-
-impl StringKeyGovernor {
-    /// One keyed limiter.
-    pub(crate) fn new(rule: BenchRule) -> StringKeyGovernor {
-        StringKeyGovernor(RateLimiter::keyed(quota(rule)))
-    }
-}
-
-impl BenchSubject for StringKeyGovernor {
-    fn name(&self) -> &'static str {
-        "governor (String)"
-    }
-
-    fn client(&self) -> Box<dyn BenchClient + '_> {
-        Box::new(StringKeyClient(&self.0))
-    }
-}
-
-struct StringKeyClient<'a>(&'a DefaultKeyedRateLimiter<String>);
-
-impl BenchClient for StringKeyClient<'_> {
-    #[inline]
-    fn decide(&mut self, key: &str) -> BenchDecision {
-        BenchDecision::of(self.0.check_key(&key.to_owned()).is_ok())
+        if self.shared.iter().all(|limiter| limiter.check().is_ok()) {
+            self.keyed.decide(key)
+        } else {
+            BenchDecision::Refused
+        }
     }
 }
