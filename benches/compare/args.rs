@@ -15,7 +15,7 @@ const FLOOD_KEYS: u64 = 50_000_000;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Args {
     pub(crate) format: Format,
-    pub(crate) effort: Effort,
+    pub(crate) effort: CompareEffort,
     pub(crate) stopwatch: Stopwatch,
     /// The selected scenarios. None selects all, unless a flood is selected.
     filters: Vec<String>,
@@ -27,27 +27,27 @@ pub(crate) struct Args {
 
 /// How much is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Effort {
+pub(crate) enum CompareEffort {
     /// Enough for reliable figures.
     Full,
     /// Enough for a functional check.
     Quick,
 }
 
-impl Effort {
+impl CompareEffort {
     /// The number of rounds.
     pub(crate) fn rounds(self) -> usize {
         match self {
-            Effort::Full => 9,
-            Effort::Quick => 3,
+            CompareEffort::Full => 9,
+            CompareEffort::Quick => 3,
         }
     }
 
     /// The full amount or a fiftieth.
     pub(crate) fn of(self, full: u64) -> u64 {
         match self {
-            Effort::Full => full,
-            Effort::Quick => full / 50,
+            CompareEffort::Full => full,
+            CompareEffort::Quick => full / 50,
         }
     }
 }
@@ -56,7 +56,7 @@ impl Args {
     pub(crate) fn parse(words: impl Iterator<Item = String>) -> Result<Args, Failure> {
         let mut args = Args {
             format: Format::Tables,
-            effort: Effort::Full,
+            effort: CompareEffort::Full,
             stopwatch: Stopwatch::Wall,
             filters: Vec::new(),
             flood_keys: None,
@@ -68,7 +68,7 @@ impl Args {
                 // Cargo passes this to every benchmark.
                 "--bench" => {}
                 "--json" => args.format = Format::Json,
-                "--quick" => args.effort = Effort::Quick,
+                "--quick" => args.effort = CompareEffort::Quick,
                 "--own-time" => args.stopwatch = Stopwatch::ThreadCpu,
                 "flood" => {
                     let keys = words.next_if(|word| !word.starts_with('-'));
@@ -82,7 +82,7 @@ impl Args {
                 _ => args.filters.push(word),
             }
         }
-        if args.effort == Effort::Quick {
+        if args.effort == CompareEffort::Quick {
             // Fewer keys would not fill the store.
             args.flood_keys = args.flood_keys.map(|keys| keys / 16);
         }

@@ -15,14 +15,14 @@ use serde_json::{Map, Value, json};
 use tidegate::{day, rules};
 use tidegate_bench::tidegate_subject::{MAP, SUBMIT, TIDEGATE};
 use tidegate_bench::{
-    BenchSubject, Keys, MeasurementPlan, Measurements, Quota, RequestMode, Tidegate, measure,
+    BenchSubject, BucketQuota, Keys, MeasurementPlan, Measurements, RequestMode, Tidegate, measure,
 };
 
 use crate::args::Args;
 use crate::peers::governor::{GOVERNOR, GovernorPeer};
 use crate::peers::pingora::{PINGORA, Pingora};
 use crate::peers::throttlecrab::{THROTTLECRAB, Throttlecrab};
-use crate::report::{BenchReport, Bound};
+use crate::report::{BenchReport, TargetBound};
 
 const PEERS: [&str; 3] = [GOVERNOR, THROTTLECRAB, PINGORA];
 const RATIOS: [&str; 3] = ["as fast as governor", "as fast as throttlecrab", "as fast as pingora-limits"];
@@ -51,16 +51,16 @@ const CONTENDING_THREADS: usize = 4;
 const SPEEDUP: &str = "times as fast as governor";
 const TIME_SHARE: &str = "of governor's time";
 /// The targets, by scenario and number of threads.
-const TARGETS: [(&str, usize, &str, Bound); 9] = [
-    ("hot-granted", 1, SPEEDUP, Bound::AtLeast(1.4)),
-    ("hot-granted", 2, SPEEDUP, Bound::AtLeast(1.7)),
-    ("hot-refused", 2, SPEEDUP, Bound::AtLeast(4.0)),
-    ("uniform", 2, SPEEDUP, Bound::AtLeast(3.5)),
-    ("batches", 1, SPEEDUP, Bound::AtLeast(2.5)),
-    ("set-of-four, hot", 1, TIME_SHARE, Bound::AtMost(0.75)),
-    ("set-of-four, hot", 2, TIME_SHARE, Bound::AtMost(0.75)),
-    ("set-of-four, uniform", 1, TIME_SHARE, Bound::AtMost(0.75)),
-    ("set-of-four, uniform", 2, TIME_SHARE, Bound::AtMost(0.75)),
+const TARGETS: [(&str, usize, &str, TargetBound); 9] = [
+    ("hot-granted", 1, SPEEDUP, TargetBound::AtLeast(1.4)),
+    ("hot-granted", 2, SPEEDUP, TargetBound::AtLeast(1.7)),
+    ("hot-refused", 2, SPEEDUP, TargetBound::AtLeast(4.0)),
+    ("uniform", 2, SPEEDUP, TargetBound::AtLeast(3.5)),
+    ("batches", 1, SPEEDUP, TargetBound::AtLeast(2.5)),
+    ("set-of-four, hot", 1, TIME_SHARE, TargetBound::AtMost(0.75)),
+    ("set-of-four, hot", 2, TIME_SHARE, TargetBound::AtMost(0.75)),
+    ("set-of-four, uniform", 1, TIME_SHARE, TargetBound::AtMost(0.75)),
+    ("set-of-four, uniform", 2, TIME_SHARE, TargetBound::AtMost(0.75)),
 ];
 
 type Subjects = Vec<Box<dyn BenchSubject>>;
@@ -92,14 +92,20 @@ impl DecisionBench<'_> {
         if self.args.wants("hot-granted") {
             self.measure(
                 "hot-granted",
-                &all_subjects(Quota::FREE, 1_000),
+                &all_subjects(BucketQuota::FREE, 1_000),
                 &keys,
                 RequestMode::Singles,
                 100.0,
             );
         }
         if self.args.wants("hot-refused") {
-            self.measure("hot-refused", &all_subjects(Quota::SPENT, 1_000), &keys, RequestMode::Singles, 0.0);
+            self.measure(
+                "hot-refused",
+                &all_subjects(BucketQuota::SPENT, 1_000),
+                &keys,
+                RequestMode::Singles,
+                0.0,
+            );
         }
     }
 
@@ -108,7 +114,7 @@ impl DecisionBench<'_> {
             [("uniform", MILLION, RequestMode::Singles), ("batches", HUNDRED_THOUSAND, RequestMode::Batches)];
         for (name, keys, mode) in cases.into_iter().filter(|case| self.args.wants(case.0)) {
             let count = self.args.effort.of(keys);
-            let subjects = all_subjects(Quota::LIVE, usize::try_from(count).expect("a million fits"));
+            let subjects = all_subjects(BucketQuota::LIVE, usize::try_from(count).expect("a million fits"));
             load(&subjects, count);
             self.measure(name, &subjects, &self.draws(count), mode, 100.0);
             check_rows(&subjects, count);
@@ -119,8 +125,8 @@ impl DecisionBench<'_> {
         if !self.args.wants("set-of-four") {
             return;
         }
-        let of_four = |keyed: Quota| -> Subjects {
-            let shared = [Quota::FREE; 3];
+        let of_four = |keyed: BucketQuota| -> Subjects {
+            let shared = [BucketQuota::FREE; 3];
             let limits =
                 || [&shared.map(|quota| rules(quota.rule()))[..], &[rules(keyed.rule().per_key())]].concat();
             vec![
@@ -130,9 +136,9 @@ impl DecisionBench<'_> {
             ]
         };
         let hot = [1, 2].map(|_| Keys::hot(self.decisions()));
-        self.measure("set-of-four, hot", &of_four(Quota::FREE), &hot, RequestMode::Singles, 100.0);
+        self.measure("set-of-four, hot", &of_four(BucketQuota::FREE), &hot, RequestMode::Singles, 100.0);
         let count = self.args.effort.of(MILLION);
-        let uniform = of_four(Quota::LIVE);
+        let uniform = of_four(BucketQuota::LIVE);
         load(&uniform, count);
         self.measure("set-of-four, uniform", &uniform, &self.draws(count), RequestMode::Singles, 100.0);
         check_rows(&uniform, count);
@@ -140,9 +146,9 @@ impl DecisionBench<'_> {
 
     fn contended(&mut self) {
         let keys = vec![Keys::hot(self.decisions() / 4); CONTENDING_THREADS];
-        let bucket = Tidegate::new(Quota::FREE.rule().per_key());
+        let bucket = Tidegate::new(BucketQuota::FREE.rule().per_key());
         let windows = Tidegate::new(day(1_000_000_000).per_key());
-        let governor = GovernorPeer::new(Quota::FREE);
+        let governor = GovernorPeer::new(BucketQuota::FREE);
         let subjects: [(&str, &dyn BenchSubject); 3] =
             [("tidegate bucket", &bucket), ("tidegate day", &windows), ("governor", &governor)];
         let plan = self.plan(keys, RequestMode::Timed);
@@ -225,7 +231,7 @@ fn object(name: &str, threads: usize, all: &[Measurements]) -> Value {
 }
 
 /// Tidegate through each interface, and every peer, with one rule per key.
-fn all_subjects(quota: Quota, keys: usize) -> Subjects {
+fn all_subjects(quota: BucketQuota, keys: usize) -> Subjects {
     vec![
         Box::new(Tidegate::new(quota.rule().per_key())),
         Box::new(Tidegate::new(quota.rule().per_key()).through_submit()),

@@ -13,9 +13,9 @@
 use serde_json::{Value, json};
 use tidegate::clock::{Clock, SystemClock};
 use tidegate::{Rule, day, rules};
-use tidegate_bench::{BenchClient, BenchDecision, Quota, Tidegate, keys, process_stats};
+use tidegate_bench::{BenchClient, BenchDecision, BucketQuota, Tidegate, keys, process_stats};
 
-use crate::report::{BenchReport, Bound};
+use crate::report::{BenchReport, TargetBound};
 use crate::{Failure, run_in_child};
 
 /// The name of this scenario's child process.
@@ -72,7 +72,7 @@ pub(crate) fn run(keys: u64, report: &mut BenchReport) -> Result<(), Failure> {
 /// The rule of the flooded policy with this name.
 pub(crate) fn rule_of(policy: &str) -> Result<Rule, Failure> {
     match policy {
-        "bucket" => Ok(Quota::BRIEF.rule()),
+        "bucket" => Ok(BucketQuota::BRIEF.rule()),
         "day" => Ok(day(PER_DAY)),
         _ => Err("no such policy".into()),
     }
@@ -83,7 +83,7 @@ fn judge(policy: &str, object: &Value, report: &mut BenchReport) {
     let mib = 1_048_576.0;
     let most = u32::try_from((CAPACITY + BESIDE_ROWS) >> 20).map_or(f64::NAN, f64::from);
     let mut at_most = |what: &str, bound, figure, measure| {
-        report.target(format!("flood, {policy}, {what}"), figure, measure, Bound::AtMost(bound));
+        report.target(format!("flood, {policy}, {what}"), figure, measure, TargetBound::AtMost(bound));
     };
     at_most("memory", most, figure("grown, bytes") / mib, "MiB grown");
     let unreported = (figure("grown, bytes") - figure("reported, bytes")) / mib;
@@ -106,7 +106,7 @@ pub(crate) fn child(case: &[String]) -> Result<Value, Failure> {
     let (clock, before) = (SystemClock::new(), process_stats::resident_bytes());
     let day = || clock.now().ticks() / NANOSECONDS_A_DAY;
     let first_day = day();
-    let limits = [rule, Quota::LIVE.rule()].map(|rule| rules(rule.per_key())).to_vec();
+    let limits = [rule, BucketQuota::LIVE.rule()].map(|rule| rules(rule.per_key())).to_vec();
     let store = Tidegate::in_memory(SystemClock::new(), CAPACITY, limits);
     let mut tally = FloodTally::default();
     let started = process_stats::wall_time();
@@ -230,7 +230,7 @@ impl<'a> FloodRun<'a> {
 
     /// Requests the present key until it must be used up. Units that return meanwhile are granted as well.
     fn exhaust(&mut self, started: std::time::Duration) {
-        let Quota { refill, burst } = Quota::BRIEF;
+        let BucketQuota { refill, burst } = BucketQuota::BRIEF;
         let granted =
             (0..burst).filter(|_| self.handle.decide(&self.key) == BenchDecision::Granted).count() as u64 + 1;
         let elapsed = process_stats::wall_time().saturating_sub(started);

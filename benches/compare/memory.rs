@@ -14,7 +14,7 @@ use crate::args::Args;
 use crate::peers::governor::{GOVERNOR, GovernorPeer};
 use crate::peers::throttlecrab::{THROTTLECRAB, Throttlecrab};
 use crate::policies::{BUCKET, CHARGED, LARGE, SMALL, policy, quota};
-use crate::report::{BenchReport, Bound};
+use crate::report::{BenchReport, TargetBound};
 use crate::{Failure, KEY_INTERVAL, NOON, run_in_child};
 
 /// The name of this scenario's child process.
@@ -86,7 +86,7 @@ pub(crate) fn run(args: &Args, report: &mut BenchReport) -> Result<(), Failure> 
         report.row(&COLUMNS, &object);
         if let Some(bar) = bar {
             let scenario = format!("memory, {policy}, limit {limit}, {keys} keys, {hits} hits");
-            report.target(scenario, bytes, "bytes per key", Bound::AtMost(bar));
+            report.target(scenario, bytes, "bytes per key", TargetBound::AtMost(bar));
         }
     }
     Ok(())

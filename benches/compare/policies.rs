@@ -12,11 +12,11 @@ use tidegate::{
     LimitRules, Rule, concurrency, day, hour, interval, minute, month, rules, sliding, total, week, year,
 };
 use tidegate_bench::{
-    BenchSubject, Keys, MeasurementPlan, Measurements, Quota, RequestMode, Tidegate, measure,
+    BenchSubject, BucketQuota, Keys, MeasurementPlan, Measurements, RequestMode, Tidegate, measure,
 };
 
 use crate::args::Args;
-use crate::report::{BenchReport, Bound};
+use crate::report::{BenchReport, TargetBound};
 
 /// A limit that no run reaches, with [`CHARGED`] units per key before the measurement.
 pub(crate) const LARGE: u32 = 1_000_000_000;
@@ -75,9 +75,9 @@ const COLUMNS: [&str; 9] = [
 ];
 
 /// The quota of a bucket with this limit.
-pub(crate) fn quota(limit: u32) -> Quota {
-    let refill = if limit == LARGE { Quota::FREE.refill } else { Quota::LIVE.refill };
-    Quota { refill, burst: limit }
+pub(crate) fn quota(limit: u32) -> BucketQuota {
+    let refill = if limit == LARGE { BucketQuota::FREE.refill } else { BucketQuota::LIVE.refill };
+    BucketQuota { refill, burst: limit }
 }
 
 /// The rules of the policy with this name.
@@ -135,10 +135,11 @@ pub(crate) fn run(args: &Args, report: &mut BenchReport) {
         let scenario = format!("{name}, limit {limit}, hot");
         let mut verdict = "-";
         if name != BUCKET {
-            verdict = report.target(scenario.clone(), ratio, "times the bucket's time", Bound::AtMost(bar));
+            verdict =
+                report.target(scenario.clone(), ratio, "times the bucket's time", TargetBound::AtMost(bar));
         }
         if name == LEASE {
-            report.target(scenario, hot.median(), "ns", Bound::AtMost(LEASE_NANOSECONDS));
+            report.target(scenario, hot.median(), "ns", TargetBound::AtMost(LEASE_NANOSECONDS));
         }
         let object = json!({
             "scenario": "policies",

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use crate::args::Effort;
+use crate::args::CompareEffort;
 
 /// The format of the report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,7 +16,7 @@ pub(crate) enum Format {
 
 /// The bound of a target.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Bound {
+pub(crate) enum TargetBound {
     AtLeast(f64),
     AtMost(f64),
 }
@@ -24,21 +24,21 @@ pub(crate) enum Bound {
 /// Prints each row at once, and the targets at the end.
 pub(crate) struct BenchReport {
     format: Format,
-    effort: Effort,
-    targets: Vec<Target>,
+    effort: CompareEffort,
+    targets: Vec<BenchTarget>,
 }
 
 /// A figure and its target.
-struct Target {
+struct BenchTarget {
     scenario: String,
     figure: f64,
     /// The unit and meaning of the figure.
     measure: &'static str,
-    bound: Bound,
+    bound: TargetBound,
 }
 
 impl BenchReport {
-    pub(crate) fn new(format: Format, effort: Effort) -> BenchReport {
+    pub(crate) fn new(format: Format, effort: CompareEffort) -> BenchReport {
         BenchReport { format, effort, targets: Vec::new() }
     }
 
@@ -66,9 +66,9 @@ impl BenchReport {
         scenario: String,
         figure: f64,
         measure: &'static str,
-        bound: Bound,
+        bound: TargetBound,
     ) -> &'static str {
-        let target = Target { scenario, figure, measure, bound };
+        let target = BenchTarget { scenario, figure, measure, bound };
         let verdict = target.verdict();
         self.targets.push(target);
         verdict
@@ -76,7 +76,7 @@ impl BenchReport {
 
     /// Prints all targets.
     pub(crate) fn finish(&self) {
-        let quick = self.effort == Effort::Quick;
+        let quick = self.effort == CompareEffort::Quick;
         match self.format {
             Format::Json => self.targets.iter().for_each(|target| println!("{}", target.object(quick))),
             Format::Tables if self.targets.is_empty() => {}
@@ -88,31 +88,31 @@ impl BenchReport {
     }
 }
 
-impl Target {
+impl BenchTarget {
     fn verdict(&self) -> &'static str {
         let is_met = match self.bound {
-            Bound::AtLeast(bound) => self.figure >= bound,
-            Bound::AtMost(bound) => self.figure <= bound,
+            TargetBound::AtLeast(bound) => self.figure >= bound,
+            TargetBound::AtMost(bound) => self.figure <= bound,
         };
         if is_met { "met" } else { "missed" }
     }
 
     /// The JSON object. A quick run is marked, because it cannot judge targets.
     fn object(&self, quick: bool) -> Value {
-        let Target { scenario, figure, measure, .. } = self;
+        let BenchTarget { scenario, figure, measure, .. } = self;
         let (bound, value) = match self.bound {
-            Bound::AtLeast(value) => ("at_least", value),
-            Bound::AtMost(value) => ("at_most", value),
+            TargetBound::AtLeast(value) => ("at_least", value),
+            TargetBound::AtMost(value) => ("at_most", value),
         };
         let met = self.verdict() == "met";
         json!({ "target": scenario, "figure": figure, "measure": measure, bound: value, "met": met, "quick": quick })
     }
 
     fn line(&self) -> String {
-        let Target { scenario, figure, measure, .. } = self;
+        let BenchTarget { scenario, figure, measure, .. } = self;
         let bound = match self.bound {
-            Bound::AtLeast(value) => format!("at least {value}"),
-            Bound::AtMost(value) => format!("at most {value}"),
+            TargetBound::AtLeast(value) => format!("at least {value}"),
+            TargetBound::AtMost(value) => format!("at most {value}"),
         };
         format!("{scenario}: {} {measure} ({bound}: {})", number(*figure), self.verdict())
     }

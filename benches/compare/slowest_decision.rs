@@ -13,11 +13,11 @@ use tidegate::clock::ManualClock;
 use tidegate::rules;
 use tidegate::store::memory::DEFAULT_CAPACITY;
 use tidegate_bench::tidegate_subject::TIDEGATE;
-use tidegate_bench::{BenchClient, BenchDecision, BenchSubject, Quota, Tidegate, keys, process_stats};
+use tidegate_bench::{BenchClient, BenchDecision, BenchSubject, BucketQuota, Tidegate, keys, process_stats};
 
 use crate::args::Args;
 use crate::peers::governor::{GOVERNOR, GovernorPeer};
-use crate::report::{BenchReport, Bound};
+use crate::report::{BenchReport, TargetBound};
 use crate::{Failure, KEY_INTERVAL, NOON, flood, run_in_child};
 
 /// The name of this scenario's child process.
@@ -55,7 +55,7 @@ fn measure(scenario: &str, subject: &str, keys: u64, report: &mut BenchReport) -
     if subject == TIDEGATE {
         let slowest = object["slowest"].as_f64().unwrap_or(f64::NAN) / 1e6;
         let scenario = format!("{scenario}, slowest decision");
-        report.target(scenario, slowest, "ms", Bound::AtMost(MAX_MILLISECONDS));
+        report.target(scenario, slowest, "ms", TargetBound::AtMost(MAX_MILLISECONDS));
     }
     Ok(())
 }
@@ -65,10 +65,10 @@ pub(crate) fn child(case: &[String]) -> Result<Value, Failure> {
     let [scenario, subject, keys] = case else { return Err("a case has three words".into()) };
     let clock = Arc::new(ManualClock::at(NOON));
     let subjects: Vec<Box<dyn BenchSubject>> = if subject == GOVERNOR {
-        vec![Box::new(GovernorPeer::new(Quota::LIVE))]
+        vec![Box::new(GovernorPeer::new(BucketQuota::LIVE))]
     } else {
         let (rule, capacity) = match scenario.as_str() {
-            GROWTH => (Quota::LIVE.rule(), DEFAULT_CAPACITY),
+            GROWTH => (BucketQuota::LIVE.rule(), DEFAULT_CAPACITY),
             policy => (flood::rule_of(policy)?, flood::CAPACITY),
         };
         let limit = || vec![rules(rule.clone().per_key())];
@@ -107,7 +107,7 @@ pub(crate) fn child(case: &[String]) -> Result<Value, Failure> {
 }
 
 /// The CPU time of a decision in nanoseconds, and the decision.
-fn own_time(client: &mut dyn BenchClient, key: &str) -> (u64, BenchDecision) {
+fn own_time(client: &mut dyn BenchClient, key: &String) -> (u64, BenchDecision) {
     let started = process_stats::thread_time();
     let decision = client.decide(key);
     let time = process_stats::thread_time().saturating_sub(started);

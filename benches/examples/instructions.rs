@@ -17,7 +17,7 @@ use tidegate::clock::Clock;
 use tidegate::model::{Precision, Timestamp};
 use tidegate::store::memory::DEFAULT_CAPACITY;
 use tidegate::{LimitRules, Rule, concurrency, day, hour, minute, month, rules, sliding};
-use tidegate_bench::{BenchClient, BenchSubject, Keys, Quota, RequestMode, Tidegate};
+use tidegate_bench::{BenchClient, BenchSubject, BucketQuota, Keys, RequestMode, Tidegate};
 
 /// The number of counted decisions, a multiple of the batch size.
 const DECISIONS: usize = 16 * 1024;
@@ -78,7 +78,7 @@ impl HotPath {
             loaded: Keys::each(MANY),
             keys,
             mode,
-            ..HotPath::hot(name, per_key(vec![Quota::LIVE.rule()]))
+            ..HotPath::hot(name, per_key(vec![BucketQuota::LIVE.rule()]))
         }
     }
 
@@ -105,22 +105,25 @@ fn per_second(limit: u32) -> Rule {
 }
 
 fn paths() -> Vec<HotPath> {
-    let free = || Quota::FREE.rule();
+    let free = || BucketQuota::FREE.rule();
     let four = |rule: fn() -> Rule| [rule(), rule(), rule(), rule()];
     let (many, fast) = (|| per_second(900_000), Duration::from_micros(20));
     let (some, slow) = (|| per_second(1_000), Duration::from_millis(40));
     let windows = vec![minute(LARGE), hour(LARGE), day(LARGE), month(LARGE)];
     vec![
         HotPath::hot("handle_hot_granted", per_key(vec![free()])),
-        HotPath { granted: 0, ..HotPath::hot("handle_hot_refused", per_key(vec![Quota::SPENT.rule()])) },
+        HotPath {
+            granted: 0,
+            ..HotPath::hot("handle_hot_refused", per_key(vec![BucketQuota::SPENT.rule()]))
+        },
         HotPath::among_many("handle_hit_among_100k", RequestMode::Singles),
         HotPath::among_many("handle_batch_of_16", RequestMode::Batches),
         HotPath {
             loaded: Keys::default(),
             keys: Keys::each(DECISIONS as u64),
-            ..HotPath::hot("handle_insert_new_key", per_key(vec![Quota::LIVE.rule()]))
+            ..HotPath::hot("handle_insert_new_key", per_key(vec![BucketQuota::LIVE.rule()]))
         },
-        HotPath::four_limits("handle_set_of_four", four(|| Quota::FREE.rule()), Duration::ZERO),
+        HotPath::four_limits("handle_set_of_four", four(|| BucketQuota::FREE.rule()), Duration::ZERO),
         HotPath::counted("handle_day_hot", vec![day(LARGE)]),
         HotPath::counted("handle_two_items", vec![free(), day(LARGE)]),
         HotPath::counted("handle_four_items", windows),
@@ -132,7 +135,7 @@ fn paths() -> Vec<HotPath> {
         HotPath::hot("handle_lease", per_key(vec![concurrency(LARGE)])),
         HotPath::hot("submit_hot_granted", per_key(vec![free()])),
         HotPath::among_many("submit_batch_of_16", RequestMode::Batches),
-        HotPath::four_limits("order_fixed", four(|| Quota::FREE.rule()), fast),
+        HotPath::four_limits("order_fixed", four(|| BucketQuota::FREE.rule()), fast),
         HotPath::four_limits("order_sliding", [many(), many(), many(), many()], fast),
         HotPath::four_limits("order_exact", [some(), some(), some(), per_second(30)], slow),
         HotPath {

@@ -50,12 +50,13 @@ impl BenchDecision {
 }
 
 /// Sends requests to a subject from one thread.
+#[expect(clippy::ptr_arg, reason = "governor takes the owned key")]
 pub trait BenchClient {
     /// Requests one unit for a key.
-    fn decide(&mut self, key: &str) -> BenchDecision;
+    fn decide(&mut self, key: &String) -> BenchDecision;
 
     /// Requests one unit for each key of a batch. Returns the number of grants.
-    fn decide_batch(&mut self, keys: &[&str]) -> usize {
+    fn decide_batch(&mut self, keys: &[&String]) -> usize {
         keys.iter().filter(|key| self.decide(key) == BenchDecision::Granted).count()
     }
 
@@ -82,13 +83,14 @@ pub trait BenchClient {
     /// Requests one unit for every key, in batches. Returns the number of grants.
     fn decide_in_batches(&mut self, keys: &Keys) -> usize {
         let (mut granted, mut keys) = (0, keys.iter());
-        let mut batch = [""; BATCH];
-        loop {
-            for place in &mut batch {
+        while let Some(first) = keys.next() {
+            let mut batch = [first; BATCH];
+            for place in &mut batch[1..] {
                 let Some(key) = keys.next() else { return granted };
                 *place = key;
             }
             granted += self.decide_batch(&batch);
         }
+        granted
     }
 }

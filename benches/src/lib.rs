@@ -9,14 +9,14 @@
 //! are not compared.
 
 pub mod bench_subject;
+pub mod bucket_quota;
 pub mod keys;
 pub mod measurement;
 pub mod process_stats;
-pub mod quota;
 pub mod tidegate_subject;
 
 pub use bench_subject::{BenchClient, BenchDecision, BenchSubject};
+pub use bucket_quota::BucketQuota;
 pub use keys::Keys;
-pub use measurement::{Latency, MeasurementPlan, Measurements, RequestMode, Stopwatch, measure};
-pub use quota::Quota;
+pub use measurement::{LatencyQuantiles, MeasurementPlan, Measurements, RequestMode, Stopwatch, measure};
 pub use tidegate_subject::Tidegate;

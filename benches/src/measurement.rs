@@ -61,7 +61,7 @@ pub enum RequestMode {
 
 /// The latencies of single calls in nanoseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Latency {
+pub struct LatencyQuantiles {
     /// The median.
     pub p50: u64,
     /// The 99 % quantile.
@@ -72,12 +72,12 @@ pub struct Latency {
     pub max: u64,
 }
 
-impl Latency {
-    fn of(mut latencies: Vec<u64>) -> Latency {
+impl LatencyQuantiles {
+    fn of(mut latencies: Vec<u64>) -> LatencyQuantiles {
         latencies.sort_unstable();
         let last = latencies.len().saturating_sub(1);
         let at = |per_mille: usize| latencies.get(last * per_mille / 1_000).copied().unwrap_or(0);
-        Latency { p50: at(500), p99: at(990), p999: at(999), max: at(1_000) }
+        LatencyQuantiles { p50: at(500), p99: at(990), p999: at(999), max: at(1_000) }
     }
 }
 
@@ -90,7 +90,7 @@ pub struct Measurements {
     pub rounds: Vec<f64>,
     /// The latencies of single calls over all threads, one value per round. Zero unless the plan is
     /// [`RequestMode::Timed`].
-    pub latencies: Vec<Latency>,
+    pub latencies: Vec<LatencyQuantiles>,
     /// The percentage of granted decisions.
     pub granted_percent: f64,
 }
@@ -107,13 +107,13 @@ impl Measurements {
     }
 
     /// The median of each quantile over the rounds, and the slowest call of all rounds.
-    pub fn latency(&self) -> Latency {
-        let median = |pick: fn(&Latency) -> u64| {
+    pub fn latency(&self) -> LatencyQuantiles {
+        let median = |pick: fn(&LatencyQuantiles) -> u64| {
             let mut rounds: Vec<u64> = self.latencies.iter().map(pick).collect();
             rounds.sort_unstable();
             rounds.get(rounds.len() / 2).copied().unwrap_or(0)
         };
-        Latency {
+        LatencyQuantiles {
             p50: median(|round| round.p50),
             p99: median(|round| round.p99),
             p999: median(|round| round.p999),
@@ -164,7 +164,7 @@ pub fn measure(subjects: &[&dyn BenchSubject], plan: &MeasurementPlan) -> Vec<Me
 /// The result of one subject in one round.
 struct RoundResult {
     nanoseconds: f64,
-    latency: Latency,
+    latency: LatencyQuantiles,
     granted_percent: f64,
 }
 
@@ -202,7 +202,7 @@ fn measure_round(subject: &dyn BenchSubject, plan: &MeasurementPlan) -> RoundRes
     RoundResult {
         nanoseconds: runs.iter().map(|run| run.0).sum::<f64>() / threads,
         granted_percent: runs.iter().map(|run| run.1).sum::<f64>() / threads,
-        latency: Latency::of(runs.into_iter().flat_map(|run| run.2).collect()),
+        latency: LatencyQuantiles::of(runs.into_iter().flat_map(|run| run.2).collect()),
     }
 }
 
@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     fn figures(rounds: &[f64]) -> Measurements {
-        let latencies = rounds.iter().map(|_| Latency::default()).collect();
+        let latencies = rounds.iter().map(|_| LatencyQuantiles::default()).collect();
         Measurements { subject: "x", rounds: rounds.to_vec(), latencies, granted_percent: 0.0 }
     }
 
@@ -251,14 +251,14 @@ mod tests {
 
     #[test]
     fn latency_quantiles_are_calls_that_happened() {
-        let latency = Latency::of((1..=1_001).rev().collect());
-        assert_eq!(latency, Latency { p50: 501, p99: 991, p999: 1_000, max: 1_001 });
-        assert_eq!(Latency::of(Vec::new()), Latency::default());
+        let latency = LatencyQuantiles::of((1..=1_001).rev().collect());
+        assert_eq!(latency, LatencyQuantiles { p50: 501, p99: 991, p999: 1_000, max: 1_001 });
+        assert_eq!(LatencyQuantiles::of(Vec::new()), LatencyQuantiles::default());
     }
 
     #[test]
     fn latency_of_all_rounds_is_the_median_and_the_slowest_call() {
-        let round = |p99, max| Latency { p50: 1, p99, p999: p99, max };
+        let round = |p99, max| LatencyQuantiles { p50: 1, p99, p999: p99, max };
         let all = Measurements {
             latencies: vec![round(5, 9), round(700, 1_000), round(6, 8)],
             ..figures(&[1.0, 1.0, 1.0])

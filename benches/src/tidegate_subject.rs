@@ -11,7 +11,7 @@ use std::sync::Arc;
 use tidegate::clock::{Clock, SystemClock};
 use tidegate::limiter::{AcquireError, LimitHandle, Limiter, LimiterBuilder, Permit};
 use tidegate::model::{Ask, Order, Per};
-use tidegate::reply::{Detail, OrderError, OrderReply, Replies};
+use tidegate::reply::{OrderError, OrderReply, Replies};
 use tidegate::rule::IntoRules;
 use tidegate::store::memory::DEFAULT_CAPACITY;
 use tidegate::store::{LimitStore, MapStore, Memory};
@@ -92,11 +92,7 @@ impl Tidegate {
     /// A client of one of the limits through `submit`, which also reports degraded decisions.
     pub fn submit_client(&self, limit: usize) -> Box<dyn BenchClient + '_> {
         let limit_id = self.handles[limit].limit_id();
-        Box::new(SubmitClient {
-            store: self.limiter.store(),
-            limit_id,
-            replies: Replies::new(Detail::Verdicts),
-        })
+        Box::new(SubmitClient { store: self.limiter.store(), limit_id, replies: None })
     }
 
     /// The usage of the first item of a limit by a key.
@@ -130,7 +126,7 @@ impl Tidegate {
             let limit_id = handle.limit_id();
             (limit_id, has_key_item(limit_id))
         });
-        FourLimitClient { store, limits, replies: Replies::new(Detail::Verdicts) }
+        FourLimitClient { store, limits, replies: None }
     }
 }
 
@@ -165,12 +161,12 @@ struct HandleClient<'a>(&'a LimitHandle);
 
 impl BenchClient for HandleClient<'_> {
     #[inline]
-    fn decide(&mut self, key: &str) -> BenchDecision {
+    fn decide(&mut self, key: &String) -> BenchDecision {
         decision_of(&self.0.try_acquire(key))
     }
 
     #[inline]
-    fn decide_batch(&mut self, keys: &[&str]) -> usize {
+    fn decide_batch(&mut self, keys: &[&String]) -> usize {
         let results = self.0.try_acquire_batch(keys);
         results.iter().filter(|result| decision_of(result) == BenchDecision::Granted).count()
     }
@@ -183,7 +179,7 @@ struct UnitsClient<'a> {
 }
 
 impl BenchClient for UnitsClient<'_> {
-    fn decide(&mut self, key: &str) -> BenchDecision {
+    fn decide(&mut self, key: &String) -> BenchDecision {
         decision_of(&self.handle.of(key).count(self.units).try_acquire())
     }
 }
@@ -196,7 +192,7 @@ struct SetClient<'a> {
 
 impl BenchClient for SetClient<'_> {
     #[inline]
-    fn decide(&mut self, key: &str) -> BenchDecision {
+    fn decide(&mut self, key: &String) -> BenchDecision {
         let requests = self.handles.each_ref().map(|handle| handle.of(key));
         decision_of(&self.limiter.all(requests).try_acquire())
     }
@@ -215,8 +211,8 @@ fn decision_of(result: &Result<Permit, AcquireError>) -> BenchDecision {
 struct SubmitClient<'a> {
     store: &'a dyn LimitStore,
     limit_id: &'a str,
-    /// The buffer, which moves through the store and back.
-    replies: Replies,
+    /// The buffer, which moves through the store and back. Taking it leaves nothing to drop.
+    replies: Option<Replies>,
 }
 
 impl SubmitClient<'_> {
@@ -227,22 +223,22 @@ impl SubmitClient<'_> {
 
 impl BenchClient for SubmitClient<'_> {
     #[inline]
-    fn decide(&mut self, key: &str) -> BenchDecision {
-        let buffer = std::mem::take(&mut self.replies);
-        self.replies = self.store.submit(&[Order::acquire(&self.ask(key))], buffer).now();
-        decision_of_reply(self.replies.get(0))
+    fn decide(&mut self, key: &String) -> BenchDecision {
+        let buffer = self.replies.take().unwrap_or_default();
+        let replies = self.store.submit(&[Order::acquire(&self.ask(key))], buffer).now();
+        decision_of_reply(self.replies.insert(replies).get(0))
     }
 
-    fn decide_batch(&mut self, keys: &[&str]) -> usize {
-        let keys: &[&str; BATCH] = keys.as_array().expect("a batch is full");
-        let buffer = std::mem::take(&mut self.replies);
+    fn decide_batch(&mut self, keys: &[&String]) -> usize {
+        let keys: &[&String; BATCH] = keys.as_array().expect("a batch is full");
+        let buffer = self.replies.take().unwrap_or_default();
         let asks = keys.map(|key| self.ask(key));
         let orders = asks.each_ref().map(|ask| Order::acquire(ask));
-        self.replies = self.store.submit(&orders, buffer).now();
+        let replies = self.store.submit(&orders, buffer).now();
         let granted = |reply: &&Result<OrderReply, OrderError>| {
             decision_of_reply(Some(reply)) == BenchDecision::Granted
         };
-        self.replies.iter().filter(granted).count()
+        self.replies.insert(replies).iter().filter(granted).count()
     }
 }
 
@@ -251,16 +247,16 @@ struct FourLimitClient<'a> {
     store: &'a dyn LimitStore,
     /// The ids, and whether the limit has items per key.
     limits: [(&'a str, bool); 4],
-    replies: Replies,
+    replies: Option<Replies>,
 }
 
 impl BenchClient for FourLimitClient<'_> {
     #[inline]
-    fn decide(&mut self, key: &str) -> BenchDecision {
+    fn decide(&mut self, key: &String) -> BenchDecision {
         let asks = self.limits.map(|(limit_id, keyed)| Ask::one(limit_id, keyed.then_some(key.as_bytes())));
-        let buffer = std::mem::take(&mut self.replies);
-        self.replies = self.store.submit(&[Order::acquire(&asks)], buffer).now();
-        decision_of_reply(self.replies.get(0))
+        let buffer = self.replies.take().unwrap_or_default();
+        let replies = self.store.submit(&[Order::acquire(&asks)], buffer).now();
+        decision_of_reply(self.replies.insert(replies).get(0))
     }
 }
 
@@ -279,20 +275,20 @@ mod tests {
     use tidegate::concurrency;
 
     use super::*;
+    use crate::bucket_quota::BucketQuota;
     use crate::keys::Keys;
-    use crate::quota::Quota;
 
     const KEY: &str = "u00000012345";
 
     #[test]
     fn every_interface_counts_each_key_alone() {
-        let rule = || Quota::SPENT.rule().per_key();
+        let rule = || BucketQuota::SPENT.rule().per_key();
         for subject in [Tidegate::new(rule()), Tidegate::new(rule()).through_submit(), Tidegate::map(rule())]
         {
             let mut client = subject.client();
             assert_eq!(client.decide_singly(&Keys::hot(7)), 5, "{}", subject.name());
             assert_eq!(client.decide_in_batches(&Keys::each(32)), 32, "{}", subject.name());
-            assert_eq!(client.decide(KEY), BenchDecision::Refused);
+            assert_eq!(client.decide(&KEY.to_owned()), BenchDecision::Refused);
             assert_eq!(subject.used(0, KEY), 5);
             assert!(subject.rows().is_none_or(|rows| rows == 33), "{}", subject.name());
         }
@@ -300,8 +296,9 @@ mod tests {
 
     #[test]
     fn four_limits_are_granted_together_or_not_charged() {
-        let shared = [Quota::LIVE, Quota::SPENT, Quota::LIVE].map(|quota| rules(quota.rule()));
-        let limits = || [shared.to_vec(), vec![rules(Quota::LIVE.rule().per_key())]].concat();
+        let shared =
+            [BucketQuota::LIVE, BucketQuota::SPENT, BucketQuota::LIVE].map(|quota| rules(quota.rule()));
+        let limits = || [shared.to_vec(), vec![rules(BucketQuota::LIVE.rule().per_key())]].concat();
         for subject in [Tidegate::of(limits()), Tidegate::of(limits()).through_submit()] {
             assert_eq!(subject.client().decide_singly(&Keys::each(100)), 5, "{}", subject.name());
             assert_eq!(subject.rows(), Some(5), "{}", subject.name());
@@ -317,8 +314,8 @@ mod tests {
 
     #[test]
     fn units_are_charged_at_once() {
-        let subject = Tidegate::new(Quota::FREE.rule().per_key()).requesting(150_000);
-        assert_eq!(subject.client().decide(KEY), BenchDecision::Granted);
+        let subject = Tidegate::new(BucketQuota::FREE.rule().per_key()).requesting(150_000);
+        assert_eq!(subject.client().decide(&KEY.to_owned()), BenchDecision::Granted);
         assert_eq!(subject.used(0, KEY), 150_000);
     }
 }

@@ -1,17 +1,18 @@
 //! governor: one atomic word per key in a sharded map.
 //!
-//! The keys are `String`, as programs with user ids or API keys have them. `check_key` takes a `&String`, so each
-//! client copies the key into one buffer that it reuses: the cheapest call for a program that has a `&str`.
+//! The keys are `String`, as programs with user ids or API keys have them. The caller owns them, so that a check
+//! copies nothing.
 
 use std::num::NonZeroU32;
 
 use governor::clock::DefaultClock;
 use governor::state::{InMemoryState, NotKeyed};
 use governor::{DefaultKeyedRateLimiter, RateLimiter};
-use tidegate_bench::{BenchClient, BenchDecision, BenchSubject, Quota};
+use tidegate_bench::{BenchClient, BenchDecision, BenchSubject, BucketQuota};
 
 pub(crate) const GOVERNOR: &str = "governor";
 
+type KeyedLimiter = DefaultKeyedRateLimiter<String>;
 type DirectLimiter = RateLimiter<NotKeyed, InMemoryState, DefaultClock>;
 
 /// A keyed limiter, after any number of shared ones.
@@ -20,23 +21,23 @@ type DirectLimiter = RateLimiter<NotKeyed, InMemoryState, DefaultClock>;
 /// nevertheless, as the usual code without sets.
 pub(crate) struct GovernorPeer {
     shared: Vec<DirectLimiter>,
-    keyed: DefaultKeyedRateLimiter<String>,
+    keyed: KeyedLimiter,
 }
 
 impl GovernorPeer {
     /// One keyed limiter.
-    pub(crate) fn new(quota: Quota) -> GovernorPeer {
+    pub(crate) fn new(quota: BucketQuota) -> GovernorPeer {
         GovernorPeer::with_shared(&[], quota)
     }
 
     /// A keyed limiter after shared ones.
-    pub(crate) fn with_shared(shared: &[Quota], keyed: Quota) -> GovernorPeer {
+    pub(crate) fn with_shared(shared: &[BucketQuota], keyed: BucketQuota) -> GovernorPeer {
         let shared = shared.iter().map(|quota| RateLimiter::direct(quota_of(*quota))).collect();
         GovernorPeer { shared, keyed: RateLimiter::keyed(quota_of(keyed)) }
     }
 }
 
-fn quota_of(quota: Quota) -> governor::Quota {
+fn quota_of(quota: BucketQuota) -> governor::Quota {
     let burst = NonZeroU32::new(quota.burst).expect("every quota has units");
     governor::Quota::with_period(quota.refill).expect("every refill takes time").allow_burst(burst)
 }
@@ -47,11 +48,10 @@ impl BenchSubject for GovernorPeer {
     }
 
     fn client(&self) -> Box<dyn BenchClient + '_> {
-        let (limiter, key) = (&self.keyed, String::new());
         if self.shared.is_empty() {
-            Box::new(KeyedClient { limiter, key })
+            Box::new(KeyedClient(&self.keyed))
         } else {
-            Box::new(SetClient { shared: &self.shared, keyed: KeyedClient { limiter, key } })
+            Box::new(DirectAndKeyedClient(self))
         }
     }
 
@@ -60,32 +60,21 @@ impl BenchSubject for GovernorPeer {
     }
 }
 
-struct KeyedClient<'a> {
-    limiter: &'a DefaultKeyedRateLimiter<String>,
-    key: String,
-}
+struct KeyedClient<'a>(&'a KeyedLimiter);
 
 impl BenchClient for KeyedClient<'_> {
     #[inline]
-    fn decide(&mut self, key: &str) -> BenchDecision {
-        self.key.clear();
-        self.key.push_str(key);
-        BenchDecision::of(self.limiter.check_key(&self.key).is_ok())
+    fn decide(&mut self, key: &String) -> BenchDecision {
+        BenchDecision::of(self.0.check_key(key).is_ok())
     }
 }
 
-struct SetClient<'a> {
-    shared: &'a [DirectLimiter],
-    keyed: KeyedClient<'a>,
-}
+struct DirectAndKeyedClient<'a>(&'a GovernorPeer);
 
-impl BenchClient for SetClient<'_> {
+impl BenchClient for DirectAndKeyedClient<'_> {
     #[inline]
-    fn decide(&mut self, key: &str) -> BenchDecision {
-        if self.shared.iter().all(|limiter| limiter.check().is_ok()) {
-            self.keyed.decide(key)
-        } else {
-            BenchDecision::Refused
-        }
+    fn decide(&mut self, key: &String) -> BenchDecision {
+        let shared = self.0.shared.iter().all(|limiter| limiter.check().is_ok());
+        BenchDecision::of(shared && self.0.keyed.check_key(key).is_ok())
     }
 }

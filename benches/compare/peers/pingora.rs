@@ -2,7 +2,7 @@
 //! key apart, and marks the lower bound of the cost of a limiter.
 
 use pingora_limits::rate::Rate;
-use tidegate_bench::{BenchClient, BenchDecision, BenchSubject, Quota};
+use tidegate_bench::{BenchClient, BenchDecision, BenchSubject, BucketQuota};
 
 pub(crate) const PINGORA: &str = "pingora-limits";
 
@@ -14,7 +14,7 @@ pub(crate) struct Pingora {
 
 impl Pingora {
     /// A sketch over the time of a full refill.
-    pub(crate) fn new(quota: Quota) -> Pingora {
+    pub(crate) fn new(quota: BucketQuota) -> Pingora {
         let max = isize::try_from(quota.burst).expect("bursts are small");
         Pingora { rate: Rate::new(quota.refill * quota.burst), max }
     }
@@ -34,7 +34,7 @@ struct PingoraClient<'a>(&'a Pingora);
 
 impl BenchClient for PingoraClient<'_> {
     #[inline]
-    fn decide(&mut self, key: &str) -> BenchDecision {
+    fn decide(&mut self, key: &String) -> BenchDecision {
         BenchDecision::of(self.0.rate.observe(&key, 1) <= self.0.max)
     }
 }

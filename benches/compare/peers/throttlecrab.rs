@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 use throttlecrab::{AdaptiveStore, RateLimiter};
-use tidegate_bench::{BenchClient, BenchDecision, BenchSubject, Quota};
+use tidegate_bench::{BenchClient, BenchDecision, BenchSubject, BucketQuota};
 
 pub(crate) const THROTTLECRAB: &str = "throttlecrab";
 
@@ -19,7 +19,7 @@ pub(crate) struct Throttlecrab {
 impl Throttlecrab {
     /// A limiter with capacity for this many keys. Without it, every call sweeps the map once it is three
     /// quarters full.
-    pub(crate) fn new(quota: Quota, keys: usize) -> Throttlecrab {
+    pub(crate) fn new(quota: BucketQuota, keys: usize) -> Throttlecrab {
         assert_eq!(quota.refill.subsec_nanos(), 0, "this peer knows whole seconds only");
         Throttlecrab {
             limiter: Mutex::new(RateLimiter::new(AdaptiveStore::builder().capacity(keys).build())),
@@ -44,7 +44,7 @@ struct ThrottlecrabClient<'a>(&'a Throttlecrab);
 impl BenchClient for ThrottlecrabClient<'_> {
     #[inline]
     #[expect(clippy::disallowed_methods, reason = "this peer has no clock; its callers read one")]
-    fn decide(&mut self, key: &str) -> BenchDecision {
+    fn decide(&mut self, key: &String) -> BenchDecision {
         let Throttlecrab { limiter, burst, step } = self.0;
         let mut limiter = limiter.lock().unwrap_or_else(PoisonError::into_inner);
         let answer = limiter.rate_limit(key, *burst, 1, *step, 1, SystemTime::now());

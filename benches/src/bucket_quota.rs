@@ -6,24 +6,24 @@ use tidegate::{Rule, bucket};
 
 /// A token bucket: one unit returns per `refill`, up to `burst` units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Quota {
+pub struct BucketQuota {
     /// The time in which one unit returns.
     pub refill: Duration,
     /// The maximum number of units at once.
     pub burst: u32,
 }
 
-impl Quota {
+impl BucketQuota {
     /// More units than any run requests, with one second per unit: a single key is always granted and its row
     /// never expires.
-    pub const FREE: Quota = Quota { refill: Duration::from_secs(1), burst: 1_000_000_000 };
+    pub const FREE: BucketQuota = BucketQuota { refill: Duration::from_secs(1), burst: 1_000_000_000 };
     /// More units than any key requests, with one hour per unit: a row with one charge does not expire during
     /// a run.
-    pub const LIVE: Quota = Quota { refill: Duration::from_secs(3_600), burst: 100_000 };
+    pub const LIVE: BucketQuota = BucketQuota { refill: Duration::from_secs(3_600), burst: 100_000 };
     /// Used up at once: nearly all requests are refused.
-    pub const SPENT: Quota = Quota { refill: Duration::from_secs(17_280), burst: 5 };
+    pub const SPENT: BucketQuota = BucketQuota { refill: Duration::from_secs(17_280), burst: 5 };
     /// Expires 0.1 s after one request, so its rows are short-lived.
-    pub const BRIEF: Quota = Quota { refill: Duration::from_millis(100), burst: 10 };
+    pub const BRIEF: BucketQuota = BucketQuota { refill: Duration::from_millis(100), burst: 10 };
 
     /// Tidegate's rule, which counts all keys together.
     pub fn rule(self) -> Rule {
