@@ -3,7 +3,6 @@
 use tidegate_bench::Stopwatch;
 
 use crate::Failure;
-use crate::report::Format;
 
 /// Makes this process the child that measures one case, named by the remaining arguments.
 pub(crate) const CHILD: &str = "--child";
@@ -14,7 +13,7 @@ const FLOOD_KEYS: u64 = 50_000_000;
 /// The parsed arguments.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Args {
-    pub(crate) format: Format,
+    pub(crate) is_json: bool,
     pub(crate) effort: CompareEffort,
     pub(crate) stopwatch: Stopwatch,
     /// The selected scenarios. None selects all, unless a flood is selected.
@@ -55,7 +54,7 @@ impl CompareEffort {
 impl Args {
     pub(crate) fn parse(words: impl Iterator<Item = String>) -> Result<Args, Failure> {
         let mut args = Args {
-            format: Format::Tables,
+            is_json: false,
             effort: CompareEffort::Full,
             stopwatch: Stopwatch::Wall,
             filters: Vec::new(),
@@ -67,7 +66,7 @@ impl Args {
             match word.as_str() {
                 // Cargo passes this to every benchmark.
                 "--bench" => {}
-                "--json" => args.format = Format::Json,
+                "--json" => args.is_json = true,
                 "--quick" => args.effort = CompareEffort::Quick,
                 "--own-time" => args.stopwatch = Stopwatch::ThreadCpu,
                 "flood" => {

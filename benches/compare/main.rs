@@ -10,7 +10,7 @@
 //! | `flood [KEYS]` | fifty million keys against a store of 64 MiB |
 //! | `--quick` | less of everything, as a functional check |
 //! | `--own-time` | decisions in CPU time of each thread, for a busy machine; waiting for a lock does not count |
-//! | `--json` | one object per row and target instead of tables |
+//! | `--json` | one object per row and target on standard output; the tables go to standard error |
 //!
 //! Tidegate is called as programs call it: through the handles of a `Limiter`. A speedup is the peer's time
 //! divided by Tidegate's: above 1 Tidegate is faster. The end of the report lists which targets were met.
@@ -64,7 +64,7 @@ fn run(args: &Args) -> Result<(), Failure> {
         println!("{answer}");
         return Ok(());
     }
-    let mut report = BenchReport::new(args.format, args.effort);
+    let mut report = BenchReport::new(args.is_json, args.effort);
     decisions::run(args, &mut report);
     if args.wants("policies") {
         policies::run(args, &mut report);

@@ -1,18 +1,9 @@
-//! The report: Markdown tables, or one JSON object per line. It has no colors, so piped output looks the
-//! same. A figure with a target is reported as met or missed.
+//! The report: Markdown tables, and one JSON object per row and target if wanted. It has no colors, so piped
+//! output looks the same. A figure with a target is reported as met or missed.
 
 use serde_json::{Value, json};
 
 use crate::args::CompareEffort;
-
-/// The format of the report.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Format {
-    /// Markdown tables.
-    Tables,
-    /// One JSON object per row and per target.
-    Json,
-}
 
 /// The bound of a target.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -23,7 +14,8 @@ pub(crate) enum TargetBound {
 
 /// Prints each row at once, and the targets at the end.
 pub(crate) struct BenchReport {
-    format: Format,
+    /// Whether standard output has JSON, and standard error the tables.
+    is_json: bool,
     effort: CompareEffort,
     targets: Vec<BenchTarget>,
 }
@@ -38,25 +30,29 @@ struct BenchTarget {
 }
 
 impl BenchReport {
-    pub(crate) fn new(format: Format, effort: CompareEffort) -> BenchReport {
-        BenchReport { format, effort, targets: Vec::new() }
+    pub(crate) fn new(is_json: bool, effort: CompareEffort) -> BenchReport {
+        BenchReport { is_json, effort, targets: Vec::new() }
     }
 
     /// Starts a table.
     pub(crate) fn table(&self, title: &str, columns: &[&str]) {
-        if self.format == Format::Tables {
-            println!("\n{title}\n\n| {} |\n|{}", columns.join(" | "), "---|".repeat(columns.len()));
-        }
+        self.line(&format!("\n{title}\n\n| {} |\n|{}", columns.join(" | "), "---|".repeat(columns.len())));
     }
 
-    /// Prints a row: the whole object, or its values of these columns.
+    /// Prints the values of these columns, and the whole object as JSON.
     pub(crate) fn row(&self, columns: &[&str], object: &Value) {
-        match self.format {
-            Format::Tables => {
-                let cells: Vec<String> = columns.iter().map(|column| cell(&object[*column])).collect();
-                println!("| {} |", cells.join(" | "));
-            }
-            Format::Json => println!("{object}"),
+        let cells: Vec<String> = columns.iter().map(|column| cell(&object[*column])).collect();
+        self.line(&format!("| {} |", cells.join(" | ")));
+        self.object(object);
+    }
+
+    fn line(&self, text: &str) {
+        if self.is_json { eprintln!("{text}") } else { println!("{text}") }
+    }
+
+    fn object(&self, object: &Value) {
+        if self.is_json {
+            println!("{object}");
         }
     }
 
@@ -77,13 +73,12 @@ impl BenchReport {
     /// Prints all targets.
     pub(crate) fn finish(&self) {
         let quick = self.effort == CompareEffort::Quick;
-        match self.format {
-            Format::Json => self.targets.iter().for_each(|target| println!("{}", target.object(quick))),
-            Format::Tables if self.targets.is_empty() => {}
-            Format::Tables => {
-                println!("\nTargets{}\n", if quick { ", which a quick run cannot judge" } else { "" });
-                self.targets.iter().for_each(|target| println!("- {}", target.line()));
-            }
+        if !self.targets.is_empty() {
+            self.line(&format!("\nTargets{}\n", if quick { ", which a quick run cannot judge" } else { "" }));
+        }
+        for target in &self.targets {
+            self.line(&format!("- {}", target.line()));
+            self.object(&target.object(quick));
         }
     }
 }

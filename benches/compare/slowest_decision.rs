@@ -32,6 +32,8 @@ const STORES: usize = 3;
 const MAX_MILLISECONDS: f64 = 1.0;
 
 const GROWTH: &str = "growth";
+/// The name of a flood, before its policy.
+const FLOOD: &str = "flood, ";
 const COLUMNS: [&str; 7] = ["scenario", "subject", "keys", "granted", "slowest", "99.99 %", "mean"];
 const UNIT: &str = "nanoseconds of thread time";
 
@@ -46,7 +48,8 @@ pub(crate) fn growth(args: &Args, report: &mut BenchReport) -> Result<(), Failur
 /// Measures decisions of a flood.
 pub(crate) fn flood(keys: u64, report: &mut BenchReport) -> Result<(), Failure> {
     report.table(&format!("One decision of such a flood, {UNIT}"), &COLUMNS);
-    flood::POLICIES.iter().try_for_each(|policy| measure(policy, TIDEGATE, keys.min(MAX_FLOOD_KEYS), report))
+    let names = flood::POLICIES.map(|policy| format!("{FLOOD}{policy}"));
+    names.iter().try_for_each(|name| measure(name, TIDEGATE, keys.min(MAX_FLOOD_KEYS), report))
 }
 
 fn measure(scenario: &str, subject: &str, keys: u64, report: &mut BenchReport) -> Result<(), Failure> {
@@ -69,7 +72,10 @@ pub(crate) fn child(case: &[String]) -> Result<Value, Failure> {
     } else {
         let (rule, capacity) = match scenario.as_str() {
             GROWTH => (BucketQuota::LIVE.rule(), DEFAULT_CAPACITY),
-            policy => (flood::rule_of(policy)?, flood::CAPACITY),
+            name => {
+                let policy = name.strip_prefix(FLOOD).ok_or("no such scenario")?;
+                (flood::rule_of(policy)?, flood::CAPACITY)
+            }
         };
         let limit = || vec![rules(rule.clone().per_key())];
         let store = || Tidegate::in_memory(Arc::clone(&clock), capacity, limit());
