@@ -1,57 +1,84 @@
-//! Nanoseconds per decision: one hot key, a million random keys, and four limits at once.
+//! Nanoseconds per decision beside the peers, which have only token buckets.
+//!
+//! | scenario | requests |
+//! |---|---|
+//! | `hot-granted`, `hot-refused` | one key |
+//! | `uniform` | random keys of a million |
+//! | `batches` | batches of 16 random keys of a hundred thousand |
+//! | `set-of-four` | three shared limits and one per key, together |
+//! | `contended` | one key, four threads, the latency of single calls |
 //!
 //! With two threads the figure is the time of each thread per own decision. Twice as many decisions are made
 //! in it.
 
-use tidegate::clock::SystemClock;
-use tidegate_bench::subjects::submit::{MAP, SUBMIT, SubmitSubject};
-use tidegate_bench::subjects::tidegate::{NAME, Tidegate};
+use serde_json::{Map, Value, json};
+use tidegate::{day, rules};
+use tidegate_bench::tidegate_subject::{MAP, SUBMIT, TIDEGATE};
 use tidegate_bench::{
-    BenchRule, BenchSubject, Keys, LimitScope, MeasurementPlan, Measurements, RequestMode, measure,
+    BenchSubject, BucketQuota, Keys, MeasurementPlan, Measurements, RequestMode, Tidegate, measure,
 };
 
 use crate::args::Args;
-use crate::peers::governor::GovernorPeer;
-use crate::peers::pingora::Pingora;
-use crate::peers::throttlecrab::Throttlecrab;
-use crate::report::BenchReport;
-use crate::targets::{BenchTarget, TargetBound, TargetMeasure};
+use crate::peers::governor::{GOVERNOR, GovernorPeer};
+use crate::peers::pingora::{PINGORA, Pingora};
+use crate::peers::throttlecrab::{THROTTLECRAB, Throttlecrab};
+use crate::report::{BenchReport, TargetBound};
 
-const GOVERNOR: &str = "governor";
-const PEERS: [&str; 3] = [GOVERNOR, "throttlecrab", "pingora-limits"];
-const SUBJECTS: [&str; 6] = [NAME, SUBMIT, MAP, PEERS[0], PEERS[1], PEERS[2]];
-const SHARED: [BenchRule; 3] = [BenchRule::FREE; 3];
-const THREADS: [u64; 2] = [1, 2];
+const PEERS: [&str; 3] = [GOVERNOR, THROTTLECRAB, PINGORA];
+const RATIOS: [&str; 3] = ["as fast as governor", "as fast as throttlecrab", "as fast as pingora-limits"];
+const COLUMNS: [&str; 11] = [
+    "scenario",
+    "threads",
+    TIDEGATE,
+    SUBMIT,
+    MAP,
+    GOVERNOR,
+    THROTTLECRAB,
+    PINGORA,
+    RATIOS[0],
+    RATIOS[1],
+    RATIOS[2],
+];
+const LATENCY_COLUMNS: [&str; 7] = ["scenario", "threads", "subject", "p50", "p99", "p99.9", "max"];
 
 /// The number of decisions per thread and round.
 const DECISIONS: u64 = 400_000;
-const MANY_KEYS: u64 = 1_000_000;
+const MILLION: u64 = 1_000_000;
+const HUNDRED_THOUSAND: u64 = 100_000;
+/// The threads of `contended`, twice the processors of the machine that the targets are for.
+const CONTENDING_THREADS: usize = 4;
 
+const SPEEDUP: &str = "times as fast as governor";
+const TIME_SHARE: &str = "of governor's time";
 /// The targets, by scenario and number of threads.
-const TARGETS: &[(&str, usize, TargetMeasure, TargetBound)] = &[
-    ("hot-granted", 1, TargetMeasure::SpeedupOverGovernor, TargetBound::AtLeast(1.5)),
-    ("hot-granted, batches of 16", 1, TargetMeasure::SpeedupOverGovernor, TargetBound::AtLeast(2.0)),
-    ("hot-refused", 2, TargetMeasure::SpeedupOverGovernor, TargetBound::AtLeast(3.0)),
-    ("uniform", 2, TargetMeasure::SpeedupOverGovernor, TargetBound::AtLeast(2.2)),
-    ("uniform, batches of 16", 2, TargetMeasure::SpeedupOverGovernor, TargetBound::AtLeast(5.0)),
-    ("set-of-four, hot", 1, TargetMeasure::ShareOfGovernor, TargetBound::AtMost(0.5)),
-    ("set-of-four, hot", 2, TargetMeasure::ShareOfGovernor, TargetBound::Below(1.0)),
-    ("set-of-four, uniform", 1, TargetMeasure::ShareOfGovernor, TargetBound::AtMost(0.5)),
-    ("set-of-four, uniform", 2, TargetMeasure::ShareOfGovernor, TargetBound::Below(1.0)),
+const TARGETS: [(&str, usize, &str, TargetBound); 9] = [
+    ("hot-granted", 1, SPEEDUP, TargetBound::AtLeast(1.4)),
+    ("hot-granted", 2, SPEEDUP, TargetBound::AtLeast(1.7)),
+    ("hot-refused", 2, SPEEDUP, TargetBound::AtLeast(4.0)),
+    ("uniform", 2, SPEEDUP, TargetBound::AtLeast(3.5)),
+    ("batches", 1, SPEEDUP, TargetBound::AtLeast(2.5)),
+    ("set-of-four, hot", 1, TIME_SHARE, TargetBound::AtMost(0.75)),
+    ("set-of-four, hot", 2, TIME_SHARE, TargetBound::AtMost(0.75)),
+    ("set-of-four, uniform", 1, TIME_SHARE, TargetBound::AtMost(0.75)),
+    ("set-of-four, uniform", 2, TIME_SHARE, TargetBound::AtMost(0.75)),
 ];
 
+type Subjects = Vec<Box<dyn BenchSubject>>;
+
 pub(crate) fn run(args: &Args, report: &mut BenchReport) {
-    if !["hot-granted", "hot-refused", "uniform", "set-of-four"].iter().any(|name| args.wants(name)) {
-        return;
-    }
-    let ratios = PEERS.map(|peer| format!("as fast as {peer}"));
-    let columns = ["scenario", "threads"].into_iter().chain(SUBJECTS);
-    let columns: Vec<&str> = columns.chain(ratios.iter().map(String::as_str)).collect();
-    report.head("Nanoseconds per decision, and how much faster Tidegate is than each peer", &columns);
     let mut bench = DecisionBench { args, report };
-    bench.hot();
-    bench.uniform();
-    bench.sets();
+    if ["hot-granted", "hot-refused", "uniform", "batches", "set-of-four"].iter().any(|name| args.wants(name))
+    {
+        let title = "Nanoseconds per decision, and how much faster Tidegate is than each peer";
+        bench.report.table(title, &COLUMNS);
+        bench.hot();
+        bench.many_keys();
+        bench.sets();
+    }
+    if args.wants("contended") {
+        bench.report.table("Latency of single calls for one key, nanoseconds", &LATENCY_COLUMNS);
+        bench.contended();
+    }
 }
 
 struct DecisionBench<'a> {
@@ -61,123 +88,161 @@ struct DecisionBench<'a> {
 
 impl DecisionBench<'_> {
     fn hot(&mut self) {
-        let decisions = self.decisions();
-        let keys = || THREADS.map(|_| Keys::hot(decisions));
+        let keys = [1, 2].map(|_| Keys::hot(self.decisions()));
         if self.args.wants("hot-granted") {
-            let mut subjects = all_subjects(BenchRule::FREE, 1_000);
-            subjects.push(Box::new(SubmitSubject::memory(SystemClock::new(), BenchRule::FREE)));
-            subjects.push(Box::new(SubmitSubject::map(SystemClock::new(), BenchRule::FREE)));
-            self.measure("hot-granted", &subjects, &keys(), RequestMode::Singles, 100.0);
-            self.measure("hot-granted, batches of 16", &subjects, &keys(), RequestMode::Batches, 100.0);
+            self.measure(
+                "hot-granted",
+                &all_subjects(BucketQuota::FREE, 1_000),
+                &keys,
+                RequestMode::Singles,
+                100.0,
+            );
         }
         if self.args.wants("hot-refused") {
-            let mut subjects = all_subjects(BenchRule::SPENT, 1_000);
-            subjects.push(Box::new(SubmitSubject::map(SystemClock::new(), BenchRule::SPENT)));
-            self.measure("hot-refused", &subjects, &keys(), RequestMode::Singles, 0.0);
+            self.measure(
+                "hot-refused",
+                &all_subjects(BucketQuota::SPENT, 1_000),
+                &keys,
+                RequestMode::Singles,
+                0.0,
+            );
         }
     }
 
-    fn uniform(&mut self) {
-        if !self.args.wants("uniform") {
-            return;
+    fn many_keys(&mut self) {
+        let cases =
+            [("uniform", MILLION, RequestMode::Singles), ("batches", HUNDRED_THOUSAND, RequestMode::Batches)];
+        for (name, keys, mode) in cases.into_iter().filter(|case| self.args.wants(case.0)) {
+            let count = self.args.effort.of(keys);
+            let subjects = all_subjects(BucketQuota::LIVE, usize::try_from(count).expect("a million fits"));
+            load(&subjects, count);
+            self.measure(name, &subjects, &self.draws(count), mode, 100.0);
+            check_rows(&subjects, count);
         }
-        let many = self.many();
-        let mut subjects = all_subjects(BenchRule::LIVE, usize::try_from(many).expect("a million fits"));
-        subjects.push(Box::new(SubmitSubject::memory(SystemClock::new(), BenchRule::LIVE)));
-        load(&subjects, many);
-        let keys = self.draws(many);
-        self.measure("uniform", &subjects, &keys, RequestMode::Singles, 100.0);
-        self.measure("uniform, batches of 16", &subjects, &keys, RequestMode::Batches, 100.0);
-        check_rows(&subjects, many);
     }
 
     fn sets(&mut self) {
         if !self.args.wants("set-of-four") {
             return;
         }
-        let of_four = |keyed| -> Vec<Box<dyn BenchSubject>> {
-            let rules: Vec<_> = SHARED
-                .iter()
-                .map(|rule| (*rule, LimitScope::Shared))
-                .chain([(keyed, LimitScope::PerKey)])
-                .collect();
+        let of_four = |keyed: BucketQuota| -> Subjects {
+            let shared = [BucketQuota::FREE; 3];
+            let limits =
+                || [&shared.map(|quota| rules(quota.rule()))[..], &[rules(keyed.rule().per_key())]].concat();
             vec![
-                Box::new(Tidegate::new(SystemClock::new(), &rules)),
-                Box::new(GovernorPeer::with_shared(&SHARED, keyed)),
+                Box::new(Tidegate::of(limits())),
+                Box::new(Tidegate::of(limits()).through_submit()),
+                Box::new(GovernorPeer::with_shared(&shared, keyed)),
             ]
         };
-        let decisions = self.decisions();
-        let hot = THREADS.map(|_| Keys::hot(decisions));
-        self.measure("set-of-four, hot", &of_four(BenchRule::FREE), &hot, RequestMode::Singles, 100.0);
-        let many = self.many();
-        let uniform = of_four(BenchRule::LIVE);
-        load(&uniform, many);
-        self.measure("set-of-four, uniform", &uniform, &self.draws(many), RequestMode::Singles, 100.0);
-        check_rows(&uniform, many);
+        let hot = [1, 2].map(|_| Keys::hot(self.decisions()));
+        self.measure("set-of-four, hot", &of_four(BucketQuota::FREE), &hot, RequestMode::Singles, 100.0);
+        let count = self.args.effort.of(MILLION);
+        let uniform = of_four(BucketQuota::LIVE);
+        load(&uniform, count);
+        self.measure("set-of-four, uniform", &uniform, &self.draws(count), RequestMode::Singles, 100.0);
+        check_rows(&uniform, count);
+    }
+
+    fn contended(&mut self) {
+        let keys = vec![Keys::hot(self.decisions() / 4); CONTENDING_THREADS];
+        let bucket = Tidegate::new(BucketQuota::FREE.rule().per_key());
+        let windows = Tidegate::new(day(1_000_000_000).per_key());
+        let governor = GovernorPeer::new(BucketQuota::FREE);
+        let subjects: [(&str, &dyn BenchSubject); 3] =
+            [("tidegate bucket", &bucket), ("tidegate day", &windows), ("governor", &governor)];
+        let plan = self.plan(keys, RequestMode::Timed);
+        let all = measure(&subjects.map(|subject| subject.1), &plan);
+        for ((name, _), measurements) in subjects.into_iter().zip(all) {
+            check_grants("contended", &measurements, 100.0);
+            let latency = measurements.latency();
+            let object = json!({
+                "scenario": "contended", "threads": CONTENDING_THREADS, "subject": name, "p50": latency.p50,
+                "p99": latency.p99, "p99.9": latency.p999, "max": latency.max,
+            });
+            self.report.row(&LATENCY_COLUMNS, &object);
+        }
     }
 
     /// Measures with one thread and with two. Panics if the percentage of grants is not as expected.
     fn measure(
         &mut self,
         name: &str,
-        subjects: &[Box<dyn BenchSubject>],
+        subjects: &Subjects,
         keys: &[Keys; 2],
         mode: RequestMode,
         granted: f64,
     ) {
         let subjects: Vec<&dyn BenchSubject> = subjects.iter().map(AsRef::as_ref).collect();
         for threads in 1..=keys.len() {
-            let plan = MeasurementPlan {
-                keys: keys[..threads].to_vec(),
-                mode,
-                rounds: self.args.effort.rounds(),
-                stopwatch: self.args.stopwatch,
-            };
-            let all = measure(&subjects, &plan);
-            for figures in &all {
-                let off = (figures.granted_percent - granted).abs();
-                assert!(off < 1.0, "{name}: {} granted {} %", figures.subject, figures.granted_percent);
+            let all = measure(&subjects, &self.plan(keys[..threads].to_vec(), mode));
+            for measurements in &all {
+                check_grants(name, measurements, granted);
             }
-            self.report.figures(name, threads, &all, &SUBJECTS, &PEERS);
-            self.targets(name, threads, &all);
+            self.report.row(&COLUMNS, &object(name, threads, &all));
+            self.judge(name, threads, &all);
         }
     }
 
-    fn targets(&mut self, name: &str, threads: usize, all: &[Measurements]) {
-        let of = |name: &str| all.iter().find(|figures| figures.subject == name);
-        let (Some(ours), Some(governor)) = (of(NAME), of(GOVERNOR)) else { return };
-        for &(_, _, measure, bound) in TARGETS.iter().filter(|target| target.0 == name && target.1 == threads)
+    fn judge(&mut self, name: &str, threads: usize, all: &[Measurements]) {
+        let of = |name: &str| all.iter().find(|measurements| measurements.subject == name);
+        let (Some(ours), Some(governor)) = (of(TIDEGATE), of(GOVERNOR)) else { return };
+        for (_, _, measure, bound) in
+            TARGETS.into_iter().filter(|target| target.0 == name && target.1 == threads)
         {
             let plural = if threads == 1 { "" } else { "s" };
-            let scenario = format!("{name}, {threads} thread{plural}");
-            self.report.target(BenchTarget::against_governor(scenario, measure, bound, ours, governor));
+            let figure = if measure == SPEEDUP {
+                ours.speedup_over(governor)
+            } else {
+                ours.time_relative_to(governor)
+            };
+            self.report.target(format!("{name}, {threads} thread{plural}"), figure, measure, bound);
         }
+    }
+
+    fn plan(&self, keys: Vec<Keys>, mode: RequestMode) -> MeasurementPlan {
+        MeasurementPlan { keys, mode, rounds: self.args.effort.rounds(), stopwatch: self.args.stopwatch }
     }
 
     fn decisions(&self) -> usize {
         usize::try_from(self.args.effort.of(DECISIONS)).expect("a few hundred thousand fit")
     }
 
-    fn many(&self) -> u64 {
-        self.args.effort.of(MANY_KEYS)
-    }
-
-    fn draws(&self, many: u64) -> [Keys; 2] {
-        THREADS.map(|seed| Keys::random(self.decisions(), many, seed))
+    fn draws(&self, keys: u64) -> [Keys; 2] {
+        [1, 2].map(|seed| Keys::random(self.decisions(), keys, seed))
     }
 }
 
-/// Tidegate and every peer with one rule per key.
-fn all_subjects(rule: BenchRule, keys: usize) -> Vec<Box<dyn BenchSubject>> {
+/// A row of the table: the times of all subjects, and Tidegate's speedup over each peer.
+fn object(name: &str, threads: usize, all: &[Measurements]) -> Value {
+    let mut object = Map::new();
+    object.insert("scenario".to_owned(), json!(name));
+    object.insert("threads".to_owned(), json!(threads));
+    for measurements in all {
+        let (low, high) = measurements.quarters();
+        let median = measurements.median();
+        let spread = (high - low) / 2.0 / median * 100.0;
+        object.insert(measurements.subject.to_owned(), json!({ "ns": median, "spread_percent": spread }));
+        if let Some(peer) = PEERS.iter().position(|peer| *peer == measurements.subject) {
+            object.insert(RATIOS[peer].to_owned(), json!(all[0].speedup_over(measurements)));
+        }
+    }
+    Value::Object(object)
+}
+
+/// Tidegate through each interface, and every peer, with one rule per key.
+fn all_subjects(quota: BucketQuota, keys: usize) -> Subjects {
     vec![
-        Box::new(Tidegate::new(SystemClock::new(), &[(rule, LimitScope::PerKey)])),
-        Box::new(GovernorPeer::new(rule)),
-        Box::new(Throttlecrab::new(rule, keys)),
-        Box::new(Pingora::new(rule)),
+        Box::new(Tidegate::new(quota.rule().per_key())),
+        Box::new(Tidegate::new(quota.rule().per_key()).through_submit()),
+        Box::new(Tidegate::map(quota.rule().per_key())),
+        Box::new(GovernorPeer::new(quota)),
+        Box::new(Throttlecrab::new(quota, keys)),
+        Box::new(Pingora::new(quota)),
     ]
 }
 
-fn load(subjects: &[Box<dyn BenchSubject>], keys: u64) {
+fn load(subjects: &Subjects, keys: u64) {
     let each = Keys::each(keys);
     for subject in subjects {
         subject.client().decide_singly(&each);
@@ -187,9 +252,14 @@ fn load(subjects: &[Box<dyn BenchSubject>], keys: u64) {
 
 /// Checks that each subject that reports its rows still has every key. Otherwise it had less work than
 /// intended.
-fn check_rows(subjects: &[Box<dyn BenchSubject>], keys: u64) {
+fn check_rows(subjects: &Subjects, keys: u64) {
     for subject in subjects {
         let rows = subject.rows().unwrap_or(keys);
-        assert!(rows == keys, "{} remembers {rows} keys of {keys}", subject.name());
+        assert!(rows == keys, "{} has {rows} rows for {keys} keys", subject.name());
     }
+}
+
+fn check_grants(scenario: &str, measurements: &Measurements, granted: f64) {
+    let Measurements { subject, granted_percent, .. } = measurements;
+    assert!((granted_percent - granted).abs() < 1.0, "{scenario}: {subject} granted {granted_percent} %");
 }

@@ -1,6 +1,6 @@
 //! A flood: more keys than a store has room for, with short-lived rows and with rows that must be kept.
 //!
-//! | rule | expected |
+//! | policy | expected |
 //! |---|---|
 //! | `bucket`, expires in 0.1 s | all keys are granted, a key over its limit is refused, and no decision is degraded |
 //! | `day` | new keys are refused in degraded mode once the store is full; earlier keys are still counted exactly |
@@ -12,19 +12,17 @@
 
 use serde_json::{Value, json};
 use tidegate::clock::{Clock, SystemClock};
-use tidegate_bench::subjects::tidegate::Tidegate;
-use tidegate_bench::{BenchClient, BenchDecision, BenchRule, LimitScope, keys, process_stats};
+use tidegate::{Rule, day, rules};
+use tidegate_bench::{BenchClient, BenchDecision, BucketQuota, Tidegate, keys, process_stats};
 
-use crate::args::{Args, CompareEffort};
-use crate::report::BenchReport;
-use crate::targets::{BenchTarget, TargetBound, TargetMeasure};
+use crate::report::{BenchReport, TargetBound};
 use crate::{Failure, run_in_child};
 
 /// The name of this scenario's child process.
 pub(crate) const CHILD: &str = "flood";
 
-/// The rules of the flooded limit.
-pub(crate) const RULES: [&str; 2] = ["bucket", "day"];
+/// The policies of the flooded limit.
+pub(crate) const POLICIES: [&str; 2] = ["bucket", "day"];
 
 pub(crate) const CAPACITY: usize = 64 << 20;
 /// The allowed growth of the process besides the rows: code, stacks, the allocator.
@@ -44,86 +42,72 @@ const NANOSECONDS_A_DAY: u64 = 86_400_000_000_000;
 const FLOODED: usize = 0;
 const OTHER: usize = 1;
 
-const COLUMNS: [(&str, &str); 14] = [
-    ("rule", "rule"),
-    ("keys", "keys"),
-    ("granted", "granted"),
-    ("refused", "refused"),
-    ("sampled", "asked through submit"),
-    ("degraded", "of these degraded"),
-    ("rows", "rows at the end"),
-    ("slowest_ns", "slowest, ns"),
-    ("slowest_own_ns", "slowest, own time, ns"),
-    ("ns_per_decision", "ns/decision"),
-    ("grown_bytes", "grown, bytes"),
-    ("said_bytes", "reported by the store, bytes"),
-    ("wrong", "wrong"),
-    ("neighbors_refused", "neighbors refused"),
+const COLUMNS: [&str; 14] = [
+    "policy",
+    "keys",
+    "granted",
+    "refused",
+    "sampled",
+    "degraded",
+    "rows",
+    "slowest, ns",
+    "slowest, own time, ns",
+    "ns per decision",
+    "grown, bytes",
+    "reported, bytes",
+    "wrong",
+    "neighbors refused",
 ];
 
-pub(crate) fn run(args: &Args, report: &mut BenchReport) -> Result<(), Failure> {
-    // Fewer keys would not fill the store.
-    let keys = if args.effort == CompareEffort::Quick { args.flood_keys / 16 } else { args.flood_keys };
-    report.head(&format!("{keys} keys against {} MiB", CAPACITY >> 20), &COLUMNS.map(|column| column.1));
-    for rule in RULES {
-        let object = run_in_child(CHILD, &[rule.to_owned(), keys.to_string()])?;
-        let cells = COLUMNS.map(|(name, _)| match &object[name] {
-            Value::String(text) => text.clone(),
-            other => other.to_string(),
-        });
-        report.row(&cells, &object);
-        targets(rule, &object, report);
+pub(crate) fn run(keys: u64, report: &mut BenchReport) -> Result<(), Failure> {
+    report.table(&format!("{keys} keys against {} MiB", CAPACITY >> 20), &COLUMNS);
+    for policy in POLICIES {
+        let object = run_in_child(CHILD, &[policy.to_owned(), keys.to_string()])?;
+        report.row(&COLUMNS, &object);
+        judge(policy, &object, report);
     }
-    crate::slowest_decision::run(keys, report)
+    crate::slowest_decision::flood(keys, report)
 }
 
-/// The flooded rule with this name.
-pub(crate) fn rule_of(name: &str) -> Result<BenchRule, Failure> {
-    match name {
-        "bucket" => Ok(BenchRule::BRIEF),
-        "day" => Ok(BenchRule::Day(PER_DAY)),
-        _ => Err("no such rule".into()),
+/// The rule of the flooded policy with this name.
+pub(crate) fn rule_of(policy: &str) -> Result<Rule, Failure> {
+    match policy {
+        "bucket" => Ok(BucketQuota::BRIEF.rule()),
+        "day" => Ok(day(PER_DAY)),
+        _ => Err("no such policy".into()),
     }
 }
 
-fn targets(rule: &str, object: &Value, report: &mut BenchReport) {
+fn judge(policy: &str, object: &Value, report: &mut BenchReport) {
     let figure = |name: &str| object[name].as_f64().unwrap_or(f64::NAN);
     let mib = 1_048_576.0;
     let most = u32::try_from((CAPACITY + BESIDE_ROWS) >> 20).map_or(f64::NAN, f64::from);
-    let mut target = |what: &str, measure, bound, figure| {
-        report.target(BenchTarget { scenario: format!("flood, {rule}, {what}"), measure, bound, figure });
+    let mut at_most = |what: &str, bound, figure, measure| {
+        report.target(format!("flood, {policy}, {what}"), figure, measure, TargetBound::AtMost(bound));
     };
-    target("memory", TargetMeasure::MebibytesGrown, TargetBound::AtMost(most), figure("grown_bytes") / mib);
-    let unreported = figure("grown_bytes") - figure("said_bytes");
-    target(
-        "memory that the store does not report",
-        TargetMeasure::MebibytesGrown,
-        TargetBound::AtMost(MAX_UNREPORTED),
-        unreported / mib,
-    );
-    target("wrong answers", TargetMeasure::Wrong, TargetBound::AtMost(0.0), figure("wrong"));
-    target("neighbors refused", TargetMeasure::Wrong, TargetBound::AtMost(0.0), figure("neighbors_refused"));
-    if rule == "bucket" {
-        target("refused or degraded", TargetMeasure::Wrong, TargetBound::AtMost(0.0), figure("refused"));
+    at_most("memory", most, figure("grown, bytes") / mib, "MiB grown");
+    let unreported = (figure("grown, bytes") - figure("reported, bytes")) / mib;
+    at_most("memory that the store does not report", MAX_UNREPORTED, unreported, "MiB grown");
+    at_most("wrong answers", 0.0, figure("wrong"), "decisions");
+    at_most("neighbors refused", 0.0, figure("neighbors refused"), "decisions");
+    if policy == "bucket" {
+        at_most("refused or degraded", 0.0, figure("refused"), "decisions");
     } else {
-        target("degraded grants", TargetMeasure::Wrong, TargetBound::AtMost(0.0), figure("degraded_granted"));
+        at_most("degraded grants", 0.0, figure("degraded grants"), "decisions");
     }
 }
 
 /// Floods a store and reports its decisions and costs.
 pub(crate) fn child(case: &[String]) -> Result<Value, Failure> {
-    let [rule, keys] = case else { return Err("a case has two words".into()) };
-    let kind = rule_of(rule)?;
-    let retention = if kind == BenchRule::BRIEF { Retention::Short } else { Retention::Day };
+    let [policy, keys] = case else { return Err("a case has two words".into()) };
+    let rule = rule_of(policy)?;
+    let retention = if policy == "bucket" { Retention::Short } else { Retention::Day };
     let count: u64 = keys.parse()?;
     let (clock, before) = (SystemClock::new(), process_stats::resident_bytes());
     let day = || clock.now().ticks() / NANOSECONDS_A_DAY;
     let first_day = day();
-    let store = Tidegate::capped(
-        SystemClock::new(),
-        &[(kind, LimitScope::PerKey), (BenchRule::LIVE, LimitScope::PerKey)],
-        CAPACITY,
-    );
+    let limits = [rule, BucketQuota::LIVE.rule()].map(|rule| rules(rule.per_key())).to_vec();
+    let store = Tidegate::in_memory(SystemClock::new(), CAPACITY, limits);
     let mut tally = FloodTally::default();
     let started = process_stats::wall_time();
     FloodRun::over(&store, retention, &mut tally).run(count);
@@ -133,21 +117,21 @@ pub(crate) fn child(case: &[String]) -> Result<Value, Failure> {
     }
     Ok(json!({
         "scenario": "flood",
-        "rule": rule,
+        "policy": policy,
         "keys": count,
         "granted": tally.granted,
         "refused": tally.refused,
         "sampled": tally.sampled,
         "degraded": tally.degraded,
-        "degraded_granted": tally.degraded_granted,
+        "degraded grants": tally.degraded_granted,
         "rows": store.rows_of(FLOODED),
-        "slowest_ns": tally.slowest_ns,
-        "slowest_own_ns": tally.slowest_own_ns,
-        "ns_per_decision": nanoseconds(elapsed) / count.max(1),
-        "grown_bytes": process_stats::peak_resident_bytes().saturating_sub(before),
-        "said_bytes": store.bytes(),
+        "slowest, ns": tally.slowest_ns,
+        "slowest, own time, ns": tally.slowest_own_ns,
+        "ns per decision": nanoseconds(elapsed) / count.max(1),
+        "grown, bytes": process_stats::peak_resident_bytes().saturating_sub(before),
+        "reported, bytes": store.bytes(),
         "wrong": tally.wrong,
-        "neighbors_refused": tally.neighbors_refused,
+        "neighbors refused": tally.neighbors_refused,
     }))
 }
 
@@ -191,9 +175,9 @@ impl<'a> FloodRun<'a> {
         FloodRun {
             store,
             retention,
-            handle: store.client_for(FLOODED),
-            submit_client: store.submit_client_for(FLOODED),
-            neighbor: store.client_for(OTHER),
+            handle: store.handle_client(FLOODED),
+            submit_client: store.submit_client(FLOODED),
+            neighbor: store.handle_client(OTHER),
             early: Vec::new(),
             tally,
             key: String::new(),
@@ -246,12 +230,12 @@ impl<'a> FloodRun<'a> {
 
     /// Requests the present key until it must be used up. Units that return meanwhile are granted as well.
     fn exhaust(&mut self, started: std::time::Duration) {
-        let BenchRule::Bucket { step, burst } = BenchRule::BRIEF else { return };
+        let BucketQuota { refill, burst } = BucketQuota::BRIEF;
         let granted =
             (0..burst).filter(|_| self.handle.decide(&self.key) == BenchDecision::Granted).count() as u64 + 1;
         let elapsed = process_stats::wall_time().saturating_sub(started);
-        let came_back = nanoseconds(elapsed) / nanoseconds(step) + 1;
-        let most = u64::from(burst) + if elapsed < step { 0 } else { came_back };
+        let came_back = nanoseconds(elapsed) / nanoseconds(refill) + 1;
+        let most = u64::from(burst) + if elapsed < refill { 0 } else { came_back };
         self.tally.wrong += u64::from(!(u64::from(burst)..=most).contains(&granted));
     }
 

@@ -3,16 +3,17 @@
 //! | `cargo bench -- …` | measures |
 //! |---|---|
 //! | nothing | everything below except the flood |
-//! | `hot-granted`, `hot-refused`, `uniform`, `set-of-four` | only decisions whose name contains this |
-//! | `memory` | bytes per key |
+//! | `hot-granted`, `hot-refused`, `uniform`, `batches`, `set-of-four`, `contended` | only decisions whose name contains this |
+//! | `policies` | every policy beside the bucket |
 //! | `growth` | the slowest insert while a table grows |
+//! | `memory` | bytes per key |
 //! | `flood [KEYS]` | fifty million keys against a store of 64 MiB |
 //! | `--quick` | less of everything, as a functional check |
 //! | `--own-time` | decisions in CPU time of each thread, for a busy machine; waiting for a lock does not count |
-//! | `--json` | one object per figure instead of tables |
+//! | `--json` | one object per row and target on standard output; the tables go to standard error |
 //!
-//! A ratio is the peer's time divided by Tidegate's: above 1 Tidegate is faster. The end of the report lists
-//! which targets were met.
+//! Tidegate is called as programs call it: through the handles of a `Limiter`. A speedup is the peer's time
+//! divided by Tidegate's: above 1 Tidegate is faster. The end of the report lists which targets were met.
 
 #![allow(clippy::print_stdout, reason = "a benchmark's report is its standard output")]
 #![allow(clippy::print_stderr, reason = "a benchmark reports errors to its user")]
@@ -20,20 +21,27 @@
 mod args;
 mod decisions;
 mod flood;
-mod growth;
 mod memory;
 mod peers;
+mod policies;
 mod report;
 mod slowest_decision;
-mod targets;
 
 use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+use tidegate::Timestamp;
 
 use args::Args;
 use report::BenchReport;
 
 /// An error message for the user.
 type Failure = Box<dyn std::error::Error>;
+
+/// The start of manual clocks: noon, so that no window ends during a run.
+const NOON: Timestamp = Timestamp::from_ticks((19_000 * 86_400 + 43_200) * 1_000_000_000);
+/// The interval between two keys by manual clocks.
+const KEY_INTERVAL: Duration = Duration::from_micros(1);
 
 fn main() -> ExitCode {
     match Args::parse(std::env::args().skip(1)).and_then(|args| run(&args)) {
@@ -56,18 +64,19 @@ fn run(args: &Args) -> Result<(), Failure> {
         println!("{answer}");
         return Ok(());
     }
-    let mut report = BenchReport::new(args.format, args.effort);
-    if args.flood {
-        flood::run(args, &mut report)?;
-        report.finish();
-        return Ok(());
-    }
+    let mut report = BenchReport::new(args.is_json, args.effort);
     decisions::run(args, &mut report);
+    if args.wants("policies") {
+        policies::run(args, &mut report);
+    }
     if args.wants("growth") {
-        growth::run(args, &mut report);
+        slowest_decision::growth(args, &mut report)?;
     }
     if args.wants("memory") {
         memory::run(args, &mut report)?;
+    }
+    if let Some(keys) = args.flood_keys {
+        flood::run(keys, &mut report)?;
     }
     report.finish();
     Ok(())

@@ -1,106 +1,126 @@
 //! Bytes per key: the growth of a process that only fills a store.
+//!
+//! The clock stands at noon and advances by a microsecond per request, so that no window ends meanwhile.
+
+use std::sync::Arc;
 
 use serde_json::{Value, json};
-use tidegate::clock::SystemClock;
-use tidegate_bench::subjects::submit::{MAP, SubmitSubject};
-use tidegate_bench::subjects::tidegate::{NAME, Tidegate};
-use tidegate_bench::{BenchRule, BenchSubject, LimitScope, keys, process_stats};
+use tidegate::clock::ManualClock;
+use tidegate::store::memory::DEFAULT_CAPACITY;
+use tidegate_bench::tidegate_subject::{MAP, TIDEGATE};
+use tidegate_bench::{BenchSubject, Tidegate, keys, process_stats};
 
 use crate::args::Args;
-use crate::peers::governor::{GovernorPeer, StringKeyGovernor};
-use crate::peers::throttlecrab::Throttlecrab;
-use crate::report::BenchReport;
-use crate::targets::{BenchTarget, TargetBound, TargetMeasure};
-use crate::{Failure, run_in_child};
+use crate::peers::governor::{GOVERNOR, GovernorPeer};
+use crate::peers::throttlecrab::{THROTTLECRAB, Throttlecrab};
+use crate::policies::{BUCKET, CHARGED, LARGE, SMALL, policy, quota};
+use crate::report::{BenchReport, TargetBound};
+use crate::{Failure, KEY_INTERVAL, NOON, run_in_child};
 
 /// The name of this scenario's child process.
 pub(crate) const CHILD: &str = "memory";
 
-/// Rows of one word.
-const SHORT: Option<f64> = Some(32.0);
-/// Logs of ten entries.
-const LONG: Option<f64> = Some(96.0);
+const COLUMNS: [&str; 6] = ["subject", "policy", "limit", "keys", "hits", "bytes per key"];
 
-/// Subject, rule, number of keys, charges per key, and the target. Tables grow in steps, and the numbers of
-/// keys fall into different parts of a step.
-const CASES: &[(&str, &str, u64, u64, Option<f64>)] = &[
-    (NAME, "bucket", 700_000, 1, SHORT),
-    (NAME, "bucket", 1_000_000, 1, SHORT),
-    (NAME, "bucket", 1_400_000, 1, SHORT),
-    (NAME, "day", 700_000, 1, SHORT),
-    (NAME, "day", 1_000_000, 1, SHORT),
-    (NAME, "day", 1_400_000, 1, SHORT),
-    (NAME, "interval", 700_000, 1, SHORT),
-    (NAME, "interval", 1_000_000, 1, SHORT),
-    (NAME, "interval", 1_400_000, 1, SHORT),
-    (NAME, "sliding", 1_000_000, 1, None),
-    (NAME, "sliding", 700_000, 10, LONG),
-    (NAME, "sliding", 1_000_000, 10, LONG),
-    (NAME, "sliding", 1_400_000, 10, LONG),
-    (MAP, "bucket", 1_000_000, 1, None),
-    ("governor", "bucket", 700_000, 1, None),
-    ("governor", "bucket", 1_000_000, 1, None),
-    ("governor", "bucket", 1_400_000, 1, None),
-    ("governor (String)", "bucket", 1_000_000, 1, None),
-    ("throttlecrab", "bucket", 1_000_000, 1, None),
-];
+/// Tables grow in steps, and these numbers of keys fall into different parts of a step.
+const STEPS: [u64; 3] = [700_000, MILLION, 1_400_000];
+const MILLION: u64 = 1_000_000;
+
+const ONE_ITEM: [&str; 9] = [BUCKET, "minute", "hour", "day", "week", "month", "year", "interval", "total"];
+const TWO_ITEMS: &str = "bucket + day";
+const FOUR_ITEMS: &str = "minute + hour + day + month";
+const SLIDING: &str = "sliding 60 s";
+
+/// A store to fill. A large limit is charged many units at once.
+struct MemoryCase {
+    subject: &'static str,
+    policy: &'static str,
+    limit: u32,
+    keys: u64,
+    hits: u64,
+    bar: Option<f64>,
+}
+
+fn cases() -> Vec<MemoryCase> {
+    let mut cases = Vec::new();
+    let mut add = |subject, policy, limit, keys, hits, bar| {
+        cases.push(MemoryCase { subject, policy, limit, keys, hits, bar });
+    };
+    for policy in ONE_ITEM {
+        add(TIDEGATE, policy, SMALL, MILLION, 1, Some(32.0));
+        add(TIDEGATE, policy, LARGE, MILLION, 1, Some(32.0));
+    }
+    for keys in STEPS.into_iter().filter(|keys| *keys != MILLION) {
+        add(TIDEGATE, BUCKET, SMALL, keys, 1, Some(32.0));
+        add(TIDEGATE, "day", LARGE, keys, 1, Some(32.0));
+    }
+    for (policy, bar) in [(TWO_ITEMS, 50.0), (FOUR_ITEMS, 100.0)] {
+        add(TIDEGATE, policy, SMALL, MILLION, 1, Some(bar));
+        add(TIDEGATE, policy, LARGE, MILLION, 1, Some(bar));
+    }
+    for (hits, bar) in [(1, 36.0), (4, 100.0), (10, 240.0)] {
+        for keys in STEPS {
+            add(TIDEGATE, SLIDING, 10, keys, hits, Some(bar));
+        }
+    }
+    for keys in STEPS {
+        add(GOVERNOR, BUCKET, SMALL, keys, 1, None);
+    }
+    add(MAP, BUCKET, SMALL, MILLION, 1, None);
+    add(THROTTLECRAB, BUCKET, SMALL, MILLION, 1, None);
+    cases
+}
 
 pub(crate) fn run(args: &Args, report: &mut BenchReport) -> Result<(), Failure> {
-    report.head("Bytes per key", &["subject", "rule", "keys", "charges", "bytes/key"]);
-    for &(subject, rule, keys, charges, most) in CASES {
+    report.table("Bytes per key", &COLUMNS);
+    for MemoryCase { subject, policy, limit, keys, hits, bar } in cases() {
         let keys = args.effort.of(keys);
-        let words = [subject.to_owned(), rule.to_owned(), keys.to_string(), charges.to_string()];
-        let bytes = run_in_child(CHILD, &words)?.as_f64().ok_or("a child says how much it grew")?;
+        let words = [subject, policy].map(str::to_owned).into_iter();
+        let words: Vec<String> =
+            words.chain([u64::from(limit), keys, hits].map(|number| number.to_string())).collect();
+        let bytes = run_in_child(CHILD, &words)?.as_f64().ok_or("a child reports how much it grew")?;
         let object = json!({
-            "scenario": "memory", "subject": subject, "rule": rule, "keys": keys, "charges": charges, "bytes_per_key": bytes,
+            "scenario": "memory", "subject": subject, "policy": policy, "limit": limit, "keys": keys, "hits": hits,
+            "bytes per key": bytes,
         });
-        if let Some(most) = most {
-            let scenario = format!("memory, {rule}, {keys} keys, charges each: {charges}");
-            report.target(BenchTarget {
-                scenario,
-                measure: TargetMeasure::BytesPerKey,
-                bound: TargetBound::AtMost(most),
-                figure: bytes,
-            });
+        report.row(&COLUMNS, &object);
+        if let Some(bar) = bar {
+            let scenario = format!("memory, {policy}, limit {limit}, {keys} keys, {hits} hits");
+            report.target(scenario, bytes, "bytes per key", TargetBound::AtMost(bar));
         }
-        let [subject, rule, keys, charges] = words;
-        report.row(&[subject, rule, keys, charges, format!("{bytes:.1}")], &object);
     }
     Ok(())
 }
 
 /// Fills a store and reports the growth of this process per key.
 pub(crate) fn child(case: &[String]) -> Result<Value, Failure> {
-    let [name, rule, count, charges] = case else { return Err("a case has four words".into()) };
-    let rule = BenchRule::named(rule).ok_or("no such rule")?;
-    let (count, charges): (u64, u64) = (count.parse()?, charges.parse()?);
+    let [name, policy_name, limit, count, hits] = case else { return Err("a case has five words".into()) };
+    let (limit, count, hits): (u32, u64, u64) = (limit.parse()?, count.parse()?, hits.parse()?);
+    let clock = Arc::new(ManualClock::at(NOON));
     let before = process_stats::resident_bytes();
     let subject: Box<dyn BenchSubject> = match name.as_str() {
-        NAME => Box::new(Tidegate::new(SystemClock::new(), &[(rule, LimitScope::PerKey)])),
-        MAP => Box::new(SubmitSubject::map(SystemClock::new(), rule)),
-        "governor" => Box::new(GovernorPeer::new(rule)),
-        "governor (String)" => Box::new(StringKeyGovernor::new(rule)),
-        "throttlecrab" => Box::new(Throttlecrab::new(rule, usize::try_from(count)?)),
+        TIDEGATE => {
+            let rules = policy(policy_name, limit).ok_or("no such policy")?;
+            let tidegate = Tidegate::in_memory(Arc::clone(&clock), DEFAULT_CAPACITY, vec![rules]);
+            Box::new(tidegate.requesting(if limit == LARGE { CHARGED } else { 1 }))
+        }
+        MAP => Box::new(Tidegate::map(quota(limit).rule().per_key())),
+        GOVERNOR => Box::new(GovernorPeer::new(quota(limit))),
+        THROTTLECRAB => Box::new(Throttlecrab::new(quota(limit), usize::try_from(count)?)),
         _ => return Err("no such subject".into()),
     };
-    let started = process_stats::wall_time();
     let mut client = subject.client();
     let mut key = String::new();
-    for _ in 0..charges {
+    for _ in 0..hits {
         for number in 0..count {
+            clock.advance(KEY_INTERVAL);
             keys::write(&mut key, number);
             client.decide(&key);
         }
     }
     let grown = process_stats::resident_bytes().saturating_sub(before);
-    let elapsed = process_stats::wall_time().saturating_sub(started);
-    if matches!(rule, BenchRule::Sliding(_)) && elapsed >= BenchRule::MINUTE {
-        return Err(
-            "filling it took longer than the window, so that less was remembered; run it again".into()
-        );
-    }
     if let Some(rows) = subject.rows().filter(|rows| *rows != count) {
-        return Err(format!("{name} remembers {rows} keys of {count}").into());
+        return Err(format!("{name} has {rows} rows for {count} keys").into());
     }
     #[expect(clippy::cast_precision_loss, reason = "a figure for people")]
     let each = grown as f64 / count as f64;

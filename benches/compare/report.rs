@@ -1,117 +1,132 @@
-//! The report: Markdown tables, or one JSON object per line. It has no colors, so piped output looks the
-//! same.
+//! The report: Markdown tables, and one JSON object per row and target if wanted. It has no colors, so piped
+//! output looks the same. A figure with a target is reported as met or missed.
 
 use serde_json::{Value, json};
-use tidegate_bench::Measurements;
 
 use crate::args::CompareEffort;
-use crate::targets::BenchTarget;
 
-/// The format of the report.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Format {
-    /// Markdown tables.
-    Tables,
-    /// One JSON object per figure.
-    Json,
+/// The bound of a target.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum TargetBound {
+    AtLeast(f64),
+    AtMost(f64),
 }
 
-/// Prints each measurement at once, and the targets at the end.
+/// Prints each row at once, and the targets at the end.
 pub(crate) struct BenchReport {
-    format: Format,
+    /// Whether standard output has JSON, and standard error the tables.
+    is_json: bool,
     effort: CompareEffort,
     targets: Vec<BenchTarget>,
 }
 
+/// A figure and its target.
+struct BenchTarget {
+    scenario: String,
+    figure: f64,
+    /// The unit and meaning of the figure.
+    measure: &'static str,
+    bound: TargetBound,
+}
+
 impl BenchReport {
-    pub(crate) fn new(format: Format, effort: CompareEffort) -> BenchReport {
-        BenchReport { format, effort, targets: Vec::new() }
+    pub(crate) fn new(is_json: bool, effort: CompareEffort) -> BenchReport {
+        BenchReport { is_json, effort, targets: Vec::new() }
     }
 
     /// Starts a table.
-    pub(crate) fn head(&self, title: &str, columns: &[&str]) {
-        if self.format == Format::Tables {
-            println!("\n{title}\n\n| {} |\n|{}", columns.join(" | "), "---|".repeat(columns.len()));
+    pub(crate) fn table(&self, title: &str, columns: &[&str]) {
+        self.line(&format!("\n{title}\n\n| {} |\n|{}", columns.join(" | "), "---|".repeat(columns.len())));
+    }
+
+    /// Prints the values of these columns, and the whole object as JSON.
+    pub(crate) fn row(&self, columns: &[&str], object: &Value) {
+        let cells: Vec<String> = columns.iter().map(|column| cell(&object[*column])).collect();
+        self.line(&format!("| {} |", cells.join(" | ")));
+        self.object(object);
+    }
+
+    fn line(&self, text: &str) {
+        if self.is_json { eprintln!("{text}") } else { println!("{text}") }
+    }
+
+    fn object(&self, object: &Value) {
+        if self.is_json {
+            println!("{object}");
         }
     }
 
-    /// Prints a row of the table, or the object.
-    pub(crate) fn row(&self, cells: &[String], object: &Value) {
-        match self.format {
-            Format::Tables => println!("| {} |", cells.join(" | ")),
-            Format::Json => println!("{object}"),
-        }
-    }
-
-    /// Adds a figure with a target.
-    pub(crate) fn target(&mut self, target: BenchTarget) {
+    /// Adds a figure with a target. Returns `met` or `missed`.
+    pub(crate) fn target(
+        &mut self,
+        scenario: String,
+        figure: f64,
+        measure: &'static str,
+        bound: TargetBound,
+    ) -> &'static str {
+        let target = BenchTarget { scenario, figure, measure, bound };
+        let verdict = target.verdict();
         self.targets.push(target);
+        verdict
     }
 
     /// Prints all targets.
     pub(crate) fn finish(&self) {
-        match self.format {
-            Format::Json => {
-                let quick = self.effort == CompareEffort::Quick;
-                self.targets.iter().for_each(|target| println!("{}", target.object(quick)));
-            }
-            Format::Tables if self.targets.is_empty() => {}
-            Format::Tables => {
-                let quick =
-                    if self.effort == CompareEffort::Quick { ", which a quick run cannot judge" } else { "" };
-                println!("\nTargets{quick}\n");
-                self.targets.iter().for_each(|target| println!("- {target}"));
-            }
+        let quick = self.effort == CompareEffort::Quick;
+        if !self.targets.is_empty() {
+            self.line(&format!("\nTargets{}\n", if quick { ", which a quick run cannot judge" } else { "" }));
         }
-    }
-
-    /// Prints one scenario for every subject, Tidegate first: the times, then Tidegate's speedup over each
-    /// peer.
-    pub(crate) fn figures(
-        &self,
-        scenario: &str,
-        threads: usize,
-        all: &[Measurements],
-        columns: &[&str],
-        peers: &[&str],
-    ) {
-        let Some(ours) = all.first() else { return };
-        let of = |name: &str| all.iter().find(|figures| figures.subject == name);
-        let times = columns.iter().map(|name| of(name).map_or_else(dash, median_cell));
-        let ratios = peers
-            .iter()
-            .map(|name| of(name).map_or_else(dash, |peer| format!("{:.2}x", ours.speedup_over(peer))));
-        let cells: Vec<String> =
-            [scenario.to_owned(), threads.to_string()].into_iter().chain(times).chain(ratios).collect();
-        if self.format == Format::Tables {
-            self.row(&cells, &Value::Null);
-            return;
-        }
-        for figures in all {
-            let (low, high) = figures.quarters();
-            let object = json!({
-                "scenario": scenario,
-                "threads": threads,
-                "subject": figures.subject,
-                "ns_per_decision": figures.median(),
-                "lower_quarter": low,
-                "upper_quarter": high,
-                "rounds": figures.rounds.len(),
-                "granted_percent": figures.granted_percent,
-                "tidegate_as_fast": ours.speedup_over(figures),
-            });
-            self.row(&[], &object);
+        for target in &self.targets {
+            self.line(&format!("- {}", target.line()));
+            self.object(&target.object(quick));
         }
     }
 }
 
-fn dash() -> String {
-    "-".to_owned()
+impl BenchTarget {
+    fn verdict(&self) -> &'static str {
+        let is_met = match self.bound {
+            TargetBound::AtLeast(bound) => self.figure >= bound,
+            TargetBound::AtMost(bound) => self.figure <= bound,
+        };
+        if is_met { "met" } else { "missed" }
+    }
+
+    /// The JSON object. A quick run is marked, because it cannot judge targets.
+    fn object(&self, quick: bool) -> Value {
+        let BenchTarget { scenario, figure, measure, .. } = self;
+        let (bound, value) = match self.bound {
+            TargetBound::AtLeast(value) => ("at_least", value),
+            TargetBound::AtMost(value) => ("at_most", value),
+        };
+        let met = self.verdict() == "met";
+        json!({ "target": scenario, "figure": figure, "measure": measure, bound: value, "met": met, "quick": quick })
+    }
+
+    fn line(&self) -> String {
+        let BenchTarget { scenario, figure, measure, .. } = self;
+        let bound = match self.bound {
+            TargetBound::AtLeast(value) => format!("at least {value}"),
+            TargetBound::AtMost(value) => format!("at most {value}"),
+        };
+        format!("{scenario}: {} {measure} ({bound}: {})", number(*figure), self.verdict())
+    }
 }
 
-/// The median, and half of the interquartile range as a percentage of it.
-fn median_cell(figures: &Measurements) -> String {
-    let (low, high) = figures.quarters();
-    let median = figures.median();
-    format!("{median:.1} ±{:.0}%", (high - low) / 2.0 / median * 100.0)
+/// A cell of a table. A figure with a spread is an object.
+fn cell(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Number(figure) if figure.is_f64() => number(figure.as_f64().unwrap_or(f64::NAN)),
+        Value::Object(_) => {
+            format!("{} ±{:.0}%", cell(&value["ns"]), value["spread_percent"].as_f64().unwrap_or(f64::NAN))
+        }
+        other => other.to_string(),
+    }
+}
+
+/// Two decimals for small figures and one for others.
+fn number(figure: f64) -> String {
+    if figure < 10.0 { format!("{figure:.2}") } else { format!("{figure:.1}") }
 }

@@ -3,6 +3,8 @@
 //! The loops are default methods of [`BenchClient`], so that the compiler instantiates them together with
 //! each subject's `decide`. A whole run costs one virtual call, and a decision costs none.
 
+use quanta::Clock;
+
 use crate::keys::Keys;
 
 /// The number of decisions in a batch.
@@ -48,12 +50,13 @@ impl BenchDecision {
 }
 
 /// Sends requests to a subject from one thread.
+#[expect(clippy::ptr_arg, reason = "governor takes the owned key")]
 pub trait BenchClient {
     /// Requests one unit for a key.
-    fn decide(&mut self, key: &str) -> BenchDecision;
+    fn decide(&mut self, key: &String) -> BenchDecision;
 
     /// Requests one unit for each key of a batch. Returns the number of grants.
-    fn decide_batch(&mut self, keys: &[&str]) -> usize {
+    fn decide_batch(&mut self, keys: &[&String]) -> usize {
         keys.iter().filter(|key| self.decide(key) == BenchDecision::Granted).count()
     }
 
@@ -62,16 +65,32 @@ pub trait BenchClient {
         keys.iter().filter(|key| self.decide(key) == BenchDecision::Granted).count()
     }
 
+    /// Requests one unit for every key, one by one, and appends the latency of each call in nanoseconds. A call
+    /// is timed from the end of the call before it, so that the counter is read once per call. Returns the
+    /// number of grants.
+    fn decide_timed(&mut self, keys: &Keys, latencies: &mut Vec<u64>) -> usize {
+        let clock = Clock::new();
+        let (mut granted, mut before) = (0, clock.raw());
+        for key in keys.iter() {
+            granted += usize::from(self.decide(key) == BenchDecision::Granted);
+            let after = clock.raw();
+            latencies.push(clock.delta_as_nanos(before, after));
+            before = after;
+        }
+        granted
+    }
+
     /// Requests one unit for every key, in batches. Returns the number of grants.
     fn decide_in_batches(&mut self, keys: &Keys) -> usize {
         let (mut granted, mut keys) = (0, keys.iter());
-        let mut batch = [""; BATCH];
-        loop {
-            for place in &mut batch {
+        while let Some(first) = keys.next() {
+            let mut batch = [first; BATCH];
+            for place in &mut batch[1..] {
                 let Some(key) = keys.next() else { return granted };
                 *place = key;
             }
             granted += self.decide_batch(&batch);
         }
+        granted
     }
 }

@@ -1,24 +1,27 @@
 //! Keys of twelve bytes, the same on every machine.
 //!
-//! They are stored contiguously in the order of their use, so that reading a key costs every subject the same
-//! and almost nothing. They are text, because one peer accepts only text.
+//! They are owned strings, as programs have them. governor is keyed by `String` and takes a `&String`, which a
+//! `&str` would have to be copied into. The strings are made in the order of their use, so that reading a key
+//! costs every subject the same and little.
 
 use std::fmt::Write;
-
-/// The length of a key.
-pub const LENGTH: usize = 12;
+use std::sync::Arc;
 
 /// Coprime to every number of keys in use, and large, so that its multiples are scattered.
 const STRIDE: u64 = 982_451_653;
 
 /// Keys in the order of their use.
 #[derive(Debug, Clone, Default)]
-pub struct Keys(String);
+pub struct Keys {
+    distinct: Arc<[String]>,
+    /// The number of uses. The keys repeat.
+    len: usize,
+}
 
 impl Keys {
     /// One key, repeated.
     pub fn hot(draws: usize) -> Keys {
-        Keys::of((0..draws).map(|_| 12_345))
+        Keys { len: draws, ..Keys::of([12_345].into_iter()) }
     }
 
     /// Random draws from this many keys.
@@ -37,49 +40,36 @@ impl Keys {
     }
 
     fn of(numbers: impl Iterator<Item = u64>) -> Keys {
-        let mut text = String::new();
-        for number in numbers {
-            append(&mut text, number);
-        }
-        Keys(text)
+        let key = |number| {
+            let mut key = String::new();
+            write(&mut key, number);
+            key
+        };
+        let distinct: Arc<[String]> = numbers.map(key).collect();
+        Keys { len: distinct.len(), distinct }
     }
 
     /// The number of keys.
     pub fn len(&self) -> usize {
-        self.0.len() / LENGTH
+        self.len
     }
 
     /// Whether there are no keys.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.len == 0
     }
 
     /// The keys, in order.
     #[inline]
-    pub fn iter(&self) -> impl Iterator<Item = &str> {
-        let mut rest = self.0.as_str();
-        std::iter::from_fn(move || {
-            let (key, others) = rest.split_at_checked(LENGTH)?;
-            rest = others;
-            Some(key)
-        })
+    pub fn iter(&self) -> impl Iterator<Item = &String> {
+        self.distinct.iter().cycle().take(self.len)
     }
 }
 
 /// Replaces the content of the buffer by the key with this number.
 pub fn write(buffer: &mut String, number: u64) {
     buffer.clear();
-    append(buffer, number);
-}
-
-fn append(text: &mut String, number: u64) {
-    write!(text, "u{number:011}").expect("a string takes whatever is written to it");
-}
-
-/// The key as an array, for subjects whose keys have a fixed length.
-#[inline]
-pub fn array(key: &str) -> [u8; LENGTH] {
-    *key.as_bytes().first_chunk().expect("every key has twelve bytes")
+    write!(buffer, "u{number:011}").expect("a string takes whatever is written to it");
 }
 
 #[cfg(test)]
@@ -89,7 +79,7 @@ mod tests {
     #[test]
     fn each_key_comes_once() {
         let keys = Keys::each(1_000);
-        let mut sorted: Vec<&str> = keys.iter().collect();
+        let mut sorted: Vec<&String> = keys.iter().collect();
         assert_ne!(sorted, Keys::of(0..1_000).iter().collect::<Vec<_>>(), "in no order");
         sorted.sort_unstable();
         assert_eq!(sorted, Keys::of(0..1_000).iter().collect::<Vec<_>>());
@@ -99,8 +89,8 @@ mod tests {
     fn keys_have_their_length_and_repeat_from_run_to_run() {
         let keys = Keys::random(10, 1_000_000, 1);
         assert_eq!(keys.len(), 10);
-        assert!(keys.iter().all(|key| key.len() == LENGTH && key.starts_with('u')));
-        assert_eq!(keys.0, Keys::random(10, 1_000_000, 1).0);
-        assert_ne!(keys.0, Keys::random(10, 1_000_000, 2).0);
+        assert!(keys.iter().all(|key| key.len() == 12 && key.starts_with('u')));
+        assert_eq!(keys.distinct, Keys::random(10, 1_000_000, 1).distinct);
+        assert_ne!(keys.distinct, Keys::random(10, 1_000_000, 2).distinct);
     }
 }

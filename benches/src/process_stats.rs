@@ -31,17 +31,15 @@ pub fn wall_time() -> Duration {
     time_of(ClockId::Monotonic)
 }
 
-/// Pins this thread to the processor with this index among the allowed ones, so that threads that are
-/// measured together run in parallel. Returns `false` if that is not possible. The system then schedules the
+/// Pins this thread to one of the allowed processors by turns, so that threads that are measured together are
+/// spread over all of them. Returns `false` if that is not possible. The system then schedules the
 /// thread freely.
 #[cfg(target_os = "linux")]
 pub fn stay_on_processor(number: usize) -> bool {
     let Ok(allowed) = sched_getaffinity(None) else { return false };
-    let Some(processor) = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).nth(number) else {
-        return false;
-    };
+    let allowed: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect();
     let mut own = CpuSet::new();
-    own.set(processor);
+    own.set(allowed[number % allowed.len()]);
     sched_setaffinity(None, &own).is_ok()
 }
 

@@ -98,7 +98,7 @@ fn parse(text: &str) -> PathCounts {
 
 fn format_counts(counts: &PathCounts) -> String {
     counts.iter().fold(String::new(), |mut text, (name, count)| {
-        writeln!(text, "{name:<20} {}.{}", count / 10, count % 10).expect("writing to a String cannot fail");
+        writeln!(text, "{name:<22} {}.{}", count / 10, count % 10).expect("writing to a String cannot fail");
         text
     })
 }
@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn baseline_round_trips() {
         let counts = vec![("a".to_owned(), 1_234), ("b_c".to_owned(), 5)];
-        assert_eq!(format_counts(&counts), "a                    123.4\nb_c                  0.5\n");
+        assert_eq!(format_counts(&counts), "a                      123.4\nb_c                    0.5\n");
         assert_eq!(parse(&format_counts(&counts)), counts);
     }
 

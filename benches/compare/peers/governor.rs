@@ -1,15 +1,19 @@
 //! governor: one atomic word per key in a sharded map.
+//!
+//! The keys are `String`, as programs with user ids or API keys have them. The caller owns them, so that a check
+//! copies nothing.
+
+use std::num::NonZeroU32;
 
 use governor::clock::DefaultClock;
 use governor::state::{InMemoryState, NotKeyed};
-use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
-use tidegate_bench::keys::{LENGTH, array};
-use tidegate_bench::{BenchClient, BenchDecision, BenchRule, BenchSubject};
+use governor::{DefaultKeyedRateLimiter, RateLimiter};
+use tidegate_bench::{BenchClient, BenchDecision, BenchSubject, BucketQuota};
 
-use super::bucket;
+pub(crate) const GOVERNOR: &str = "governor";
 
+type KeyedLimiter = DefaultKeyedRateLimiter<String>;
 type DirectLimiter = RateLimiter<NotKeyed, InMemoryState, DefaultClock>;
-type KeyedLimiter = DefaultKeyedRateLimiter<[u8; LENGTH]>;
 
 /// A keyed limiter, after any number of shared ones.
 ///
@@ -22,29 +26,33 @@ pub(crate) struct GovernorPeer {
 
 impl GovernorPeer {
     /// One keyed limiter.
-    pub(crate) fn new(rule: BenchRule) -> GovernorPeer {
-        GovernorPeer::with_shared(&[], rule)
+    pub(crate) fn new(quota: BucketQuota) -> GovernorPeer {
+        GovernorPeer::with_shared(&[], quota)
     }
 
     /// A keyed limiter after shared ones.
-    pub(crate) fn with_shared(shared: &[BenchRule], keyed: BenchRule) -> GovernorPeer {
-        let shared = shared.iter().map(|rule| RateLimiter::direct(quota(*rule))).collect();
-        GovernorPeer { shared, keyed: RateLimiter::keyed(quota(keyed)) }
+    pub(crate) fn with_shared(shared: &[BucketQuota], keyed: BucketQuota) -> GovernorPeer {
+        let shared = shared.iter().map(|quota| RateLimiter::direct(quota_of(*quota))).collect();
+        GovernorPeer { shared, keyed: RateLimiter::keyed(quota_of(keyed)) }
     }
 }
 
-fn quota(rule: BenchRule) -> Quota {
-    let (burst, step) = bucket(rule);
-    Quota::with_period(step).expect("no rule refills in no time").allow_burst(burst)
+fn quota_of(quota: BucketQuota) -> governor::Quota {
+    let burst = NonZeroU32::new(quota.burst).expect("every quota has units");
+    governor::Quota::with_period(quota.refill).expect("every refill takes time").allow_burst(burst)
 }
 
 impl BenchSubject for GovernorPeer {
     fn name(&self) -> &'static str {
-        "governor"
+        GOVERNOR
     }
 
     fn client(&self) -> Box<dyn BenchClient + '_> {
-        if self.shared.is_empty() { Box::new(KeyedClient(&self.keyed)) } else { Box::new(SetClient(self)) }
+        if self.shared.is_empty() {
+            Box::new(KeyedClient(&self.keyed))
+        } else {
+            Box::new(DirectAndKeyedClient(self))
+        }
     }
 
     fn rows(&self) -> Option<u64> {
@@ -56,47 +64,17 @@ struct KeyedClient<'a>(&'a KeyedLimiter);
 
 impl BenchClient for KeyedClient<'_> {
     #[inline]
-    fn decide(&mut self, key: &str) -> BenchDecision {
-        BenchDecision::of(self.0.check_key(&array(key)).is_ok())
+    fn decide(&mut self, key: &String) -> BenchDecision {
+        BenchDecision::of(self.0.check_key(key).is_ok())
     }
 }
 
-struct SetClient<'a>(&'a GovernorPeer);
+struct DirectAndKeyedClient<'a>(&'a GovernorPeer);
 
-impl BenchClient for SetClient<'_> {
+impl BenchClient for DirectAndKeyedClient<'_> {
     #[inline]
-    fn decide(&mut self, key: &str) -> BenchDecision {
+    fn decide(&mut self, key: &String) -> BenchDecision {
         let shared = self.0.shared.iter().all(|limiter| limiter.check().is_ok());
-        BenchDecision::of(shared && self.0.keyed.check_key(&array(key)).is_ok())
-    }
-}
-
-/// A keyed limiter with string keys, the common use. The one above has fixed keys of twelve bytes, its best
-/// case.
-pub(crate) struct StringKeyGovernor(DefaultKeyedRateLimiter<String>);
-
-impl StringKeyGovernor {
-    /// One keyed limiter.
-    pub(crate) fn new(rule: BenchRule) -> StringKeyGovernor {
-        StringKeyGovernor(RateLimiter::keyed(quota(rule)))
-    }
-}
-
-impl BenchSubject for StringKeyGovernor {
-    fn name(&self) -> &'static str {
-        "governor (String)"
-    }
-
-    fn client(&self) -> Box<dyn BenchClient + '_> {
-        Box::new(StringKeyClient(&self.0))
-    }
-}
-
-struct StringKeyClient<'a>(&'a DefaultKeyedRateLimiter<String>);
-
-impl BenchClient for StringKeyClient<'_> {
-    #[inline]
-    fn decide(&mut self, key: &str) -> BenchDecision {
-        BenchDecision::of(self.0.check_key(&key.to_owned()).is_ok())
+        BenchDecision::of(shared && self.0.keyed.check_key(key).is_ok())
     }
 }

@@ -2,10 +2,9 @@
 //! key apart, and marks the lower bound of the cost of a limiter.
 
 use pingora_limits::rate::Rate;
-use tidegate_bench::keys::array;
-use tidegate_bench::{BenchClient, BenchDecision, BenchRule, BenchSubject};
+use tidegate_bench::{BenchClient, BenchDecision, BenchSubject, BucketQuota};
 
-use super::bucket;
+pub(crate) const PINGORA: &str = "pingora-limits";
 
 /// A sketch and the count above which it refuses.
 pub(crate) struct Pingora {
@@ -15,16 +14,15 @@ pub(crate) struct Pingora {
 
 impl Pingora {
     /// A sketch over the time of a full refill.
-    pub(crate) fn new(rule: BenchRule) -> Pingora {
-        let (burst, step) = bucket(rule);
-        let max = isize::try_from(burst.get()).expect("bursts are small");
-        Pingora { rate: Rate::new(step * burst.get()), max }
+    pub(crate) fn new(quota: BucketQuota) -> Pingora {
+        let max = isize::try_from(quota.burst).expect("bursts are small");
+        Pingora { rate: Rate::new(quota.refill * quota.burst), max }
     }
 }
 
 impl BenchSubject for Pingora {
     fn name(&self) -> &'static str {
-        "pingora-limits"
+        PINGORA
     }
 
     fn client(&self) -> Box<dyn BenchClient + '_> {
@@ -36,7 +34,7 @@ struct PingoraClient<'a>(&'a Pingora);
 
 impl BenchClient for PingoraClient<'_> {
     #[inline]
-    fn decide(&mut self, key: &str) -> BenchDecision {
-        BenchDecision::of(self.0.rate.observe(&array(key), 1) <= self.0.max)
+    fn decide(&mut self, key: &String) -> BenchDecision {
+        BenchDecision::of(self.0.rate.observe(&key, 1) <= self.0.max)
     }
 }

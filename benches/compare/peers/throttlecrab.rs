@@ -4,9 +4,9 @@ use std::sync::{Mutex, PoisonError};
 use std::time::SystemTime;
 
 use throttlecrab::{AdaptiveStore, RateLimiter};
-use tidegate_bench::{BenchClient, BenchDecision, BenchRule, BenchSubject};
+use tidegate_bench::{BenchClient, BenchDecision, BenchSubject, BucketQuota};
 
-use super::bucket;
+pub(crate) const THROTTLECRAB: &str = "throttlecrab";
 
 /// The limiter with the store of its first example, in a mutex.
 pub(crate) struct Throttlecrab {
@@ -19,20 +19,19 @@ pub(crate) struct Throttlecrab {
 impl Throttlecrab {
     /// A limiter with capacity for this many keys. Without it, every call sweeps the map once it is three
     /// quarters full.
-    pub(crate) fn new(rule: BenchRule, keys: usize) -> Throttlecrab {
-        let (burst, step) = bucket(rule);
-        assert_eq!(step.subsec_nanos(), 0, "this peer knows whole seconds only");
+    pub(crate) fn new(quota: BucketQuota, keys: usize) -> Throttlecrab {
+        assert_eq!(quota.refill.subsec_nanos(), 0, "this peer knows whole seconds only");
         Throttlecrab {
             limiter: Mutex::new(RateLimiter::new(AdaptiveStore::builder().capacity(keys).build())),
-            burst: burst.get().into(),
-            step: i64::try_from(step.as_secs()).expect("no rule lasts that long"),
+            burst: quota.burst.into(),
+            step: i64::try_from(quota.refill.as_secs()).expect("no rule lasts that long"),
         }
     }
 }
 
 impl BenchSubject for Throttlecrab {
     fn name(&self) -> &'static str {
-        "throttlecrab"
+        THROTTLECRAB
     }
 
     fn client(&self) -> Box<dyn BenchClient + '_> {
@@ -45,7 +44,7 @@ struct ThrottlecrabClient<'a>(&'a Throttlecrab);
 impl BenchClient for ThrottlecrabClient<'_> {
     #[inline]
     #[expect(clippy::disallowed_methods, reason = "this peer has no clock; its callers read one")]
-    fn decide(&mut self, key: &str) -> BenchDecision {
+    fn decide(&mut self, key: &String) -> BenchDecision {
         let Throttlecrab { limiter, burst, step } = self.0;
         let mut limiter = limiter.lock().unwrap_or_else(PoisonError::into_inner);
         let answer = limiter.rate_limit(key, *burst, 1, *step, 1, SystemTime::now());
