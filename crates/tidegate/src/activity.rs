@@ -10,7 +10,7 @@
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let activity = Activity::new(Limiter::in_memory(), Rules::default())?;
+//! let activity = Activity::new(Limiter::builder().build()?, Rules::default())?;
 //! for _ in 0..5 {
 //!     let task = activity.set_active("ada").await?;
 //!     assert!(task.release().await, "a short one");
@@ -143,7 +143,7 @@ impl Activity {
             return Ok(Status::without_counts(&self.rules()));
         };
         self.check_limit()?;
-        let decision = match self.inner.limiter.ask(ID, user).readings().peek_async().await {
+        let decision = match self.inner.limiter.limit(ID)?.of(user).readings().peek_async().await {
             Ok(permit) => Ok(permit),
             Err(AcquireError::Refused(refused)) => Err(refused),
             Err(error) => return Err(error.into()),
@@ -188,7 +188,8 @@ impl Activity {
         let rules =
             self.ensure_limit(user, LimitUse::Begin).await?.map_or_else(|| self.rules(), |it| it.rules);
         self.check_limit()?;
-        let mut question = self.inner.limiter.ask(ID, user).readings();
+        let handle = self.inner.limiter.limit(ID)?;
+        let mut question = handle.of(user).readings();
         if rules.compat {
             question = question.hold();
         }

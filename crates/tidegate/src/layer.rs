@@ -42,16 +42,12 @@ pub use asking::Asking;
 ///
 /// ```
 /// use tidegate::layer::{Failure, LimitLayer};
-/// use tidegate::Limiter;
-/// use tidegate::catalog::ExpectedVersion;
-/// use tidegate::model::{ItemSpec, LimitSpec, Policy};
+/// use tidegate::{Limiter, total};
 /// use tower::{ServiceBuilder, ServiceExt, service_fn};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-/// let limiter = Limiter::in_memory();
-/// let once = LimitSpec::named("echo").with(ItemSpec::of(Policy::Total, 1).per_key());
-/// limiter.store().put(once, ExpectedVersion::Absent)?;
+/// let limiter = Limiter::builder().limit("echo", total(1).per_key()).build()?;
 /// let layer = LimitLayer::new(
 ///     limiter,
 ///     |name: &String| ("echo", name.clone()),
@@ -131,7 +127,7 @@ impl<Q, I, O> LimitLayer<Q, I, O> {
 
     async fn decide(&self, asking: &Asking) -> Result<Permit, AcquireError> {
         let asks = asking.asks();
-        let mut request = self.limiter.asks(&asks);
+        let mut request = self.limiter.request(&asks);
         if self.detail == Detail::Readings {
             request = request.readings();
         }

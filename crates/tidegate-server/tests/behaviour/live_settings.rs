@@ -46,7 +46,7 @@ impl SettingsFixture {
     }
 
     fn takes(&self, id: &str, count: u64) -> bool {
-        match self.limiter.ask(id, b"u").count(count).try_acquire() {
+        match self.limiter.limit(id).expect("the limit exists").of(b"u").count(count).try_acquire() {
             Ok(_) => true,
             Err(error) => {
                 assert!(error.is_refused(), "{error}");
@@ -316,7 +316,7 @@ fn activity_section_is_a_file_limit() {
     assert_eq!(fixture.apply("activity: {max_concurrent_tasks: 1, window: 20s}"), applied(0, 1, 0, 0));
     assert!(fixture.rules.is_from_file("activity"));
     assert_eq!(activity.rules().window.as_secs(), 20);
-    let held = fixture.limiter.ask("activity", "u").try_acquire();
+    let held = fixture.limiter.limit("activity").expect("the limit exists").of("u").try_acquire();
     assert_eq!(limited(&activity, "v"), Some(Reason::Concurrency));
     // An edit takes effect at once and keeps the counts.
     assert_eq!(fixture.apply("activity: {max_concurrent_tasks: 2, window: 20s}"), applied(0, 1, 0, 0));

@@ -239,12 +239,15 @@ impl WatcherState {
     async fn report_ended(&self, gone: &[LeaseId]) {
         let whose = gone.first().and_then(|id| self.tasks().watched.get(id).map(|task| task.user.clone()));
         let Some(user) = whose else { return };
-        let now = match self.limiter.ask(ID, &*user).peek_async().await {
-            Ok(permit) if !permit.is_degraded() => permit.at(),
-            Err(AcquireError::Refused(refused)) if !refused.is_degraded() => Some(refused.at()),
-            Err(AcquireError::Invalid(_)) => None,
-            // The store's time is unknown: try again at the next check.
-            Ok(_) | Err(_) => return,
+        let now = match self.limiter.limit(ID) {
+            Ok(limit) => match limit.of(&*user).peek_async().await {
+                Ok(permit) if !permit.is_degraded() => permit.at(),
+                Err(AcquireError::Refused(refused)) if !refused.is_degraded() => Some(refused.at()),
+                Err(AcquireError::Invalid(_)) => None,
+                // The store's time is unknown: try again at the next check.
+                Ok(_) | Err(_) => return,
+            },
+            Err(_unknown) => None,
         };
         let mut tasks = self.tasks();
         for task in gone.iter().filter_map(|id| tasks.watched.remove(id)) {

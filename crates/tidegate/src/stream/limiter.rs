@@ -11,7 +11,7 @@ use tidegate_core::Span;
 
 use crate::catalog::{Catalog, ExpectedVersion, PutError};
 use crate::clock::{Clock, SystemClock};
-use crate::limiter::{Acquire, AcquireError, HolderClock, Limiter, Permit, SystemHolderClock};
+use crate::limiter::{Acquire, AcquireError, HolderClock, LimitHandle, Limiter, Permit, SystemHolderClock};
 use crate::store::{MapStore, Store};
 
 use super::rules::{Fate, RefusedBy, Rules, User};
@@ -42,6 +42,7 @@ pub struct StreamLimiter {
 struct StreamLimiterState {
     store: Arc<MapStore>,
     limiter: Limiter,
+    limit: LimitHandle,
     /// Measures the work, whatever the store's clock shows.
     wall: SystemClock,
     totals: Mutex<MessageTotals>,
@@ -75,10 +76,12 @@ impl StreamLimiter {
         store.put(rules.spec(LIMIT), ExpectedVersion::Absent)?;
         let builder = Limiter::builder().store(Arc::clone(&store) as Arc<_>).holder_clock(holder_clock);
         let limiter = builder.build().expect("a builder with a store and no limits has no mistakes");
+        let limit = limiter.limit(LIMIT).expect("it was put above");
         Ok(StreamLimiter {
             inner: Arc::new(StreamLimiterState {
                 store,
                 limiter,
+                limit,
                 wall: SystemClock::new(),
                 totals: Mutex::default(),
             }),
@@ -89,14 +92,14 @@ impl StreamLimiter {
     pub fn admit<'a>(&self, user: impl Into<User<'a>>) -> Fate {
         let began = self.inner.wall.now();
         let user = user.into();
-        let decision = self.inner.limiter.ask(LIMIT, user.as_bytes()).try_acquire();
+        let decision = self.inner.limit.try_acquire(user.as_bytes());
         self.decided(&decision, self.inner.wall.now().since(began))
     }
 
     /// Delays one message of this user for at most this long.
     pub(super) fn wait(&self, user: &User<'_>, patience: Duration) -> Waiting {
-        let question = self.inner.limiter.ask(LIMIT, user.as_bytes());
-        Waiting { limiter: self.clone(), acquire: question.within(patience) }
+        let acquire = self.inner.limit.of(user.as_bytes()).within(patience);
+        Waiting { limiter: self.clone(), acquire }
     }
 
     /// Counts so far, and the current content of the windows.
