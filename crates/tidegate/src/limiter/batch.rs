@@ -10,7 +10,7 @@ use tidegate_core::{Intent, LeaseId, Limit, Order, Wait};
 
 use super::pending_reply::{Decision, is_decided};
 use super::permit::Permit;
-use super::submit::{SentOrder, refuse_behind_waiter};
+use super::submit::{SentOrder, refuse_behind_waiter, takes_something};
 use super::wait_queues::QueuePosition;
 use super::wakeup::WakeTarget;
 use super::{Limiter, LimiterState, item_at};
@@ -128,7 +128,7 @@ impl LimiterState {
     }
 
     fn find_waiter_ahead(&self, index: usize, order: &Order<'_>) -> Option<OrderBehindWaiter> {
-        if order.intent != Intent::Acquire {
+        if order.intent != Intent::Acquire || !takes_something(order) {
             return None;
         }
         let positions = self.positions(order.asks);

@@ -204,6 +204,29 @@ fn release_settle_and_reset_complete_when_durable() {
     assert_eq!(renewed.expect_ready(), failed());
 }
 
+#[test]
+fn batch_waits_for_one_sync() {
+    let (fixture, log) = fixture();
+    let limiter = fixture.limiter.clone();
+    let thread = std::thread::spawn(move || limiter.handle("l").try_acquire_batch(&["a", "b", "c"]));
+    log.wait_for_waiters(1);
+    assert_eq!(fixture.store.open_leases(), 2);
+    log.sync_all();
+    let decisions = thread.join().expect("it does not fail");
+    assert_eq!(decisions.iter().map(DecisionExt::is_granted).collect::<Vec<_>>(), [true, true, false]);
+    drop(decisions);
+    fixture.ends_with_log(&log);
+}
+
+#[test]
+fn batch_with_failed_log_gives_leases_back() {
+    let (fixture, log) = fixture();
+    log.fail(FULL);
+    let decisions = fixture.limiter.handle("l").try_acquire_batch(&["a", "b", "c"]);
+    assert!(decisions.into_iter().all(|decision| decision.map(|_| ()) == failed()));
+    assert_eq!(fixture.store.open_leases(), 0);
+}
+
 /// A blocking call on its own thread parks that thread.
 #[test]
 fn blocking_call_parks_its_thread() {

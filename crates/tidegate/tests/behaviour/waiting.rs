@@ -349,7 +349,8 @@ fn invalid_timeout_or_request_is_error() {
         assert_eq!(rejected(fixture.wait(1, timeout)), OrderError::PatienceOutOfRange);
     }
     let unknown = OrderError::UnknownLimit { limit_id: "nobody".into() };
-    assert_eq!(rejected(fixture.wait_for("nobody", "u", 1, seconds(1))), unknown);
+    let asks = [Ask::one("nobody", Some(b"u"))];
+    assert_eq!(rejected(Waiter::new(fixture.limiter.request(&asks).within(seconds(1)))), unknown);
     let held = fixture.take(1);
     let first = fixture.wait(1, seconds(60)).starts();
     assert_eq!(
