@@ -222,6 +222,17 @@ fn edit_to_concurrency_gives_leases_from_then_on() {
 }
 
 #[test]
+fn edit_to_shadow_grants_and_names_the_limit() {
+    let (limiter, handle) = handle(total(1));
+    assert!(handle.try_acquire("").is_ok() && handle.try_acquire("").is_err());
+    let mut spec = limiter.store().get("l").expect("put").spec().clone();
+    spec.mode = tidegate::model::Mode::Shadow;
+    limiter.store().put(spec, tidegate::catalog::ExpectedVersion::Anything).expect("a valid edit");
+    let permit = handle.try_acquire("").expect("a shadow limit grants");
+    assert_eq!(permit.shadowed()[0].id(), "l");
+}
+
+#[test]
 fn handle_of_removed_limit_is_invalid_until_limit_returns() {
     let (limiter, handle) = handle(total(1));
     assert!(limiter.store().remove("l", tidegate::catalog::RemovalMode::Forget));
