@@ -324,9 +324,12 @@ fn activity_section_is_a_file_limit() {
     assert_eq!(fixture.apply("activity: {max_concurrent_tasks: 2, window: 20s}"), applied(0, 0, 0, 1));
     // Without the section the defaults apply, and running tasks continue.
     assert_eq!(fixture.apply("limits: []"), applied(0, 0, 1, 0));
-    assert_eq!((limited(&activity, "v"), activity.rules()), (None, activity::Rules::default()));
+    assert_eq!((limited(&activity, "v"), activity.rules()), (None, activity::ActivityRules::default()));
     let other = now(activity.set_active("v")).expect("room");
-    assert_eq!(fixture.store.get("activity").expect("a limit").spec(), &activity::Rules::default().spec());
+    assert_eq!(
+        fixture.store.get("activity").expect("a limit").spec(),
+        &activity::ActivityRules::default().spec()
+    );
     drop(other);
     assert_eq!(fixture.store.holders("activity", Some(b"u")).decided().expect("a limit").len(), 1);
     drop(held);
@@ -393,7 +396,10 @@ fn environment_is_applied_at_start_and_kept_by_other_processes() {
     let _task = now(activity.set_active("u")).expect("room");
     assert_eq!((limited(&activity, "u"), tasks()), (None, Capacity::AtMost(2)));
     // A restart without overrides keeps the edit.
-    let edited = activity::Rules { max_concurrent_tasks: Capacity::AtMost(50), ..activity::Rules::default() };
+    let edited = activity::ActivityRules {
+        max_concurrent_tasks: Capacity::AtMost(50),
+        ..activity::ActivityRules::default()
+    };
     fixture.store.put(edited.spec(), ExpectedVersion::Present).expect("an edit");
     let (again, activity) = beside(&fixture, ActivitySpec::default());
     again.apply_defaults().expect("nothing is always possible");

@@ -47,7 +47,7 @@ fn waiter_completes_when_grant_is_durable() {
     let (fixture, log) = fixture();
     let mut first = fixture.wait(1, seconds(60)).starts();
     let mut second = fixture.wait(1, seconds(60)).starts();
-    log.sync_to(tidegate::store::Lsn(log.tip().0 - 1));
+    log.sync_to(tidegate::store::Lsn(log.log_end().0 - 1));
     let first = first.expect_granted();
     second.expect_pending();
     log.sync_all();
@@ -281,9 +281,9 @@ impl LoggedFixture {
 #[test]
 fn log_tip_covers_every_catalog_change() {
     let (fixture, log) = fixture();
-    let before = log.tip();
+    let before = log.log_end();
     fixture.store.put(LimitSpec::named("other").with(slots_of(1)), ExpectedVersion::Absent).expect("a limit");
-    let tip = tidegate::store::Store::tip(&*fixture.store).expect("it has a log");
+    let tip = tidegate::store::Store::log_end(&*fixture.store).expect("it has a log");
     assert!(before < tip);
     let mut durable = PolledFuture::new({
         let store = Arc::clone(&fixture.store);

@@ -168,17 +168,17 @@ fn statistics_can_be_read_during_decisions() {
 #[test]
 fn store_size_sums_all_limits() {
     let fixture = LimiterFixture::new();
-    let before = fixture.store.extent().expect("the memory store counts");
+    let before = fixture.store.size().expect("the memory store counts");
     assert_eq!(before.leases, 0);
     fixture.put(LimitSpec::named("a").with(slots_of(5)));
     fixture.put(five_and_two());
     let held = fixture.limiter.handle("a").of("ada").try_acquire().expect("a question");
     assert!(fixture.limiter.handle("l").of("ada").try_acquire().is_granted());
-    let after = fixture.store.extent().expect("the memory store counts");
+    let after = fixture.store.size().expect("the memory store counts");
     assert_eq!((after.leases, after.bytes), (1, fixture.store.bytes()));
     assert!(before.bytes < after.bytes && after.bytes <= after.budget_bytes, "{before:?} {after:?}");
     assert_eq!(after.budget_bytes, before.budget_bytes);
     drop(held);
-    assert_eq!(fixture.store.extent().map(|extent| extent.leases), Some(0));
-    assert_eq!(MapStore::new(SystemClock::new(), 7).extent(), None, "the plain store does not count");
+    assert_eq!(fixture.store.size().map(|size| size.leases), Some(0));
+    assert_eq!(MapStore::new(SystemClock::new(), 7).size(), None, "the plain store does not count");
 }

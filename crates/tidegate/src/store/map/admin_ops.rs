@@ -70,18 +70,18 @@ impl MapState {
     }
 
     pub(super) fn apply(&mut self, edits: Vec<Edit>) -> Result<Vec<EditOutcome>, ApplyError> {
-        enum Checked {
+        enum CheckedEdit {
             Put(Arc<Limit>),
             Remove(String, RemovalMode),
         }
         self.forget_retired();
         let checked = check_each(edits, |edit| match edit {
-            Edit::Put(spec, expect) => self.next_version(spec, expect).map(Checked::Put),
-            Edit::Remove(id, mode) => Ok(Checked::Remove(id, mode)),
+            Edit::Put(spec, expect) => self.next_version(spec, expect).map(CheckedEdit::Put),
+            Edit::Remove(id, mode) => Ok(CheckedEdit::Remove(id, mode)),
         })?;
         let applied = checked.into_iter().map(|checked| match checked {
-            Checked::Put(limit) => self.put_version(&limit),
-            Checked::Remove(id, mode) => {
+            CheckedEdit::Put(limit) => self.put_version(&limit),
+            CheckedEdit::Remove(id, mode) => {
                 self.remove(&id, mode).map_or(EditOutcome::Absent, EditOutcome::Removed)
             }
         });
