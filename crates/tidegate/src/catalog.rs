@@ -170,6 +170,7 @@ pub enum Change {
 
 /// Why a limit was not put.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum PutError {
     /// It should be added but exists.
     Exists,

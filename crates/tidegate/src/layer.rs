@@ -90,6 +90,7 @@ enum Mode {
 
 /// What happens to a call without a decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum FailureAction<O> {
     /// The call gets this response.
     Refuse(O),

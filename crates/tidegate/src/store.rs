@@ -311,6 +311,7 @@ impl Actual<'_> {
 
 /// Result of a settlement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Settlement {
     /// The charge equals its true cost.
     Settled,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tidegate::Limiter;
 use tidegate::limiter::LimitOverview;
 use tidegate::model::Limit;
-use tidegate::store::Reach;
+use tidegate::store::{ItemCount, LimitStats, Reach};
 use tidegate_net::metrics_page::{MetricKind, MetricLabel, MetricsPage};
 
 use crate::resp::described_buckets::{self, RESERVED_PREFIX};
@@ -100,16 +100,9 @@ impl DescribedTotals {
     /// The totals as the samples of one limit.
     fn sample(&self) -> LimitSample {
         let DecisionCounts { granted, refused } = self.total;
-        let items = vec![tidegate::store::ItemCount { item: DESCRIBED_ITEM.to_owned(), refused }];
-        let overview = LimitOverview {
-            granted,
-            refused,
-            shadowed: 0,
-            waiting: 0,
-            rows: self.rows,
-            bytes: self.bytes,
-            items,
-        };
+        let items = vec![ItemCount { item: DESCRIBED_ITEM.to_owned(), refused }];
+        let stats = LimitStats { granted, refused, shadowed: 0, items, rows: self.rows, bytes: self.bytes };
+        let overview = LimitOverview::new(stats, 0);
         LimitSample { id: RESERVED_PREFIX.trim_end_matches('/').to_owned(), overview }
     }
 }

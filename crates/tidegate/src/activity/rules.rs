@@ -145,6 +145,7 @@ fn field_of(flaw: &str) -> &'static str {
 
 /// Invalid rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ActivityRulesError {
     /// Every error.
     pub flaws: Vec<SpecError>,

@@ -16,6 +16,7 @@ pub const SYSTEM_IS_FULL: &str = "系统并发已达上限";
 
 /// Whether a user may start a task, and how many run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Status {
     /// The specified `is_active`: true means limited, false means that a task may start.
     pub limited: bool,
@@ -175,6 +176,7 @@ fn is_window(policy: &Policy) -> bool {
 
 /// Why there is no status, or why no task was started.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub enum ActivityError {
     /// The window or the tasks are full. The `ActivityError` of the specification is the latter.
     Refused(Box<ActivityRefusal>),
@@ -247,6 +249,7 @@ impl From<AcquireError> for ActivityError {
 
 /// Why a user name is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum BadUser {
     /// It is empty.
     Empty,

@@ -28,7 +28,7 @@ const LIMIT: &str = "messages";
 /// use std::time::Duration;
 /// use tidegate::stream::{MessageDecision, StreamLimiter, MessageRate, StreamRules};
 ///
-/// let limiter = StreamLimiter::new(StreamRules { user: MessageRate::of(3, Duration::from_secs(60)), ..Rules::default() })?;
+/// let limiter = StreamLimiter::new(StreamRules { user: MessageRate::of(3, Duration::from_secs(60)), ..StreamRules::default() })?;
 /// let passed = (0..10).filter(|_| limiter.admit("ada") == MessageDecision::Passed).count();
 /// assert_eq!(passed, 3);
 /// assert_eq!(limiter.stats().dropped_user, 7);
@@ -168,6 +168,7 @@ impl DelayedMessage {
 
 /// Messages by decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub struct MessageCounts {
     /// Passed messages.
     pub passed: u64,
@@ -202,6 +203,7 @@ impl MessageCounts {
 
 /// Statistics of a limiter. The names are those of `tidegate pipe --stats`.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
 pub struct StreamStats {
     /// Number of messages.
     pub processed: u64,

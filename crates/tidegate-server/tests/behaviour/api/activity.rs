@@ -30,7 +30,8 @@ fn with(rules: ActivityRules) -> ApiFixture {
 }
 
 fn both() -> [(ActivityRules, ApiFixture); 2] {
-    let (strict, letter) = (ActivityRules::default(), ActivityRules { compat: true, ..Rules::default() });
+    let (strict, letter) =
+        (ActivityRules::default(), ActivityRules { compat: true, ..ActivityRules::default() });
     [(strict, with(strict)), (letter, with(letter))]
 }
 
@@ -163,7 +164,8 @@ fn retry_after_is_exact() {
 
 #[test]
 fn per_user_limit_leaves_room_for_others() {
-    let fixture = with(ActivityRules { max_concurrent_per_user: Capacity::AtMost(1), ..Rules::default() });
+    let fixture =
+        with(ActivityRules { max_concurrent_per_user: Capacity::AtMost(1), ..ActivityRules::default() });
     begin(&fixture, "u");
     let detail = fixture.ask("POST /v1/activity/u", "").problem(503, "ActivityError");
     assert!(detail.contains("of this user"), "{detail}");

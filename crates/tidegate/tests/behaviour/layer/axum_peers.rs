@@ -16,7 +16,7 @@ use tidegate::layer::http::{ForwardedFor, HttpLimitLayer, PeerIp, limit_clients}
 use tidegate::{Limiter, Timestamp, sliding};
 use tokio::net::{TcpListener, TcpSocket};
 
-/// Two requests a minute for each client, at a stopped clock.
+/// Two requests in a closed window of a minute for each client, at a stopped clock.
 fn limiter() -> Limiter {
     let builder = Limiter::builder().clock(ManualClock::at(Timestamp::EPOCH));
     builder.limit("api", sliding(2, Duration::from_secs(60)).per_key()).build().expect("valid settings")
@@ -58,9 +58,9 @@ async fn request(
 fn check_refusal((status, headers, body): &(StatusCode, HeaderMap, String)) {
     assert_eq!(*status, 429, "{body}");
     let field = |name| headers.get(name).and_then(|value| value.to_str().ok());
-    assert_eq!(field("retry-after"), Some("60"));
+    assert_eq!(field("retry-after"), Some("61"));
     assert_eq!(field("ratelimit-policy"), Some("\"key/sliding-60s\";q=2;w=60"));
-    assert_eq!(field("ratelimit"), Some("\"key/sliding-60s\";r=0;t=60"));
+    assert_eq!(field("ratelimit"), Some("\"key/sliding-60s\";r=0;t=61"));
     assert_eq!(field("content-type"), Some("application/problem+json"));
     assert!(body.contains("quota-exceeded"), "{body}");
 }
@@ -68,7 +68,7 @@ fn check_refusal((status, headers, body): &(StatusCode, HeaderMap, String)) {
 #[tokio::test]
 async fn peer_ip_limits_each_address_alone() {
     let server = serve(limit_clients(limiter(), "api", PeerIp)).await;
-    for left in ["\"key/sliding-60s\";r=1", "\"key/sliding-60s\";r=0;t=60"] {
+    for left in ["\"key/sliding-60s\";r=1;t=61", "\"key/sliding-60s\";r=0;t=61"] {
         let (status, headers, body) = request(server, "127.0.0.1", None).await;
         assert_eq!((status, &*body), (StatusCode::OK, "hello"));
         assert_eq!(headers["ratelimit"], left);
