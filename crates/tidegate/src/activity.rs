@@ -388,5 +388,5 @@ fn decided_at(decision: &Result<Permit, Refused>) -> Timestamp {
 
 /// Error for a reply that was not counted, because the limit is off or the store is unreachable.
 fn unknown() -> Unavailable {
-    Unavailable { reason: format!("nobody could count for the limit '{ID}'") }
+    Unavailable { reason: format!("the store did not count for the limit '{ID}'") }
 }

@@ -112,8 +112,8 @@ impl ActivityRules {
             |tasks: bool, per: Per| spec.items.iter().any(|item| is_task(item) == tasks && item.per == per);
         let is_whole = has(false, Per::Key) && has(true, Per::Key) && has(true, Per::All);
         let message = "must count requests (such as policy: sliding, per: key), tasks of a user (policy: concurrency, per: key) and tasks \
-                       of everybody (policy: concurrency, per: all), because this is the limit of activities; an item that is not to \
-                       refuse anybody has limit: -1";
+                       of all users (policy: concurrency, per: all), because this is the limit of activities; an item that refuses \
+                       nothing has limit: -1";
         (!is_whole).then(|| SpecError::new("items", message))
     }
 
