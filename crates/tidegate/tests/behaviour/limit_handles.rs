@@ -178,6 +178,21 @@ fn count_applies_to_every_request_of_a_set() {
 }
 
 #[test]
+fn options_of_one_request_apply_to_the_whole_set() {
+    let limiter =
+        Limiter::builder().limit("a", total(5)).limit("b", total(3)).build().expect("valid settings");
+    let (a, b) = (limiter.limit("a").expect("put"), limiter.limit("b").expect("put"));
+    let repeated = limiter.all([a.without_key().request_id("r"), b.without_key()]);
+    assert!(repeated.try_acquire().is_ok() && repeated.try_acquire().is_ok());
+    let held = limiter.all([a.without_key().hold(), b.without_key().readings()]).try_acquire().expect("room");
+    let left: Vec<_> = held.readings().iter().map(|item| item.reading.remaining).collect();
+    assert_eq!(left, [Some(3), Some(1)], "the repeated request was charged once");
+    let lease = held.into_lease().expect("a hold comes with a lease");
+    lease.settle(Actual::Each(&[0, 1])).expect("it is held");
+    assert!(a.without_key().count(4).peek().is_ok() && b.without_key().count(2).peek().is_err());
+}
+
+#[test]
 fn hold_is_settled_to_its_true_cost() {
     let (_limiter, handle) = handle(total(10).per_key());
     let permit = handle.of("ada").count(8).hold().readings().try_acquire().expect("ten are left");
