@@ -14,7 +14,7 @@ use axum::Router;
 use axum::extract::Request;
 use axum::routing::get;
 use tidegate::clock::ManualClock;
-use tidegate::layer::{Asking, http};
+use tidegate::layer::{RequestLimits, http};
 use tidegate::{Limiter, Timestamp, sliding};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -33,9 +33,9 @@ fn router(limiter: Limiter) -> Router {
 }
 
 /// Chooses the limit and the key of a request. Requests without an API key share one key.
-fn by_api_key(request: &Request) -> Asking {
+fn by_api_key(request: &Request) -> RequestLimits {
     let key = request.headers().get("api-key").map_or(&b"anonymous"[..], |key| key.as_bytes());
-    Asking::of("api", key)
+    RequestLimits::of("api", key)
 }
 
 /// Sends more requests than the limit allows.

@@ -13,7 +13,7 @@ use std::time::Duration;
 use futures_util::{StreamExt, stream};
 use tidegate::Timestamp;
 use tidegate::clock::ManualClock;
-use tidegate::stream::{LimitExt, Rate, Refusal, RefusedBy, Rules, StreamLimiter};
+use tidegate::stream::{LimitExt, MessageRate, MessageRefusal, RefusedBy, StreamLimiter, StreamRules};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -56,7 +56,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 pub(crate) async fn example(out: &mut impl Write) -> Result<(), Box<dyn Error>> {
     // A chat server calls `StreamLimiter::new`. This clock follows the messages, so the example does not wait.
     let clock = Arc::new(ManualClock::at(Timestamp::EPOCH));
-    let rules = Rules { global: Rate::of(6, MINUTE), user: Rate::of(2, MINUTE) };
+    let rules = StreamRules { global: MessageRate::of(6, MINUTE), user: MessageRate::of(2, MINUTE) };
     let limiter = StreamLimiter::with_clock(rules, Arc::clone(&clock))?;
 
     let (notice_sender, notices) = mpsc::channel();
@@ -82,7 +82,7 @@ pub(crate) async fn example(out: &mut impl Write) -> Result<(), Box<dyn Error>> 
 }
 
 /// Tells the sender why a message was dropped and when the next one fits.
-fn notice(message: &Message, refusal: &Refusal) -> String {
+fn notice(message: &Message, refusal: &MessageRefusal) -> String {
     let sender = message.sender();
     let reason = match refusal.by {
         RefusedBy::Global => "the room is busy",

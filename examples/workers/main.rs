@@ -63,7 +63,7 @@ async fn run_job(slots: LimitHandle, job: Job, progress: mpsc::UnboundedSender<S
         let _ = progress.send(format!("{} ({}) {event}", job.name, job.slots));
     };
     // The limit is shared by all jobs, so the key is empty.
-    match slots.acquire("").count(job.slots).within(job.timeout).await {
+    match slots.without_key().count(job.slots).within(job.timeout).await {
         Ok(_permit) => {
             report("starts");
             for _ in 0..job.steps {

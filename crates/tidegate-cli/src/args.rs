@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
-use tidegate::stream::Rate;
+use tidegate::stream::MessageRate;
 use tidegate_config::text;
 
 pub(crate) use bench::BenchArgs;
@@ -120,16 +120,16 @@ pub(crate) struct SimulateArgs {
 pub(crate) struct PipeArgs {
     /// Messages that pass in any window, all users together; 0/60s refuses all, unlimited only counts
     #[arg(long, value_name = "RATE", default_value = "100/60s", value_parser = parse_rate, allow_hyphen_values = true)]
-    pub(crate) global: Rate,
+    pub(crate) global: MessageRate,
     /// Messages that pass in any window, per user
     #[arg(long, value_name = "RATE", default_value = "10/60s", value_parser = parse_rate, allow_hyphen_values = true)]
-    pub(crate) per_key: Rate,
+    pub(crate) per_key: MessageRate,
     /// Dotted path of the user in a message; a message without it counts as `unknown_user`
     #[arg(long, value_name = "PATH", default_value = "user_id", value_parser = parse_path)]
-    pub(crate) key: FieldPath,
+    pub(crate) key: MessagePath,
     /// Dotted path of the time in a message (RFC 3339 or seconds), to replay a recording [default: the clock]
     #[arg(long, value_name = "PATH", value_parser = parse_path)]
-    pub(crate) time_field: Option<FieldPath>,
+    pub(crate) time_field: Option<MessagePath>,
     /// What to do with a line that is not JSON or has no valid time
     #[arg(long, value_enum, default_value_t = OnError::Drop)]
     pub(crate) on_error: OnError,
@@ -153,32 +153,32 @@ pub(crate) enum OnError {
     Pass,
 }
 
-fn parse_rate(text: &str) -> Result<Rate, String> {
+fn parse_rate(text: &str) -> Result<MessageRate, String> {
     let (limit, window) = match text.strip_prefix("unlimited") {
-        Some("") => return Ok(Rate::unlimited(Duration::from_secs(60))),
+        Some("") => return Ok(MessageRate::unlimited(Duration::from_secs(60))),
         Some(rest) => text::parse_rate(&format!("-1{rest}"))?,
         None => text::parse_rate(text)?,
     };
-    Ok(Rate { limit, window })
+    Ok(MessageRate { limit, window })
 }
 
 /// A dotted path: the field names from a message to one of its values.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct FieldPath {
+pub(crate) struct MessagePath {
     pub(crate) first: String,
     pub(crate) rest: Vec<String>,
 }
 
-impl fmt::Display for FieldPath {
+impl fmt::Display for MessagePath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.first)?;
         self.rest.iter().try_for_each(|name| write!(f, ".{name}"))
     }
 }
 
-fn parse_path(text: &str) -> Result<FieldPath, String> {
+fn parse_path(text: &str) -> Result<MessagePath, String> {
     let mut names = text.split('.').map(str::to_owned);
-    let path = FieldPath { first: names.next().unwrap_or_default(), rest: names.collect() };
+    let path = MessagePath { first: names.next().unwrap_or_default(), rest: names.collect() };
     if path.first.is_empty() || path.rest.iter().any(String::is_empty) {
         return Err("must be field names with dots between them, such as user.id".to_owned());
     }
@@ -189,7 +189,7 @@ fn parse_path(text: &str) -> Result<FieldPath, String> {
 mod tests {
     use super::*;
     use clap::CommandFactory;
-    use tidegate::stream::Rules;
+    use tidegate::stream::StreamRules;
 
     #[test]
     fn command_definition_is_consistent() {
@@ -198,10 +198,10 @@ mod tests {
 
     #[test]
     fn rate_unlimited_is_parsed() {
-        assert_eq!(parse_rate("unlimited"), Ok(Rate::unlimited(Duration::from_secs(60))));
+        assert_eq!(parse_rate("unlimited"), Ok(MessageRate::unlimited(Duration::from_secs(60))));
         let hour = Duration::from_secs(3600);
-        assert_eq!(parse_rate("unlimited/1h"), Ok(Rate::unlimited(hour)));
-        assert_eq!(parse_rate("-1/1h"), Ok(Rate::unlimited(hour)));
+        assert_eq!(parse_rate("unlimited/1h"), Ok(MessageRate::unlimited(hour)));
+        assert_eq!(parse_rate("-1/1h"), Ok(MessageRate::unlimited(hour)));
         assert!(parse_rate("unlimited1h").is_err());
     }
 
@@ -210,7 +210,7 @@ mod tests {
         let CliCommand::Pipe(pipe) = CliArgs::parse_from(["tidegate", "pipe"]).command else {
             panic!("expected the pipe command")
         };
-        assert_eq!(Rules { global: pipe.global, user: pipe.per_key }, Rules::default());
+        assert_eq!(StreamRules { global: pipe.global, user: pipe.per_key }, StreamRules::default());
     }
 
     #[test]
@@ -218,6 +218,6 @@ mod tests {
         assert!(parse_path("").is_err());
         assert!(parse_path("a..b").is_err());
         assert!(parse_path("a.").is_err());
-        assert_eq!(parse_path("a.b"), Ok(FieldPath { first: "a".into(), rest: vec!["b".into()] }));
+        assert_eq!(parse_path("a.b"), Ok(MessagePath { first: "a".into(), rest: vec!["b".into()] }));
     }
 }

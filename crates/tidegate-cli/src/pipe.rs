@@ -22,7 +22,7 @@ use tidegate::model::{Ask, Order, Tick, Timestamp};
 use tidegate::reply::{Detail, Replies};
 use tidegate::store::map::LOOK_AHEAD;
 use tidegate::store::{MapStore, Store};
-use tidegate::stream::{Fate, Rules};
+use tidegate::stream::{MessageDecision, StreamRules};
 use tidegate_core::limit::item_errors;
 
 use crate::args::{OnError, PipeArgs};
@@ -31,7 +31,7 @@ use crate::stoppable_input::{self, StoppableInput};
 use crate::{Failure, print_message, unreadable, unwritable};
 
 use message::{FieldPaths, MessageReader, PipeMessage};
-use stats::{LineFate, PipeStats};
+use stats::{LineDecision, PipeStats};
 
 /// Id of the limit.
 const LIMIT: &str = "pipe";
@@ -89,7 +89,7 @@ struct PipeFilter {
     drops: Option<PipeOutput>,
     // Reused between batches.
     answers: Replies,
-    fates: Vec<LineFate>,
+    decisions: Vec<LineDecision>,
 }
 
 impl PipeFilter {
@@ -99,7 +99,7 @@ impl PipeFilter {
             Some(clock) => MapStore::new(Arc::clone(clock), 0),
             None => MapStore::new(SystemClock::new(), 0),
         };
-        let rules = Rules { global: args.global, user: args.per_key };
+        let rules = StreamRules { global: args.global, user: args.per_key };
         for (flag, item) in ["--global", "--per-key"].iter().zip(&rules.items()) {
             if let Some(flaw) = item_errors(item, Tick::NANOSECOND).first() {
                 return Err(Failure::BadInput(format!("{flag}: its {flaw}")));
@@ -120,7 +120,7 @@ impl PipeFilter {
             out: PipeOutput::stdout()?,
             drops: args.drops.as_deref().map(PipeOutput::append).transpose()?,
             answers: Replies::new(Detail::Verdicts),
-            fates: Vec::new(),
+            decisions: Vec::new(),
         })
     }
 
@@ -133,14 +133,14 @@ impl PipeFilter {
             .collect();
         self.report_first_error(&lines);
         self.decide(&lines);
-        let fates = std::mem::take(&mut self.fates);
-        let mut decided = fates.iter().copied();
+        let decisions = std::mem::take(&mut self.decisions);
+        let mut decided = decisions.iter().copied();
         for line in &lines {
-            let fate = line.message.as_ref().ok().and_then(|_| decided.next()).flatten();
-            self.stats.count(fate);
-            self.route(line.text, fate);
+            let decision = line.message.as_ref().ok().and_then(|_| decided.next()).flatten();
+            self.stats.count(decision);
+            self.route(line.text, decision);
         }
-        self.fates = fates;
+        self.decisions = decisions;
         let written = self.flush();
         self.stats.spent(self.wall.now().since(started_at));
         written
@@ -184,14 +184,14 @@ impl PipeFilter {
         self.flush()
     }
 
-    /// Fills `fates` with the outcome of every message, in order.
+    /// Fills `decisions` with the outcome of every message, in order.
     fn decide(&mut self, lines: &[PipeLine<'_>]) {
         let messages = || lines.iter().filter_map(|line| line.message.as_ref().ok());
         let asks: Vec<Ask<'_>> =
             messages().map(|message| Ask::one(LIMIT, Some(message.user.as_bytes()))).collect();
         let orders: Vec<Order<'_>> =
             asks.iter().map(|ask| Order::acquire(std::slice::from_ref(ask))).collect();
-        self.fates.clear();
+        self.decisions.clear();
         let Some(clock) = self.recorded.clone() else { return self.submit(&orders) };
         self.report_first_step_back(lines, clock.now());
         let (mut rest, mut prefetched) = (&*orders, 0);
@@ -237,15 +237,16 @@ impl PipeFilter {
     /// Decides messages at one instant.
     fn submit(&mut self, orders: &[Order<'_>]) {
         self.answers = self.store.submit(orders, std::mem::take(&mut self.answers)).now();
-        self.fates.extend(self.answers.iter().map(|answer| answer.as_ref().ok().map(Fate::of)));
+        self.decisions
+            .extend(self.answers.iter().map(|answer| answer.as_ref().ok().map(MessageDecision::of)));
     }
 
-    fn route(&mut self, text: &[u8], fate: LineFate) {
-        match fate {
-            Some(Fate::Passed) => self.out.push(text),
+    fn route(&mut self, text: &[u8], decision: LineDecision) {
+        match decision {
+            Some(MessageDecision::Passed) => self.out.push(text),
             None if self.on_error == OnError::Pass => self.out.push(text),
             None => {}
-            Some(Fate::Refused(_)) => {
+            Some(MessageDecision::Refused(_)) => {
                 if let Some(drops) = &mut self.drops {
                     drops.push(text);
                     if !text.ends_with(b"\n") {

@@ -76,7 +76,7 @@ fn serve(
     let live_settings =
         Arc::new(if is_public && !args.insecure { live_settings.require_tokens() } else { live_settings });
     let reloader =
-        apply_settings(args.config.as_deref(), &live_settings).map_err(|why| match store.trouble() {
+        apply_settings(args.config.as_deref(), &live_settings).map_err(|why| match store.outage() {
             Some(_) => Failure::Failed(why),
             None => Failure::BadInput(why),
         })?;
@@ -139,16 +139,16 @@ fn watch_store(store: Arc<dyn LimitStore>) -> Result<mpsc::Sender<()>, Failure> 
     let look = move || {
         let mut known = None;
         while stopped.recv_timeout(STORE_CHECK_INTERVAL) == Err(mpsc::RecvTimeoutError::Timeout) {
-            let trouble = store.trouble();
-            if trouble == known {
+            let outage = store.outage();
+            if outage == known {
                 continue;
             }
-            if let Some(why) = &trouble {
+            if let Some(why) = &outage {
                 tracing::error!(reason = %why.reason, "the store cannot write; limits follow their on_outage");
             } else {
                 tracing::info!("the store can write again");
             }
-            known = trouble;
+            known = outage;
         }
     };
     let begun = std::thread::Builder::new().name("tidegate-watch".to_owned()).spawn(look);

@@ -141,14 +141,14 @@ fn charge(store: &DiskStore, keys: usize) -> Result<(), Failure> {
         }
         if first % (BATCH * 64) == 0 {
             // Stay below the maximum of pending bytes.
-            store.wait_durable(store.tip().ok_or("it has a log")?)?;
+            store.wait_durable(store.log_end().ok_or("it has a log")?)?;
         }
     }
-    Ok(store.wait_durable(store.tip().ok_or("it has a log")?)?)
+    Ok(store.wait_durable(store.log_end().ok_or("it has a log")?)?)
 }
 
 fn bytes(store: &DiskStore) -> usize {
-    store.extent().map_or(0, |extent| extent.bytes)
+    store.size().map_or(0, |size| size.bytes)
 }
 
 /// The CPU time of this thread in seconds. Zero where the system does not provide it.

@@ -214,7 +214,7 @@ thread_local! {
 
 impl StoreCore {
     /// The reason why the store cannot decide at present, or `None`.
-    fn trouble(&self) -> Option<Unavailable> {
+    fn outage(&self) -> Option<Unavailable> {
         self.limit_records.failure().or_else(|| self.log.refusal())
     }
 
@@ -242,7 +242,7 @@ impl StoreCore {
     ) -> Result<T, ApplyError> {
         let refuse =
             |why: Unavailable| ApplyError { refused: vec![(String::new(), PutError::Unavailable(why))] };
-        self.trouble().map_or(Ok(()), |why| Err(refuse(why)))?;
+        self.outage().map_or(Ok(()), |why| Err(refuse(why)))?;
         let edited = edit(&self.memory)?;
         self.limit_records.failure().map_or(Ok(edited), |why| Err(refuse(why)))
     }
@@ -338,7 +338,7 @@ impl StoreCore {
 
     /// Runs an operation that produces notes, and replies when they are durable.
     fn reply_with_notes<T: Send + 'static>(&self, act: impl FnOnce(&mut Notes) -> T) -> StoreReply<T> {
-        if let Some(why) = self.trouble() {
+        if let Some(why) = self.outage() {
             return unavailable(why);
         }
         let mut notes = Notes::default();
@@ -426,13 +426,13 @@ impl StoreCore {
 
     /// Runs one round of maintenance.
     fn run_maintenance(&self) {
-        if self.has_decided.swap(false, Ordering::Relaxed) && self.trouble().is_none() {
+        if self.has_decided.swap(false, Ordering::Relaxed) && self.outage().is_none() {
             // An empty payload that carries only the time. If it cannot be written, the next charge reports
             // why.
             let _no_matter = self.log.append(&[], self.latest_decision.load(Ordering::Relaxed));
         }
         let long = self.options.snapshot_after.max(2 * self.snapshot_bytes.load(Ordering::Relaxed));
-        if self.log.bytes_since_snapshot() >= long && self.trouble().is_none() {
+        if self.log.bytes_since_snapshot() >= long && self.outage().is_none() {
             // A failed snapshot is retried in the next round. The log is longer until then.
             let _next_time = self.snapshot(SnapshotCounts::Ceilings);
         }
@@ -455,7 +455,7 @@ impl Store for DiskStore {
     }
 
     fn submit(&self, orders: &[Order<'_>], mut buffer: Replies) -> StoreReply<Replies> {
-        if let Some(why) = self.core.trouble()
+        if let Some(why) = self.core.outage()
             && !self.core.needs_no_log(orders)
         {
             return unavailable(why);
@@ -469,7 +469,7 @@ impl Store for DiskStore {
         };
         // A repeated grant may still be on its way to the disk for another caller.
         if orders.iter().any(|order| order.request_id.is_some() && order.intent == Intent::Acquire) {
-            until = until.max(Some(self.core.log.tip()));
+            until = until.max(Some(self.core.log.log_end()));
         }
         self.core.reply_when_durable(answers, until)
     }
@@ -499,14 +499,14 @@ impl Store for DiskStore {
     }
 
     fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<(), OrderError>> {
-        if let Some(why) = self.core.trouble() {
+        if let Some(why) = self.core.outage() {
             return unavailable(why);
         }
         let reset = self.core.memory.reset(limit_id, key).now();
         if let Some(why) = self.core.limit_records.failure() {
             return unavailable(why);
         }
-        let until = reset.is_ok().then(|| self.core.log.tip());
+        let until = reset.is_ok().then(|| self.core.log.log_end());
         self.core.reply_when_durable(reset, until)
     }
 
@@ -529,23 +529,23 @@ impl Store for DiskStore {
         self.core.log.poll_durable(lsn, context)
     }
 
-    fn tip(&self) -> Option<Lsn> {
-        Some(self.core.log.tip())
+    fn log_end(&self) -> Option<Lsn> {
+        Some(self.core.log.log_end())
     }
 
-    fn trouble(&self) -> Option<Unavailable> {
-        self.core.trouble()
+    fn outage(&self) -> Option<Unavailable> {
+        self.core.outage()
     }
 
     fn observe(&self, limit_id: &str) -> Option<LimitStats> {
         self.core.memory.observe(limit_id)
     }
 
-    fn extent(&self) -> Option<StoreSize> {
-        self.core.memory.extent()
+    fn size(&self) -> Option<StoreSize> {
+        self.core.memory.size()
     }
 
-    fn log_extent(&self) -> Option<LogSize> {
+    fn log_size(&self) -> Option<LogSize> {
         Some(LogSize { bytes: self.log_bytes(), segments: self.log_segments() })
     }
 }
@@ -560,7 +560,7 @@ impl Catalog for DiskStore {
     }
 
     fn put(&self, spec: LimitSpec, expect: ExpectedVersion) -> Result<Arc<Limit>, PutError> {
-        self.core.trouble().map_or(Ok(()), |why| Err(PutError::Unavailable(why)))?;
+        self.core.outage().map_or(Ok(()), |why| Err(PutError::Unavailable(why)))?;
         let limit = self.core.memory.put(spec, expect)?;
         self.core.limit_records.failure().map_or(Ok(limit), |why| Err(PutError::Unavailable(why)))
     }

@@ -235,8 +235,8 @@ impl WriteAheadLog {
     }
 
     /// The position after the last append. Positions count from the opening of the log.
-    pub fn tip(&self) -> Lsn {
-        self.shared.queue.tip()
+    pub fn log_end(&self) -> Lsn {
+        self.shared.queue.log_end()
     }
 
     /// The position up to which the log is durable.

@@ -5,8 +5,8 @@
 //!                    forgeable ▲ the client  trusted ◀── trusted
 //! ```
 //!
-//! Addresses are read from the right. Nothing to the left of the first untrusted address is used, because any client can
-//! forge it. IPv4-mapped IPv6 addresses count as IPv4. An IPv6 client is its /64, because one household controls a whole /64.
+//! [`client_address`] reads the addresses from the right. Nothing to the left of the first untrusted address is used, because
+//! any client can forge it. IPv4-mapped IPv6 addresses count as IPv4. An IPv6 client is its /64, because one household controls a whole /64.
 
 mod proxy_header;
 
@@ -14,6 +14,7 @@ use std::net::IpAddr;
 
 use crate::settings::{GatewayServer, Network};
 use arrayvec::ArrayVec;
+use tidegate::layer::http::client_address;
 
 pub use proxy_header::{MAX_V1_BYTES, MAX_V2_BYTES, ProxyHeader, ProxyHeaderError, parse_proxy_header};
 
@@ -94,36 +95,6 @@ impl ClientResolver {
     ///
     /// If an entry from a trusted proxy cannot be parsed, that proxy is the client. A malformed header does not hide a client.
     pub fn address<'h>(&self, peer: IpAddr, forwarded: impl DoubleEndedIterator<Item = &'h [u8]>) -> IpAddr {
-        let mut client = peer.to_canonical();
-        if !self.trusts(client) {
-            return client;
-        }
-        for hop in forwarded.rev().flat_map(|value| value.rsplit(|byte| *byte == b',')) {
-            let hop = hop.trim_ascii();
-            if hop.is_empty() {
-                continue;
-            }
-            match parse_hop_address(hop) {
-                Some(address) => client = address,
-                None => return client,
-            }
-            if !self.trusts(client) {
-                return client;
-            }
-        }
-        client
+        client_address(peer, |address| self.trusts(address), forwarded)
     }
-}
-
-/// Parses an address as proxies write it: plain, with a port, or in brackets.
-fn parse_hop_address(hop: &[u8]) -> Option<IpAddr> {
-    let text = std::str::from_utf8(hop).ok()?;
-    if let Ok(address) = text.parse::<IpAddr>() {
-        return Some(address.to_canonical());
-    }
-    if let Ok(address) = text.parse::<std::net::SocketAddr>() {
-        return Some(address.ip().to_canonical());
-    }
-    let inside = text.strip_prefix('[')?.strip_suffix(']')?;
-    inside.parse::<IpAddr>().ok().map(|address| address.to_canonical())
 }

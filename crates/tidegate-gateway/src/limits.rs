@@ -45,7 +45,7 @@ pub use connection_permit::ConnectionPermit;
 pub use plan::{LimitLevel, LimitPlan};
 use plan::{MAX_ROUTE_LIMITS, PlannedLimit};
 pub use refusal::{LimitRefusal, RefusalKind};
-use rules::{LimitRules, ScopeRules};
+use rules::{GatewayRules, ScopeRules};
 pub use usage::{ClientRuleCounts, ClientRuleUsage, LimitsUsage, RuleUsage, ScopeUsage};
 
 /// The default maximum number of clients per rule. A full table refuses new clients only.
@@ -108,7 +108,7 @@ type Plans = HashMap<Box<str>, HashMap<Box<str>, Arc<LimitPlan>>>;
 
 /// The current rules and what is derived from them.
 struct ManagerState {
-    rules: LimitRules,
+    rules: GatewayRules,
     limits: HashMap<Arc<str>, LimitSpec>,
     plans: Plans,
 }
@@ -132,7 +132,8 @@ impl RateLimitManager {
     /// Creates a manager without limits. The clock must be monotonic: it should not go back when the system
     /// clock is set.
     pub fn new(clock: impl Clock + 'static, memory: Memory, max_clients: u64) -> RateLimitManager {
-        let state = ManagerState { rules: LimitRules::new(), limits: HashMap::new(), plans: HashMap::new() };
+        let state =
+            ManagerState { rules: GatewayRules::new(), limits: HashMap::new(), plans: HashMap::new() };
         let manager = RateLimitManager {
             store: MemoryStore::new(clock, memory),
             max_clients: max_clients.max(1),
@@ -275,7 +276,7 @@ impl RateLimitManager {
 
     /// Removes the limits of all routes. Connections stay counted.
     pub fn clear_route_limiters(&self) -> Result<(), ApplyError> {
-        let clear = |rules: &mut LimitRules| {
+        let clear = |rules: &mut GatewayRules| {
             rules.routes.values_mut().for_each(|scope_rules| scope_rules.limits = RateLimits::default());
         };
         self.put(clear).map(drop)
@@ -299,7 +300,7 @@ impl RateLimitManager {
     }
 
     /// Changes the rules and updates the limits in the store.
-    fn put(&self, change: impl FnOnce(&mut LimitRules)) -> Result<ReloadSummary, ApplyError> {
+    fn put(&self, change: impl FnOnce(&mut GatewayRules)) -> Result<ReloadSummary, ApplyError> {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         let mut rules = state.rules.clone();
         change(&mut rules);
@@ -343,7 +344,7 @@ impl RateLimitManager {
     }
 
     /// Logs a change of the server's limits. A changed limit on a fixed window resets its count.
-    fn log_server_change(&self, before: &LimitRules, after: &LimitRules) {
+    fn log_server_change(&self, before: &GatewayRules, after: &GatewayRules) {
         let (old, new) = (before.server.limits, after.server.limits);
         if old == new {
             return;
@@ -488,7 +489,7 @@ impl AskError {
 
 /// The limits checked at accept: the server's, and the client's.
 fn accept_limits(state: &ManagerState) -> [PlannedLimit; 2] {
-    let LimitRules { server, accept, .. } = &state.rules;
+    let GatewayRules { server, accept, .. } = &state.rules;
     [
         PlannedLimit { level: LimitLevel::Server, id: Arc::clone(&server.ids.connections) },
         PlannedLimit { level: LimitLevel::Client, id: Arc::clone(accept) },
@@ -496,7 +497,7 @@ fn accept_limits(state: &ManagerState) -> [PlannedLimit; 2] {
 }
 
 /// The plans of all named backends and routes.
-fn plans(rules: &LimitRules) -> Plans {
+fn plans(rules: &GatewayRules) -> Plans {
     let mut plans = Plans::new();
     for backend in rules.backends.keys() {
         let plan = LimitPlan::new(rules, backend, None);

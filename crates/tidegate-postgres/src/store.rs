@@ -266,7 +266,7 @@ impl Store for PostgresStore {
         self.spawn(async move { engine.held_until(&leases).await })
     }
 
-    fn trouble(&self) -> Option<Unavailable> {
+    fn outage(&self) -> Option<Unavailable> {
         self.outage()
     }
 

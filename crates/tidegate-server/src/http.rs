@@ -236,7 +236,7 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
         match route {
             ApiRoute::Index => Some(Ok(index::page())),
             ApiRoute::Health => Some(json(StatusCode::OK, &serde_json::json!({"status": "ok"}))),
-            ApiRoute::Ready => Some(self.readiness.answer(self.store.trouble())),
+            ApiRoute::Ready => Some(self.readiness.answer(self.store.outage())),
             ApiRoute::OpenApi => Some(Ok(json_text(StatusCode::OK, OPENAPI))),
             _ => None,
         }
@@ -253,7 +253,7 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
 
     /// Waits until the last change of limits is durable.
     async fn wait_durable(&self) -> Result<(), Unavailable> {
-        match self.store.tip() {
+        match self.store.log_end() {
             Some(lsn) => durable(&*self.store, lsn).await,
             None => Ok(()),
         }

@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::collections::HashSet;
 
 use crate::settings::{ActivitySpec, ServerSpec, Settings, StoreSpec};
-use tidegate::activity::{self, Activity, TaskOwner};
+use tidegate::activity::{self, Activity, RulesSource};
 use tidegate::catalog::{ApplyError, Origin, PutError};
 use tidegate::catalog::{Edit, EditOutcome, ExpectedVersion, RemovalMode};
 use tidegate::model::{LimitSpec, SpecError};
@@ -170,7 +170,7 @@ impl LiveSettings {
                 return Err(SettingsRejected { flaws: flaws_of(error, &limits) });
             }
         };
-        if let Some(lsn) = self.store.tip() {
+        if let Some(lsn) = self.store.log_end() {
             wait_durable(&*self.store, lsn).map_err(|error| not_durable(&error))?;
         }
         let removed = removed_ids
@@ -207,25 +207,29 @@ impl LiveSettings {
 
     /// Configures the activity. Overrides without a file are put into the store here and not on first use, so that a process
     /// without overrides never changes the limit.
-    fn configure_activity(&self, rules: activity::Rules, from_file: bool) -> Result<(), SettingsRejected> {
+    fn configure_activity(
+        &self,
+        rules: activity::ActivityRules,
+        from_file: bool,
+    ) -> Result<(), SettingsRejected> {
         let Some((activity, over)) = &self.activity else { return Ok(()) };
         if !from_file && *over != ActivitySpec::default() {
             let edit = vec![Edit::Put(rules.spec(), ExpectedVersion::Anything)];
             let edited =
                 self.store.edit(edit, Origin::Put).wait(&*self.store).map_err(|error| not_durable(&error))?;
             edited.map_err(|error| SettingsRejected { flaws: flaws_of(error, &[]) })?;
-            if let Some(lsn) = self.store.tip() {
+            if let Some(lsn) = self.store.log_end() {
                 wait_durable(&*self.store, lsn).map_err(|error| not_durable(&error))?;
             }
         }
-        let kept_by = if from_file { TaskOwner::SomebodyElse } else { TaskOwner::Store };
+        let source = if from_file { RulesSource::LimitsFile } else { RulesSource::Store };
         // The rules were validated before anything changed.
-        let _valid = activity.set_rules(rules, kept_by);
+        let _valid = activity.set_rules(rules, source);
         Ok(())
     }
 
     /// The rules of the activity: the section with its overrides.
-    fn activity_rules(&self, settings: &Settings) -> Result<activity::Rules, SettingsRejected> {
+    fn activity_rules(&self, settings: &Settings) -> Result<activity::ActivityRules, SettingsRejected> {
         let over = self.activity.as_ref().map(|(_, over)| *over).unwrap_or_default();
         let rules = over.over(settings.activity.unwrap_or_default()).rules();
         let in_section =

@@ -33,7 +33,7 @@ struct LogShared {
 
 #[derive(Default)]
 struct ManualLogState {
-    tip: u64,
+    end: u64,
     durable: u64,
     syncs_at_once: bool,
     failed: Option<Unavailable>,
@@ -57,8 +57,8 @@ impl ManualLog {
     }
 
     /// Position of the last record.
-    pub fn tip(&self) -> Lsn {
-        Lsn(self.state().tip)
+    pub fn log_end(&self) -> Lsn {
+        Lsn(self.state().end)
     }
 
     /// Makes everything up to this position durable.
@@ -68,7 +68,7 @@ impl ManualLog {
 
     /// Makes everything so far durable.
     pub fn sync_all(&self) {
-        self.change(|state| state.durable = state.tip);
+        self.change(|state| state.durable = state.end);
     }
 
     /// Fails the log: records that are not durable yet never will be.
@@ -98,11 +98,11 @@ impl ManualLog {
 
     fn append(&self) -> Lsn {
         let mut state = self.state();
-        state.tip += 1;
+        state.end += 1;
         if state.syncs_at_once {
-            state.durable = state.tip;
+            state.durable = state.end;
         }
-        Lsn(state.tip)
+        Lsn(state.end)
     }
 
     fn poll(&self, lsn: Lsn, context: &mut Context<'_>) -> Poll<Result<(), Unavailable>> {
@@ -142,7 +142,7 @@ impl ManualLog {
 
 impl fmt::Debug for ManualLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ManualLog").field("tip", &self.tip()).finish_non_exhaustive()
+        f.debug_struct("ManualLog").field("end", &self.log_end()).finish_non_exhaustive()
     }
 }
 
@@ -238,11 +238,11 @@ impl<S: LimitStore + ?Sized> Store for LoggedStore<S> {
         self.log.poll(lsn, context)
     }
 
-    fn tip(&self) -> Option<Lsn> {
-        Some(self.log.tip())
+    fn log_end(&self) -> Option<Lsn> {
+        Some(self.log.log_end())
     }
 
-    fn trouble(&self) -> Option<Unavailable> {
+    fn outage(&self) -> Option<Unavailable> {
         self.log.state().failed.clone()
     }
 
@@ -250,12 +250,12 @@ impl<S: LimitStore + ?Sized> Store for LoggedStore<S> {
         self.store.observe(limit_id)
     }
 
-    fn extent(&self) -> Option<StoreSize> {
-        self.store.extent()
+    fn size(&self) -> Option<StoreSize> {
+        self.store.size()
     }
 
-    fn log_extent(&self) -> Option<LogSize> {
-        Some(LogSize { bytes: self.log.tip().0, segments: 1 })
+    fn log_size(&self) -> Option<LogSize> {
+        Some(LogSize { bytes: self.log.log_end().0, segments: 1 })
     }
 }
 

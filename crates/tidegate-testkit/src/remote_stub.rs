@@ -387,8 +387,8 @@ impl<S: LimitStore + ?Sized + 'static> Store for RemoteStub<S> {
         self.store.observe(limit_id)
     }
 
-    fn extent(&self) -> Option<StoreSize> {
-        self.store.extent()
+    fn size(&self) -> Option<StoreSize> {
+        self.store.size()
     }
 }
 

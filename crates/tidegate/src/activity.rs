@@ -6,11 +6,11 @@
 //!
 //! ```
 //! use tidegate::Limiter;
-//! use tidegate::activity::{Activity, Reason, Rules};
+//! use tidegate::activity::{Activity, Reason, ActivityRules};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let activity = Activity::new(Limiter::in_memory(), Rules::default())?;
+//! let activity = Activity::new(Limiter::builder().build()?, ActivityRules::default())?;
 //! for _ in 0..5 {
 //!     let task = activity.set_active("ada").await?;
 //!     assert!(task.release().await, "a short one");
@@ -25,7 +25,7 @@
 //!
 //! The window counts admitted requests, so short tasks are not forgotten. A task starts in one step, without a separate check.
 //! A task of a dead process expires. A task is ended by its id, so no caller ends another one's task, and a refused caller has
-//! nothing to end. [`Rules::compat`] follows the original specification literally instead: the window counts running tasks, and
+//! nothing to end. [`ActivityRules::compat`] follows the original specification literally instead: the window counts running tasks, and
 //! only [`Activity::is_active`] reads it.
 //!
 //! A refusal is an `Err`. [`Activity::is_active`] is one query to the store. There is no table of its own: every store keeps
@@ -50,9 +50,9 @@ use status::{Gauge, cause_of, retry_after};
 use task_watcher::TaskWatcher;
 
 pub use active::Active;
-pub use rules::{BadRules, LONGEST_TTL, Rules};
-pub use status::{ActivityError, BadUser, Reason, Refusal, SYSTEM_IS_FULL, Status};
-pub use task_watcher::{Ended, LOOK_EVERY, MOST_WATCHED, Standing, Watching};
+pub use rules::{ActivityRules, ActivityRulesError, LONGEST_TTL};
+pub use status::{ActivityError, ActivityRefusal, BadUser, Reason, SYSTEM_IS_FULL, Status};
+pub use task_watcher::{Ended, LOOK_EVERY, MOST_WATCHED, TaskState, TaskWatch};
 
 /// Id of the limit.
 pub const ID: &str = "activity";
@@ -71,18 +71,18 @@ struct ActivityState {
 
 /// The rules, and whether the limit was put with them.
 struct ActiveRules {
-    rules: Rules,
-    kept_by: TaskOwner,
+    rules: ActivityRules,
+    source: RulesSource,
     is_put: AtomicBool,
 }
 
-/// Who puts the limit with these rules.
+/// Where the limit with these rules comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TaskOwner {
-    /// The activity itself, on first use.
+pub enum RulesSource {
+    /// The activity puts it on first use.
     Activity,
-    /// Another part of the program: the limit comes from a file.
-    SomebodyElse,
+    /// A limits file has it. Another part of the program puts it.
+    LimitsFile,
     /// The limit in the store counts. These rules are put only if there is none when a task starts.
     Store,
 }
@@ -97,26 +97,26 @@ enum LimitUse {
 }
 
 impl ActiveRules {
-    fn new(rules: Rules, kept_by: TaskOwner) -> Result<Arc<ActiveRules>, BadRules> {
+    fn new(rules: ActivityRules, source: RulesSource) -> Result<Arc<ActiveRules>, ActivityRulesError> {
         match rules.flaws() {
             flaws if flaws.is_empty() => {
-                Ok(Arc::new(ActiveRules { rules, kept_by, is_put: AtomicBool::new(false) }))
+                Ok(Arc::new(ActiveRules { rules, source, is_put: AtomicBool::new(false) }))
             }
-            flaws => Err(BadRules { flaws }),
+            flaws => Err(ActivityRulesError { flaws }),
         }
     }
 }
 
 impl Activity {
     /// An activity in this limiter's store. The limit is put on first use.
-    pub fn new(limiter: Limiter, rules: Rules) -> Result<Activity, BadRules> {
-        Ok(Activity::with(limiter, ActiveRules::new(rules, TaskOwner::Activity)?))
+    pub fn new(limiter: Limiter, rules: ActivityRules) -> Result<Activity, ActivityRulesError> {
+        Ok(Activity::with(limiter, ActiveRules::new(rules, RulesSource::Activity)?))
     }
 
     /// An activity in a shared store. Uses the limit that exists, or puts the default rules when the first task starts.
     pub fn of_store(limiter: Limiter) -> Activity {
         let is_put = AtomicBool::new(false);
-        let usual = ActiveRules { rules: Rules::default(), kept_by: TaskOwner::Store, is_put };
+        let usual = ActiveRules { rules: ActivityRules::default(), source: RulesSource::Store, is_put };
         Activity::with(limiter, Arc::new(usual))
     }
 
@@ -126,13 +126,13 @@ impl Activity {
     }
 
     /// The current rules.
-    pub fn rules(&self) -> Rules {
+    pub fn rules(&self) -> ActivityRules {
         self.in_force().rules
     }
 
     /// Replaces the rules. Running tasks go on.
-    pub fn set_rules(&self, rules: Rules, kept_by: TaskOwner) -> Result<(), BadRules> {
-        let next = ActiveRules::new(rules, kept_by)?;
+    pub fn set_rules(&self, rules: ActivityRules, source: RulesSource) -> Result<(), ActivityRulesError> {
+        let next = ActiveRules::new(rules, source)?;
         *self.inner.in_force.write().unwrap_or_else(PoisonError::into_inner) = next;
         Ok(())
     }
@@ -143,7 +143,7 @@ impl Activity {
             return Ok(Status::without_counts(&self.rules()));
         };
         self.check_limit()?;
-        let decision = match self.inner.limiter.ask(ID, user).readings().peek_async().await {
+        let decision = match self.inner.limiter.limit(ID)?.of(user).readings().peek_async().await {
             Ok(permit) => Ok(permit),
             Err(AcquireError::Refused(refused)) => Err(refused),
             Err(error) => return Err(error.into()),
@@ -188,7 +188,8 @@ impl Activity {
         let rules =
             self.ensure_limit(user, LimitUse::Begin).await?.map_or_else(|| self.rules(), |it| it.rules);
         self.check_limit()?;
-        let mut question = self.inner.limiter.ask(ID, user).readings();
+        let handle = self.inner.limiter.limit(ID)?;
+        let mut question = handle.of(user).readings();
         if rules.compat {
             question = question.hold();
         }
@@ -246,7 +247,7 @@ impl Activity {
     }
 
     /// Watches a task of this user for its end. `None` if the task is over or belongs to another user.
-    pub async fn watch(&self, user: &str, active_id: LeaseId) -> Result<Option<Watching>, ActivityError> {
+    pub async fn watch(&self, user: &str, active_id: LeaseId) -> Result<Option<TaskWatch>, ActivityError> {
         if self.ensure_limit(user, LimitUse::Look).await?.is_none() {
             return Ok(None);
         }
@@ -273,7 +274,7 @@ impl Activity {
     }
 
     /// Checks a time to live.
-    fn allowed(rules: &Rules, ttl: Option<Duration>) -> Result<Option<Duration>, ActivityError> {
+    fn allowed(rules: &ActivityRules, ttl: Option<Duration>) -> Result<Option<Duration>, ActivityError> {
         match ttl.and_then(|ttl| rules.bad_ttl(ttl)) {
             None => Ok(ttl),
             Some(why) => Err(ActivityError::BadTtl(why)),
@@ -289,9 +290,9 @@ impl Activity {
         BadUser::check(user)?;
         let in_force = self.in_force();
         let is_there = || self.inner.limiter.store().get(ID).is_some();
-        match in_force.kept_by {
-            TaskOwner::SomebodyElse => {}
-            TaskOwner::Activity => {
+        match in_force.source {
+            RulesSource::LimitsFile => {}
+            RulesSource::Activity => {
                 let is_put = in_force.is_put.load(Ordering::Acquire);
                 // It may have been deleted since.
                 if !is_put || !is_there() {
@@ -299,18 +300,18 @@ impl Activity {
                     in_force.is_put.store(true, Ordering::Release);
                 }
             }
-            TaskOwner::Store if is_there() => {}
-            TaskOwner::Store if need == LimitUse::Look => {
+            RulesSource::Store if is_there() => {}
+            RulesSource::Store if need == LimitUse::Look => {
                 // While the store is unreachable it is unknown whether the limit exists.
-                return self.inner.limiter.store().trouble().map_or(Ok(None), |why| Err(why.into()));
+                return self.inner.limiter.store().outage().map_or(Ok(None), |why| Err(why.into()));
             }
-            TaskOwner::Store => self.put(&in_force.rules, ExpectedVersion::Absent).await?,
+            RulesSource::Store => self.put(&in_force.rules, ExpectedVersion::Absent).await?,
         }
         Ok(Some(in_force))
     }
 
     /// Puts the limit with these rules, or accepts the one that exists if none was expected.
-    async fn put(&self, rules: &Rules, expect: ExpectedVersion) -> Result<(), ActivityError> {
+    async fn put(&self, rules: &ActivityRules, expect: ExpectedVersion) -> Result<(), ActivityError> {
         let store = self.inner.limiter.store();
         let spec = rules.spec();
         if store.get(ID).is_some_and(|limit| *limit.spec() == spec) {
@@ -322,7 +323,7 @@ impl Activity {
             Err(ApplyError { refused }) if refused.iter().all(|(_, why)| *why == PutError::Exists) => {}
             edited => drop(edited.map_err(|why| refused(why.to_string()))?),
         }
-        if let Some(lsn) = store.tip() {
+        if let Some(lsn) = store.log_end() {
             durable(store, lsn).await?;
         }
         Ok(())
@@ -331,7 +332,7 @@ impl Activity {
     /// Checks that the existing limit can count activities.
     fn check_limit(&self) -> Result<(), ActivityError> {
         let limit = self.inner.limiter.store().get(ID);
-        match limit.map(|limit| Rules::misfit(limit.spec())) {
+        match limit.map(|limit| ActivityRules::misfit(limit.spec())) {
             Some(Some(flaw)) => Err(ActivityError::Misfit(flaw)),
             _ => Ok(()),
         }
@@ -349,7 +350,7 @@ impl Activity {
     }
 
     /// Ends a task. With `compat` its charge to the window is refunded too. Returns whether it was active.
-    async fn end(&self, id: LeaseId, rules: Rules) -> Result<bool, ActivityError> {
+    async fn end(&self, id: LeaseId, rules: ActivityRules) -> Result<bool, ActivityError> {
         let limiter = &self.inner.limiter;
         let ended = if rules.compat {
             limiter.settle_async(id, Actual::Every(0)).await? == Settlement::Settled
@@ -367,7 +368,7 @@ impl fmt::Debug for Activity {
     }
 }
 
-impl Rules {
+impl ActivityRules {
     /// With `compat`: whether as many running tasks of the user started in the window as are allowed.
     fn window_full(&self, used: Option<u64>) -> bool {
         match (self.compat, self.window_requests) {
@@ -387,5 +388,5 @@ fn decided_at(decision: &Result<Permit, Refused>) -> Timestamp {
 
 /// Error for a reply that was not counted, because the limit is off or the store is unreachable.
 fn unknown() -> Unavailable {
-    Unavailable { reason: format!("nobody could count for the limit '{ID}'") }
+    Unavailable { reason: format!("the store did not count for the limit '{ID}'") }
 }

@@ -170,6 +170,7 @@ pub enum Change {
 
 /// Why a limit was not put.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum PutError {
     /// It should be added but exists.
     Exists,
@@ -232,7 +233,7 @@ pub trait Catalog: Send + Sync {
     /// [`Origin::Put`] like [`Catalog::put`] and [`Catalog::remove`].
     ///
     /// All other calls block where another machine keeps the limits. After [`PutError::Stale`], [`Catalog::get`]
-    /// returns the current version. The edits are durable when [`Store::tip`](crate::store::Store::tip) is.
+    /// returns the current version. The edits are durable when [`Store::log_end`](crate::store::Store::log_end) is.
     fn edit(&self, edits: Vec<Edit>, origin: Origin) -> StoreReply<Result<Vec<EditOutcome>, ApplyError>>;
 
     /// Calls this function for every change from now on.

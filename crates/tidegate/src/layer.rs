@@ -12,13 +12,13 @@
 //! ```
 //!
 //! A refused call does not reach the inner service. If there is no decision, because the limit is unknown or the store
-//! cannot answer, the call is refused as well, unless [`Failure::Admit`] is returned.
+//! cannot answer, the call is refused as well, unless [`FailureAction::Admit`] is returned.
 //!
 //! The layer is generic over requests and responses; [`http`] has the layer for HTTP.
 
 pub mod http;
 
-mod asking;
+mod request_limits;
 
 use std::fmt;
 use std::future::Future;
@@ -35,28 +35,24 @@ use tidegate_core::order::MAX_WAIT;
 use crate::limiter::{AcquireError, Limiter, Permit, Refused};
 use crate::reply::Detail;
 
-pub use asking::Asking;
+pub use request_limits::RequestLimits;
 
 /// Limits calls with requests `Q` to a service that responds with `I`; the limited service responds with `O`. Clones
 /// share one limiter.
 ///
 /// ```
-/// use tidegate::layer::{Failure, LimitLayer};
-/// use tidegate::Limiter;
-/// use tidegate::catalog::ExpectedVersion;
-/// use tidegate::model::{ItemSpec, LimitSpec, Policy};
+/// use tidegate::layer::{FailureAction, LimitLayer};
+/// use tidegate::{Limiter, total};
 /// use tower::{ServiceBuilder, ServiceExt, service_fn};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-/// let limiter = Limiter::in_memory();
-/// let once = LimitSpec::named("echo").with(ItemSpec::of(Policy::Total, 1).per_key());
-/// limiter.store().put(once, ExpectedVersion::Absent)?;
+/// let limiter = Limiter::builder().limit("echo", total(1).per_key()).build()?;
 /// let layer = LimitLayer::new(
 ///     limiter,
 ///     |name: &String| ("echo", name.clone()),
 ///     |refused| format!("no: {}", refused.item()),
-///     |error| Failure::Refuse(error.to_string()),
+///     |error| FailureAction::Refuse(error.to_string()),
 /// );
 /// let echo = ServiceBuilder::new().layer(layer).service(service_fn(|name: String| async move {
 ///     Ok::<String, std::convert::Infallible>(name)
@@ -78,10 +74,10 @@ pub struct LimitLayer<Q, I, O = I> {
     fail: Fail<O>,
 }
 
-type Ask<Q> = Arc<dyn Fn(&Q) -> Asking + Send + Sync>;
+type Ask<Q> = Arc<dyn Fn(&Q) -> RequestLimits + Send + Sync>;
 type Respond<I, O> = Arc<dyn Fn(I, Option<Permit>) -> O + Send + Sync>;
 type Refuse<O> = Arc<dyn Fn(&Refused) -> O + Send + Sync>;
-type Fail<O> = Arc<dyn Fn(&AcquireError) -> Failure<O> + Send + Sync>;
+type Fail<O> = Arc<dyn Fn(&AcquireError) -> FailureAction<O> + Send + Sync>;
 
 /// What happens to a call that does not fit now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,7 +90,8 @@ enum Mode {
 
 /// What happens to a call without a decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Failure<O> {
+#[non_exhaustive]
+pub enum FailureAction<O> {
     /// The call gets this response.
     Refuse(O),
     /// The call reaches the inner service, and nothing is charged.
@@ -104,11 +101,11 @@ pub enum Failure<O> {
 impl<Q, R> LimitLayer<Q, R> {
     /// Creates a layer. `ask` maps a request to its limits, `refuse` makes the response to a refused call, and `fail`
     /// handles a call without a decision. A lease is given back when the response is ready.
-    pub fn new<A: Into<Asking>>(
+    pub fn new<A: Into<RequestLimits>>(
         limiter: Limiter,
         ask: impl Fn(&Q) -> A + Send + Sync + 'static,
         refuse: impl Fn(&Refused) -> R + Send + Sync + 'static,
-        fail: impl Fn(&AcquireError) -> Failure<R> + Send + Sync + 'static,
+        fail: impl Fn(&AcquireError) -> FailureAction<R> + Send + Sync + 'static,
     ) -> LimitLayer<Q, R> {
         LimitLayer {
             limiter,
@@ -129,9 +126,9 @@ impl<Q, I, O> LimitLayer<Q, I, O> {
         self
     }
 
-    async fn decide(&self, asking: &Asking) -> Result<Permit, AcquireError> {
-        let asks = asking.asks();
-        let mut request = self.limiter.asks(&asks);
+    async fn decide(&self, limits: &RequestLimits) -> Result<Permit, AcquireError> {
+        let asks = limits.asks();
+        let mut request = self.limiter.request(&asks);
         if self.detail == Detail::Readings {
             request = request.readings();
         }
@@ -145,16 +142,16 @@ impl<Q, I, O> LimitLayer<Q, I, O> {
     where
         S: Service<Q, Response = I>,
     {
-        let asking = (self.ask)(&request);
-        let permit = if asking.is_nothing() {
+        let limits = (self.ask)(&request);
+        let permit = if limits.is_empty() {
             None
         } else {
-            match self.decide(&asking).await {
+            match self.decide(&limits).await {
                 Ok(permit) => Some(permit),
                 Err(AcquireError::Refused(refused)) => return Ok((self.refuse)(&refused)),
                 Err(error) => match (self.fail)(&error) {
-                    Failure::Refuse(response) => return Ok(response),
-                    Failure::Admit => None,
+                    FailureAction::Refuse(response) => return Ok(response),
+                    FailureAction::Admit => None,
                 },
             }
         };
@@ -196,21 +193,21 @@ impl<Q, I, O> fmt::Debug for LimitLayer<Q, I, O> {
 }
 
 impl<S, Q, I, O> Layer<S> for LimitLayer<Q, I, O> {
-    type Service = Limit<S, LimitLayer<Q, I, O>>;
+    type Service = LimitService<S, LimitLayer<Q, I, O>>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Limit { inner, layer: self.clone() }
+        LimitService { inner, layer: self.clone() }
     }
 }
 
 /// A service whose calls are limited by a [`LimitLayer`].
 #[derive(Debug, Clone)]
-pub struct Limit<S, L> {
+pub struct LimitService<S, L> {
     inner: S,
     layer: L,
 }
 
-impl<S, Q, O> Service<Q> for Limit<S, LimitLayer<Q, S::Response, O>>
+impl<S, Q, O> Service<Q> for LimitService<S, LimitLayer<Q, S::Response, O>>
 where
     S: Service<Q> + Clone + Send + 'static,
     S::Future: Send,

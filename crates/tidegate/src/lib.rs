@@ -19,7 +19,7 @@
 //!     Ok(permit) => serve(permit),                       // owns the lease, if the limit has one
 //!     Err(refused) => println!("{} in {:?}", refused.item(), refused.retry_after()),
 //! }
-//! login.acquire("ada").within(Duration::from_secs(5)).await?;
+//! login.of("ada").within(Duration::from_secs(5)).await?;
 //! limiter.all([login.of("ada"), limiter.limit("api")?.of("key-1")]).try_acquire()?;
 //! # Ok(())
 //! # }

@@ -4,20 +4,20 @@
 //! ([`Lease`]), a wait queue ([`Request::within`]), and a fluent request API:
 //!
 //! ```
-//! use tidegate::Limiter;
-//! use tidegate::catalog::ExpectedVersion;
-//! use tidegate::model::{ItemSpec, LimitSpec, Policy};
+//! use tidegate::{Limiter, concurrency};
 //!
-//! let limiter = Limiter::in_memory();
-//! let slots = ItemSpec::of(Policy::Concurrency { ttl: std::time::Duration::from_secs(60) }, 1);
-//! limiter.store().put(LimitSpec::named("builds").with(slots), ExpectedVersion::Absent)?;
+//! let limiter = Limiter::builder().limit("builds", concurrency(1)).build()?;
+//! let builds = limiter.limit("builds")?;
 //!
-//! let permit = limiter.ask_all("builds").try_acquire()?;
-//! assert!(limiter.ask_all("builds").try_acquire().is_err(), "one at a time");
+//! let permit = builds.without_key().try_acquire()?;
+//! assert!(builds.without_key().try_acquire().is_err(), "one at a time");
 //! drop(permit);
-//! assert!(limiter.ask_all("builds").try_acquire().is_ok(), "and then the next");
+//! assert!(builds.without_key().try_acquire().is_ok(), "and then the next");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! A request is made by a [`LimitHandle`]. Two more entrances serve protocols, whose requests name limits by id:
+//! [`Limiter::request`] for one request that may wait, and [`Limiter::submit`] for batches that do not.
 //!
 //! Requests that do not wait need no runtime. Waiting, renewing a lease in the background and noticing its loss need
 //! tokio's timers, unless another [`HolderClock`] is given.
@@ -63,9 +63,8 @@ use std::time::Duration;
 use tidegate_core::{Ask, LeaseId, Limit, Per, Tick};
 
 use crate::catalog::Change;
-use crate::clock::SystemClock;
 use crate::reply::OrderError;
-use crate::store::{Actual, Capabilities, LimitStore, Memory, MemoryStore, Reach, Settlement, Unavailable};
+use crate::store::{Actual, Capabilities, LimitStore, Reach, Settlement, Unavailable};
 use detached_leases::DetachedLeases;
 use wait_queues::{Call, QueuePosition, RowId, RowKind, WaitBounds, WaitQueues};
 
@@ -97,11 +96,6 @@ impl Limiter {
         LimiterBuilder::new()
     }
 
-    /// Creates a limiter over a new [`MemoryStore`] without limits.
-    pub fn in_memory() -> Limiter {
-        Limiter::new(Arc::new(MemoryStore::new(SystemClock::new(), Memory::default())))
-    }
-
     /// Creates a limiter over a store that already has its limits.
     pub fn new(store: Arc<dyn LimitStore>) -> Limiter {
         let bounds = WaitBounds { in_all: DEFAULT_MAX_WAITING, per_row: DEFAULT_MAX_WAITING_PER_ROW };
@@ -131,7 +125,7 @@ impl Limiter {
         Limiter { inner }
     }
 
-    /// Returns a handle on a limit, which decides faster than a request by id.
+    /// Returns a handle on a limit. Handles make all requests of a program.
     ///
     /// # Errors
     /// [`OrderError::UnknownLimit`] if no limit has this id.
@@ -158,18 +152,11 @@ impl Limiter {
         &*self.inner.holder_clock
     }
 
-    /// Requests one unit of this limit for this key.
-    pub fn ask<'a>(&'a self, limit_id: &'a str, key: &'a (impl AsRef<[u8]> + ?Sized)) -> Request<'a> {
-        Request::one(self, Ask::one(limit_id, Some(key.as_ref())))
-    }
-
-    /// Requests one unit of this limit, which counts all keys together.
-    pub fn ask_all<'a>(&'a self, limit_id: &'a str) -> Request<'a> {
-        Request::one(self, Ask::one(limit_id, None))
-    }
-
-    /// Requests all of these asks, or nothing.
-    pub fn asks<'a>(&'a self, asks: &'a [Ask<'a>]) -> Request<'a> {
+    /// A request for asks that name their limits by id. It is meant for protocols, which parse the ids of a request:
+    /// programs use [handles](Limiter::limit). An unknown id makes the decision [invalid](AcquireError::Invalid).
+    ///
+    /// Batches that do not wait go to [`Limiter::submit`].
+    pub fn request<'a>(&'a self, asks: &'a [Ask<'a>]) -> Request<'a> {
         Request::many(self, asks)
     }
 

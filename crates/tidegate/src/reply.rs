@@ -190,6 +190,7 @@ pub struct ItemReading {
 
 /// Why an order has no decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum OrderError {
     /// No limit has this id. It counts neither as a grant nor as a refusal.
     UnknownLimit {

@@ -114,7 +114,9 @@ impl<T> StoreReply<T> {
     pub fn now(self) -> T {
         match self {
             StoreReply::Now(reply) => reply,
-            StoreReply::Durable(..) | StoreReply::Later(_) => panic!("this store does not speak at once"),
+            StoreReply::Durable(..) | StoreReply::Later(_) => {
+                panic!("the reply of this store is not complete yet")
+            }
         }
     }
 }
@@ -247,13 +249,13 @@ pub trait Store: Send + Sync {
 
     /// End of the log. Everything that changed before this call, limits included, is durable when the log is durable up
     /// to here. `None` if the store has no log.
-    fn tip(&self) -> Option<Lsn> {
+    fn log_end(&self) -> Option<Lsn> {
         None
     }
 
-    /// Why the log can no longer be written. From then on no change gets a reply. `None` while the log works, and for
-    /// stores without one.
-    fn trouble(&self) -> Option<Unavailable> {
+    /// Why the store cannot answer now: its log cannot be written, or its database is not reachable. `None` while it
+    /// answers.
+    fn outage(&self) -> Option<Unavailable> {
         None
     }
 
@@ -263,12 +265,12 @@ pub trait Store: Send + Sync {
     }
 
     /// Memory of all limits together, and number of open leases. `None` if the store does not count them.
-    fn extent(&self) -> Option<StoreSize> {
+    fn size(&self) -> Option<StoreSize> {
         None
     }
 
     /// Length of the store's log; `None` if it has none.
-    fn log_extent(&self) -> Option<LogSize> {
+    fn log_size(&self) -> Option<LogSize> {
         None
     }
 }
@@ -309,6 +311,7 @@ impl Actual<'_> {
 
 /// Result of a settlement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Settlement {
     /// The charge equals its true cost.
     Settled,

@@ -17,7 +17,7 @@
 //! message without a user belongs to `unknown_user`.
 //!
 //! There are no errors: the limiter decides in this process, about user names that always fit a key. To share windows
-//! between processes, put [`Rules::spec`] into a shared store.
+//! between processes, put [`StreamRules::spec`] into a shared store.
 
 mod limiter;
 mod rules;
@@ -31,10 +31,10 @@ use futures_core::Stream;
 use pin_project_lite::pin_project;
 use tidegate_core::order::MAX_WAIT;
 
-use limiter::Waiting;
+use limiter::DelayedMessage;
 
-pub use limiter::{Counts, Stats, StreamLimiter, mean_us};
-pub use rules::{Fate, Rate, Refusal, RefusedBy, Rules, User};
+pub use limiter::{MessageCounts, StreamLimiter, StreamStats, mean_us};
+pub use rules::{MessageDecision, MessageRate, MessageRefusal, RefusedBy, StreamRules, User};
 
 /// Messages that one task takes in a row before it yields. A refused message costs less than a microsecond, so this
 /// bounds how long the task keeps its thread.
@@ -46,11 +46,11 @@ pub trait LimitExt: Stream + Sized {
     ///
     /// ```
     /// use futures_util::{StreamExt, stream};
-    /// use tidegate::stream::{StreamLimiter, LimitExt, Rules};
+    /// use tidegate::stream::{StreamLimiter, LimitExt, StreamRules};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), tidegate::catalog::PutError> {
-    /// let limiter = StreamLimiter::new(Rules::default())?;
+    /// let limiter = StreamLimiter::new(StreamRules::default())?;
     /// let messages = stream::iter((0..25).map(|n| (if n < 12 { "ada" } else { "bob" }, n)));
     /// let passed: Vec<_> = messages.limited(&limiter, |(user, _)| (*user).into()).collect().await;
     /// assert_eq!(passed.len(), 20, "ten of each");
@@ -76,7 +76,7 @@ pub trait LimitExt: Stream + Sized {
 impl<S: Stream> LimitExt for S {}
 
 /// A callback for every refused message.
-type Observer<T> = Box<dyn FnMut(&T, &Refusal) + Send>;
+type Observer<T> = Box<dyn FnMut(&T, &MessageRefusal) + Send>;
 
 pin_project! {
     /// The messages of a stream that a limiter passes. See [`LimitExt::limited`].
@@ -89,7 +89,7 @@ pin_project! {
         observer: Option<Observer<S::Item>>,
         // How long a message may wait. Zero decides at once.
         patience: Duration,
-        waiting: Option<(S::Item, Waiting)>,
+        waiting: Option<(S::Item, DelayedMessage)>,
         // Messages taken since the stream was last pending or the task last yielded.
         run: u32,
     }
@@ -97,7 +97,10 @@ pin_project! {
 
 impl<S: Stream, K> Limited<S, K> {
     /// Calls this function for every refused message before it is dropped.
-    pub fn observed(mut self, observer: impl FnMut(&S::Item, &Refusal) + Send + 'static) -> Limited<S, K> {
+    pub fn observed(
+        mut self,
+        observer: impl FnMut(&S::Item, &MessageRefusal) + Send + 'static,
+    ) -> Limited<S, K> {
         self.observer = Some(Box::new(observer));
         self
     }
@@ -157,8 +160,8 @@ where
                 (message, fate)
             };
             match fate {
-                Fate::Passed => return Poll::Ready(Some(message)),
-                Fate::Refused(refusal) => {
+                MessageDecision::Passed => return Poll::Ready(Some(message)),
+                MessageDecision::Refused(refusal) => {
                     if let Some(observer) = this.observer {
                         observer(&message, &refusal);
                     }

@@ -5,15 +5,15 @@ use std::borrow::Cow;
 use tidegate::model::Timestamp;
 use tidegate::stream::User;
 
-use crate::args::FieldPath;
+use crate::args::MessagePath;
 use crate::lines::LONGEST_LINE;
 use crate::{instant, json};
 
 /// Paths of user and time.
 #[derive(Debug)]
 pub(super) struct FieldPaths {
-    pub(super) key: FieldPath,
-    pub(super) time: Option<FieldPath>,
+    pub(super) key: MessagePath,
+    pub(super) time: Option<MessagePath>,
 }
 
 /// User and time of a message.

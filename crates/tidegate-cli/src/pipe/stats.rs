@@ -2,15 +2,15 @@
 
 use serde::Serialize;
 use tidegate::model::Span;
-use tidegate::stream::{Counts, Fate, mean_us};
+use tidegate::stream::{MessageCounts, MessageDecision, mean_us};
 
 /// The outcome of a line; `None` for an error.
-pub(super) type LineFate = Option<Fate>;
+pub(super) type LineDecision = Option<MessageDecision>;
 
 /// Counts by outcome.
 #[derive(Debug, Default)]
 pub(super) struct PipeStats {
-    decided: Counts,
+    decided: MessageCounts,
     errors: u64,
     spent: Span,
     /// Refusals and errors at the last progress message.
@@ -18,9 +18,9 @@ pub(super) struct PipeStats {
 }
 
 impl PipeStats {
-    pub(super) fn count(&mut self, fate: LineFate) {
-        match fate {
-            Some(fate) => self.decided.count(fate),
+    pub(super) fn count(&mut self, decision: LineDecision) {
+        match decision {
+            Some(decision) => self.decided.count(decision),
             None => self.errors += 1,
         }
     }
@@ -47,7 +47,7 @@ impl PipeStats {
             return None;
         }
         self.reported = refused + errors;
-        let Counts { dropped_global: global, dropped_user: user, .. } = self.decided;
+        let MessageCounts { dropped_global: global, dropped_user: user, .. } = self.decided;
         Some(format!(
             "pipe: refused {refused} so far, {global} by global and {user} by user; {errors} errors"
         ))

@@ -13,7 +13,7 @@ impl StoreCore {
         gists: &mut CompactReplies,
     ) -> Result<Option<Lsn>, Unavailable> {
         // While the log is unavailable, the general path finds out which orders need it.
-        if self.trouble().is_some() {
+        if self.outage().is_some() {
             gists.clear();
             return Ok(None);
         }

@@ -123,7 +123,7 @@ pub(super) enum CloseMode {
 pub(super) struct AppendQueue {
     state: Mutex<AppendQueueState>,
     changed: Condvar,
-    tip: AtomicU64,
+    end: AtomicU64,
     /// Whether the log is not healthy. Read without the lock.
     is_unhealthy: AtomicBool,
     max_block_bytes: usize,
@@ -134,7 +134,7 @@ struct AppendQueueState {
     queue: VecDeque<WriterJob>,
     /// Bytes in the queue and in the block being written.
     bytes: usize,
-    tip: u64,
+    end: u64,
     free_buffers: Vec<Vec<u8>>,
     writer: WriterState,
     close_mode: Option<CloseMode>,
@@ -167,7 +167,7 @@ impl AppendQueue {
         let state = AppendQueueState {
             queue: VecDeque::new(),
             bytes: 0,
-            tip: 0,
+            end: 0,
             free_buffers: Vec::new(),
             writer: WriterState::Busy,
             close_mode: None,
@@ -178,7 +178,7 @@ impl AppendQueue {
         AppendQueue {
             state: Mutex::new(state),
             changed: Condvar::new(),
-            tip: AtomicU64::new(0),
+            end: AtomicU64::new(0),
             is_unhealthy: AtomicBool::new(false),
             max_block_bytes: room.saturating_sub(overhead).clamp(1, MAX_BLOCK_BYTES),
         }
@@ -195,15 +195,15 @@ impl AppendQueue {
             return Err(Unavailable { reason });
         }
         // An empty payload also gets a position of its own.
-        state.tip += payload.len().max(1) as u64;
+        state.end += payload.len().max(1) as u64;
         state.bytes += payload.len();
-        let end = state.tip;
+        let end = state.end;
         let block = state.block_for(payload.len(), self.max_block_bytes);
         block.buffer.extend_from_slice(payload);
         block.time = block.time.max(time);
         block.end = end;
         block.bytes += payload.len();
-        self.tip.store(end, Ordering::Release);
+        self.end.store(end, Ordering::Release);
         self.wake_writer(state);
         Ok(Lsn(end))
     }
@@ -233,8 +233,8 @@ impl AppendQueue {
     }
 
     /// The log position after the last append.
-    pub(super) fn tip(&self) -> Lsn {
-        Lsn(self.tip.load(Ordering::Acquire))
+    pub(super) fn log_end(&self) -> Lsn {
+        Lsn(self.end.load(Ordering::Acquire))
     }
 
     /// The reason why appends are refused at present, or `None`.

@@ -33,7 +33,7 @@ fn usage_without_record_is_assumed_after_crash() {
         (answers.readings(answer)[0].reading.used, lsn)
     };
     take(&store, "known", 100);
-    store.wait_durable(store.tip().expect("it has a log")).expect("the disk is well");
+    store.wait_durable(store.log_end().expect("it has a log")).expect("the disk is well");
     clock.advance(Duration::from_secs(2));
     for key in ["known", "new"] {
         assert_eq!(take(&store, key, 4), (4, None), "this much is not written down");
@@ -60,7 +60,7 @@ fn row_with_one_recorded_item_assumes_usage_of_the_other() {
         .expect("it makes sense");
     let asks = [Ask { limit_id: "halves", key: Some(b"known"), count: 4 }];
     split_reply(store.submit(&[Order::acquire(&asks)], Replies::new(Detail::Verdicts)));
-    store.wait_durable(store.tip().expect("it has a log")).expect("the disk is well");
+    store.wait_durable(store.log_end().expect("it has a log")).expect("the disk is well");
     let store = open(&Arc::new(directory.killed()), &clock);
     let answers = store.submit(&[Order::peek(&asks)], Replies::new(Detail::Readings)).decided();
     let answer = answers.get(0).expect("one").as_ref().expect("it makes sense");
@@ -76,7 +76,7 @@ fn assumed_usage_is_removed_with_its_limit() {
     let month = Duration::from_secs(30 * 86_400);
     let item = ItemSpec::of(Policy::Interval { window: month }, 1_000).per_key();
     store.put(LimitSpec::named("gone").with(item), ExpectedVersion::Absent).expect("it makes sense");
-    store.wait_durable(store.tip().expect("it has a log")).expect("the disk is well");
+    store.wait_durable(store.log_end().expect("it has a log")).expect("the disk is well");
     let directory = Arc::new(directory.killed());
     let store = open(&directory, &clock);
     assert!(store.remove("gone", RemovalMode::Retire));
@@ -105,7 +105,7 @@ fn assumed_usage_keeps_usage_of_an_override() {
     let asks = [Ask { limit_id: "burst", key: Some(b"vip"), count: 390 }];
     let answers = store.submit(&[Order::acquire(&asks)], Replies::new(Detail::Verdicts)).decided();
     assert!(answers.get(0).expect("one").as_ref().expect("it makes sense").is_granted());
-    store.wait_durable(store.tip().expect("it has a log")).expect("the disk is well");
+    store.wait_durable(store.log_end().expect("it has a log")).expect("the disk is well");
     let store = open(&Arc::new(directory.killed()), &clock);
     clock.advance(Duration::from_secs(5));
     let answers = store.submit(&[Order::peek(&asks)], Replies::new(Detail::Readings)).decided();

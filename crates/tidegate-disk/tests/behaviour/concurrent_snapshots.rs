@@ -44,7 +44,7 @@ fn limit_edits_during_snapshots_are_recovered() {
         }
         over.store(true, Ordering::Relaxed);
     });
-    store.wait_durable(store.tip().expect("it has a log")).expect("the disk is well");
+    store.wait_durable(store.log_end().expect("it has a log")).expect("the disk is well");
     let again = open(&Arc::new(directory.killed()), &clock);
     let limit_versions = |store: &dyn Catalog| {
         let limits = store.list();

@@ -324,7 +324,7 @@ fn play(store: &DiskStore, clock: &ManualClock, ledger: &mut GrantLedger, events
 
 /// Waits until all decisions are durable, and reports them.
 fn wait(store: &DiskStore, ledger: &mut GrantLedger) {
-    let tip = store.tip().expect("it has a log");
+    let tip = store.log_end().expect("it has a log");
     store.wait_durable(tip).expect("the disk is well");
     ledger.report_durable(tip);
 }
@@ -422,7 +422,7 @@ fn start_run(
     }
     let slots = ItemSpec::of(Policy::Concurrency { ttl: WINDOW }, MAX_SLOTS);
     store.put(LimitSpec::named(SLOTS).with(slots), ExpectedVersion::Absent).expect("it makes sense");
-    store.wait_durable(store.tip().expect("it has a log")).expect("the disk is well");
+    store.wait_durable(store.log_end().expect("it has a log")).expect("the disk is well");
     let mut ledger = GrantLedger::new();
     ledger.directory = keeps_history.then(|| Arc::clone(directory));
     play(&store, &clock, &mut ledger, events);
@@ -437,7 +437,7 @@ fn crash_at_any_change_keeps_reported_usage() {
         let directory = Arc::new(SimulatedDirectory::recorded());
         let (store, clock, mut ledger) = start_run(&directory, &events, true);
         let first_change = ledger.history.first().map_or(directory.changes(), |(change, _)| *change);
-        store.wait_durable(store.tip().expect("it has a log")).expect("the disk is well");
+        store.wait_durable(store.log_end().expect("it has a log")).expect("the disk is well");
         ledger.report_durable(store.durable());
         drop(store);
         let moments = directory.changes() - first_change + 1;

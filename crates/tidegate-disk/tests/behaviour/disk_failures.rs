@@ -113,7 +113,7 @@ fn disk_failure_stops_grants_and_keeps_reported_ones() {
         fixture.directory.fail(call, pass, DiskFault::IoError, FaultDuration::Once);
         let reported = 5 + acquire_all(&store);
         assert!(reported < CAPACITY, "{call:?}: it continued to grant");
-        let why = store.trouble().expect("the disk failed");
+        let why = store.outage().expect("the disk failed");
         assert!(why.reason.contains("check the disk, then restart"), "{call:?}: {why}");
         // The store does not recover by itself, and all calls return the same error.
         assert_eq!(acquire(&store, 1), Err(why.clone()), "{call:?}");
@@ -124,7 +124,7 @@ fn disk_failure_stops_grants_and_keeps_reported_ones() {
         assert!(store.snapshot().is_err() && store.stop().is_err(), "{call:?}");
         drop(store);
         let store = open(&fixture.directory, &fixture.clock);
-        assert!(store.trouble().is_none());
+        assert!(store.outage().is_none());
         // Four decisions may have been made and not reported.
         assert!(
             (reported..=reported + 4).contains(&used(&store)),
@@ -143,10 +143,10 @@ fn full_disk_resumes_when_there_is_room() {
     fixture.directory.set_capacity(Some(fixture.directory.used() + 1));
     let reported = 5 + acquire_all(&store);
     assert!(reported < CAPACITY, "it continued to grant");
-    let why = store.trouble().expect("the disk is full");
+    let why = store.outage().expect("the disk is full");
     assert!(why.reason.contains("room"), "{why}");
     fixture.directory.set_capacity(None);
-    while store.trouble().is_some() {
+    while store.outage().is_some() {
         thread::yield_now();
     }
     let reported = reported + acquire_all(&store);
@@ -168,10 +168,10 @@ fn orders_without_records_succeed_while_disk_is_full() {
     store.put(volatile("views", Policy::Total), ExpectedVersion::Absent).expect("it makes sense");
     let pool = Policy::Concurrency { ttl: Duration::from_secs(60) };
     store.put(volatile("pool", pool), ExpectedVersion::Absent).expect("it makes sense");
-    store.wait_durable(store.tip().expect("it has a log")).expect("there is room");
+    store.wait_durable(store.log_end().expect("it has a log")).expect("there is room");
     fixture.directory.set_capacity(Some(fixture.directory.used() + 1));
     acquire_all(&store);
-    let why = store.trouble().expect("the disk is full");
+    let why = store.outage().expect("the disk is full");
     let ask = |limit_id, intent, request_id| {
         let asks = [Ask { limit_id, key: None, count: 1 }];
         let order = Order { intent, request_id, ..Order::acquire(&asks) };
@@ -322,7 +322,7 @@ fn rows_beyond_memory_budget_fail_the_open() {
         let answers = store.submit(&[Order::acquire(&asks)], Replies::new(Detail::Verdicts)).decided();
         assert!(answers.get(0).expect("one").as_ref().expect("it makes sense").is_granted());
     }
-    store.wait_durable(store.tip().expect("it has a log")).expect("the disk is well");
+    store.wait_durable(store.log_end().expect("it has a log")).expect("the disk is well");
     // A record after the rows makes recovery insert them earlier than at the end.
     wait_reply(&store, store.reset(LIMIT, None)).expect("the disk is well").expect("it is there");
     drop(store);

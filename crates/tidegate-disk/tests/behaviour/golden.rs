@@ -100,7 +100,7 @@ struct GoldenRun {
 
 impl GoldenRun {
     fn wait(&self) {
-        self.store.wait_durable(self.store.tip().expect("it has a log")).expect("the disk is well");
+        self.store.wait_durable(self.store.log_end().expect("it has a log")).expect("the disk is well");
         self.clock.advance(Duration::from_millis(100));
     }
 

@@ -90,7 +90,7 @@ impl WeekRun {
         if minute.is_multiple_of(60) {
             self.edit(minute);
         }
-        self.store.wait_durable(self.store.tip().expect("it has a log")).expect("the disk is well");
+        self.store.wait_durable(self.store.log_end().expect("it has a log")).expect("the disk is well");
         self.largest = self.largest.max(self.directory.used());
         self.store.run_maintenance();
         self.largest = self.largest.max(self.directory.used());
@@ -109,8 +109,8 @@ impl WeekRun {
         self.store.put(spec, ExpectedVersion::Anything).expect("it makes sense");
     }
 
-    fn tip(&self) -> Lsn {
-        self.store.tip().expect("it has a log")
+    fn log_end(&self) -> Lsn {
+        self.store.log_end().expect("it has a log")
     }
 }
 
@@ -124,11 +124,11 @@ fn directory_size_after_week_equals_day() {
     let mut week = WeekRun { store, directory, clock, leases: Vec::new(), decisions: 0, largest: 0 };
     let mut days = Vec::new();
     for day in 0..DAYS {
-        let (tip, decisions) = (week.tip(), week.decisions);
+        let (tip, decisions) = (week.log_end(), week.decisions);
         for minute in 0..MINUTES_A_DAY {
             week.minute(day * MINUTES_A_DAY + minute);
         }
-        let written = week.tip().0 - tip.0;
+        let written = week.log_end().0 - tip.0;
         days.push((week.largest, written * 1_000 / (week.decisions - decisions)));
         week.largest = 0;
     }
@@ -142,6 +142,6 @@ fn directory_size_after_week_equals_day() {
         );
     }
     assert!(week.store.log_bytes() < OPTIONS.snapshot_after, "maintenance has shortened the log");
-    let extent = week.store.extent().expect("it knows");
-    assert!(extent.leases < 1_000, "{extent:?}");
+    let size = week.store.size().expect("it knows");
+    assert!(size.leases < 1_000, "{size:?}");
 }

@@ -28,7 +28,7 @@ fn charge(store: &DiskStore, limit: &str, keys: usize) {
         let orders: Vec<Order<'_>> = asks.iter().map(|asks| Order::acquire(asks)).collect();
         let answers = store.submit(&orders, Replies::new(Detail::Verdicts)).decided();
         assert!(answers.iter().all(|answer| answer.as_ref().is_ok_and(OrderReply::is_granted)));
-        store.wait_durable(store.tip().expect("it has a log")).expect("the disk is well");
+        store.wait_durable(store.log_end().expect("it has a log")).expect("the disk is well");
     }
 }
 
@@ -41,7 +41,7 @@ fn used(store: &DiskStore, limit: &str, index: usize) -> Vec<Amount> {
 }
 
 fn bytes(store: &DiskStore) -> usize {
-    store.extent().expect("it knows").bytes
+    store.size().expect("it knows").bytes
 }
 
 /// Rows are logged in the order of their tags. Inserted one by one into an empty table, they crowded into its

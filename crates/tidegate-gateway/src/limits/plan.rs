@@ -7,7 +7,7 @@ use crate::settings::{Allowance, RateLimits};
 use arrayvec::ArrayVec;
 use tidegate::model::Capacity;
 
-use super::rules::{LimitRules, ScopeRules};
+use super::rules::{GatewayRules, ScopeRules};
 use crate::cascade::{Scope, cascade};
 
 /// The level of a limit.
@@ -73,7 +73,7 @@ pub struct LimitPlan {
 }
 
 impl LimitPlan {
-    pub(super) fn new(rules: &LimitRules, backend: &str, route: Option<&str>) -> LimitPlan {
+    pub(super) fn new(rules: &GatewayRules, backend: &str, route: Option<&str>) -> LimitPlan {
         let on_backend = rules.backends.get(backend);
         let on_route = route.and_then(|route| rules.routes.get(route));
         let mut plan = LimitPlan {

@@ -112,7 +112,7 @@ impl ScopeRules {
 
 /// All configured rules.
 #[derive(Debug, Clone)]
-pub(super) struct LimitRules {
+pub(super) struct GatewayRules {
     pub(super) server: ScopeRules,
     pub(super) window: Window,
     pub(super) backends: HashMap<Box<str>, ScopeRules>,
@@ -123,10 +123,10 @@ pub(super) struct LimitRules {
     pub(super) generation: u64,
 }
 
-impl LimitRules {
+impl GatewayRules {
     /// Creates rules without limits.
-    pub(super) fn new() -> LimitRules {
-        LimitRules {
+    pub(super) fn new() -> GatewayRules {
+        GatewayRules {
             server: ScopeRules::new(Scope::Server, ""),
             window: Window::default(),
             backends: HashMap::new(),
@@ -137,7 +137,7 @@ impl LimitRules {
     }
 
     /// The rules of new settings. Names that exist already keep their ids.
-    pub(super) fn with_spec(&self, spec: &GatewaySpec) -> LimitRules {
+    pub(super) fn with_spec(&self, spec: &GatewaySpec) -> GatewayRules {
         let keep = |known: &HashMap<Box<str>, ScopeRules>, scope, name: &str| {
             known
                 .get(name)
@@ -153,7 +153,7 @@ impl LimitRules {
             let backend = Some(route.backend.as_str().into());
             (name.into(), ScopeRules { ids, limits: route.limits, backend })
         });
-        LimitRules {
+        GatewayRules {
             server: ScopeRules { limits: spec.server.limits, ..self.server.clone() },
             window: spec.server.window,
             backends: backends.collect(),

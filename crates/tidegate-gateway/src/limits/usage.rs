@@ -10,7 +10,7 @@ use tidegate::model::Capacity;
 use tidegate::store::Store as _;
 
 use super::RateLimitManager;
-use super::rules::{LimitRules, ScopeLimitIds, ScopeRules};
+use super::rules::{GatewayRules, ScopeLimitIds, ScopeRules};
 use crate::cascade::{Scope, cascade};
 
 /// The usage of all limits.
@@ -115,7 +115,7 @@ impl RateLimitManager {
 /// Reads usage with the current rules.
 struct UsageReader<'a> {
     manager: &'a RateLimitManager,
-    rules: &'a LimitRules,
+    rules: &'a GatewayRules,
 }
 
 impl UsageReader<'_> {

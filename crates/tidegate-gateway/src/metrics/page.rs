@@ -284,11 +284,11 @@ fn write_limits(page: &mut MetricsPage, limits: &RateLimitManager) {
     write("tidegate_gateway_limit_clients", MetricKind::Gauge, help, |sample| sample.clients);
     let help = "Refusals by the limit; with several refusing limits, the one with the longest wait counts.";
     write("tidegate_gateway_limit_refused_total", MetricKind::Counter, help, |sample| sample.refused);
-    if let Some(extent) = limits.store().extent() {
+    if let Some(size) = limits.store().size() {
         let help = "Approximate memory used by the counters of all limits.";
-        page.family("tidegate_gateway_limits_bytes", MetricKind::Gauge, help).sample(&[], extent.bytes);
+        page.family("tidegate_gateway_limits_bytes", MetricKind::Gauge, help).sample(&[], size.bytes);
         let help = "Memory budget of the counters of all limits.";
         page.family("tidegate_gateway_limits_budget_bytes", MetricKind::Gauge, help)
-            .sample(&[], extent.budget_bytes);
+            .sample(&[], size.budget_bytes);
     }
 }

@@ -166,7 +166,7 @@ fn concurrent_connections_never_exceed_a_limit_and_release_all() {
     assert!(granted.into_inner() > 0);
     assert_eq!(manager.current_connections(ConnectionCounter::Server), 0);
     assert_eq!(manager.current_connections(ConnectionCounter::Route("r")), 0);
-    assert_eq!(manager.store().extent().map(|extent| extent.leases), Some(0));
+    assert_eq!(manager.store().size().map(|size| size.leases), Some(0));
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::Limiter;
-use tidegate::activity::{Active, Activity, ActivityError, Reason, Refusal, Rules};
+use tidegate::activity::{Active, Activity, ActivityError, ActivityRefusal, ActivityRules, Reason};
 use tidegate::clock::{Clock, ManualClock};
 use tidegate::model::Timestamp;
 use tidegate_postgres::{PostgresStore, TimeSource};
@@ -19,12 +19,12 @@ use crate::cluster::{new_schema, options_at, shared_url};
 use crate::sql::Sql;
 
 /// The default rules.
-const STRICT: Rules = Rules::DOCUMENT;
+const STRICT: ActivityRules = ActivityRules::DOCUMENT;
 
 /// The same rules in compatibility mode.
-const COMPAT: Rules = Rules { compat: true, ..STRICT };
+const COMPAT: ActivityRules = ActivityRules { compat: true, ..STRICT };
 
-const RULE_SETS: [Rules; 2] = [STRICT, COMPAT];
+const RULE_SETS: [ActivityRules; 2] = [STRICT, COMPAT];
 
 /// The first instant of the year 2100.
 const START: Timestamp = Timestamp::from_ticks(4_102_444_800_000_000_000);
@@ -62,19 +62,19 @@ struct ActivityFixture {
 
 impl ActivityFixture {
     /// A fixture with a manual clock.
-    fn new(rules: Rules) -> ActivityFixture {
+    fn new(rules: ActivityRules) -> ActivityFixture {
         ActivityFixture::in_database(shared_url(), rules)
     }
 
     /// A fixture with a manual clock, in another database.
-    fn in_database(url: &str, rules: Rules) -> ActivityFixture {
+    fn in_database(url: &str, rules: ActivityRules) -> ActivityFixture {
         let clock = Arc::new(ManualClock::at(START));
         let source = TimeSource::Given(Arc::<ManualClock>::clone(&clock) as Arc<dyn Clock>);
         ActivityFixture::with_clock(url, rules, clock, source)
     }
 
     /// A fixture that uses the database's clock.
-    fn with_database_clock(rules: Rules) -> ActivityFixture {
+    fn with_database_clock(rules: ActivityRules) -> ActivityFixture {
         ActivityFixture::with_clock(
             shared_url(),
             rules,
@@ -83,7 +83,12 @@ impl ActivityFixture {
         )
     }
 
-    fn with_clock(url: &str, rules: Rules, clock: Arc<ManualClock>, source: TimeSource) -> ActivityFixture {
+    fn with_clock(
+        url: &str,
+        rules: ActivityRules,
+        clock: Arc<ManualClock>,
+        source: TimeSource,
+    ) -> ActivityFixture {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let (schema, url) = (new_schema(), url.to_owned());
         let activity = activity(&url, &schema, source.clone(), rules);
@@ -116,7 +121,7 @@ impl ActivityFixture {
     }
 
     #[track_caller]
-    fn expect_refusal(&self, user: &str) -> Refusal {
+    fn expect_refusal(&self, user: &str) -> ActivityRefusal {
         match self.runtime.block_on(self.activity.set_active(user)) {
             Err(ActivityError::Refused(refusal)) => *refusal,
             other => panic!("{other:?}"),
@@ -162,7 +167,7 @@ impl ActivityFixture {
 }
 
 /// Opens the activity of a schema.
-fn activity(url: &str, schema: &str, source: TimeSource, rules: Rules) -> Activity {
+fn activity(url: &str, schema: &str, source: TimeSource, rules: ActivityRules) -> Activity {
     let store = PostgresStore::open_with(options_at(url, schema), source);
     let store = store.unwrap_or_else(|error| panic!("{error}"));
     Activity::new(Limiter::new(Arc::new(store)), rules).expect("the rules are valid")

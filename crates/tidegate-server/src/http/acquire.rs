@@ -69,7 +69,7 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
     }
 
     fn question<'a>(&'a self, body: &'a acquire::AcquireBody<'_>, asks: &'a [Ask<'a>]) -> Request<'a> {
-        let mut question = self.limiter.asks(asks).readings();
+        let mut question = self.limiter.request(asks).readings();
         if body.hold() == Hold::Yes {
             question = question.hold();
         }

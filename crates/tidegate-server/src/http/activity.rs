@@ -51,10 +51,10 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
         check_call(call)?;
         let ttl = term(call)?.ttl();
         let id = LeaseId::parse(id).ok_or_else(unknown_lease)?;
-        match self.activity.renew(user, id, ttl).await? {
-            Renewal::Until(at) => json(StatusCode::OK, &json!({"expires_at": instant::of(at, self.tick)})),
-            Renewal::Gone => Err(unknown_lease()),
-        }
+        let Renewal::Until(at) = self.activity.renew(user, id, ttl).await? else {
+            return Err(unknown_lease());
+        };
+        json(StatusCode::OK, &json!({"expires_at": instant::of(at, self.tick)}))
     }
 
     /// Ends a task, or all tasks of a user.
@@ -117,6 +117,7 @@ impl From<ActivityError> for Problem {
             ActivityError::Misfit(_) => Problem::new(ProblemCode::InvalidLimit, error),
             ActivityError::Rejected(rejection) => rejection.into(),
             ActivityError::Unavailable(unavailable) => unavailable.into(),
+            other => Problem::new(ProblemCode::StoreUnavailable, other),
         }
     }
 }

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::{Value, json};
-use tidegate::activity::{Standing, Watching};
+use tidegate::activity::{TaskState, TaskWatch};
 use tidegate::model::{LeaseId, Tick};
 use tidegate_net::Shutdown;
 use tokio::sync::OwnedSemaphorePermit;
@@ -43,7 +43,7 @@ type NextEvent = Pin<Box<dyn Future<Output = Option<(Bytes, Option<EventSource>)
 impl EventStream {
     pub(super) fn new(
         id: LeaseId,
-        watching: Watching,
+        watching: TaskWatch,
         tick: Tick,
         shutdown: Shutdown,
         slot: OwnedSemaphorePermit,
@@ -75,7 +75,7 @@ impl fmt::Debug for EventStream {
 /// Produces the next event.
 struct EventSource {
     id: LeaseId,
-    watching: Watching,
+    watching: TaskWatch,
     tick: Tick,
     shutdown: Shutdown,
     /// The permit of this stream.
@@ -85,21 +85,21 @@ struct EventSource {
 
 impl EventSource {
     async fn next_event(mut self) -> Option<(Bytes, Option<EventSource>)> {
-        let standing = if self.has_begun {
+        let state = if self.has_begun {
             let (shutdown, watching) = (self.shutdown.clone(), &mut self.watching);
             tokio::select! {
                 // The end of the task goes before shutdown and heartbeat.
                 biased;
-                standing = watching.changed() => standing,
+                state = watching.changed() => state,
                 () = shutdown.triggered() => return None,
                 () = tokio::time::sleep(HEARTBEAT) => return Some((Bytes::from_static(b":\n\n"), Some(self))),
             }
         } else {
-            self.watching.standing()
+            self.watching.state()
         };
         let has_begun = std::mem::replace(&mut self.has_begun, true);
-        match standing {
-            Standing::Until(at) => {
+        match state {
+            TaskState::Until(at) => {
                 let expires_at = instant::of(at, self.tick);
                 let piece = if has_begun {
                     event("renewed", &json!({"expires_at": expires_at}))
@@ -108,7 +108,7 @@ impl EventSource {
                 };
                 Some((piece, Some(self)))
             }
-            Standing::Ended(ended) => {
+            TaskState::Ended(ended) => {
                 drop(self.slot);
                 Some((event("ended", &json!({"reason": ended.word()})), None))
             }

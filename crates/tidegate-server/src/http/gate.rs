@@ -49,7 +49,7 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
         call.require_limit(limit_id)?;
         require_chargeable(limit_id)?;
         let asks = [Ask::one(limit_id, key.map(str::as_bytes))];
-        match self.limiter.asks(&asks).readings().try_acquire_async().await {
+        match self.limiter.request(&asks).readings().try_acquire_async().await {
             Ok(permit) => {
                 let (at, readings) = (permit.at().unwrap_or_default(), permit.readings().to_vec());
                 let mut reply = decision_response(decision::write(Ok(permit), self.tick));

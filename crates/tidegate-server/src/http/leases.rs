@@ -28,13 +28,11 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
     /// Moves the expiry of a lease.
     pub(super) async fn renew(&self, call: &ApiCall<'_>) -> Reply {
         let body: RenewBody<'_> = read(call.body)?;
-        match self.limiter.renew_async(require_lease(body.lease())?, body.ttl()).await? {
-            Renewal::Until(at) => {
-                let expires_at = instant::of(at, self.tick);
-                json(StatusCode::OK, &serde_json::json!({"expires_at": expires_at}))
-            }
-            Renewal::Gone => Err(unknown_lease()),
-        }
+        let lease = require_lease(body.lease())?;
+        let Renewal::Until(at) = self.limiter.renew_async(lease, body.ttl()).await? else {
+            return Err(unknown_lease());
+        };
+        json(StatusCode::OK, &serde_json::json!({"expires_at": instant::of(at, self.tick)}))
     }
 
     /// Corrects a held charge to its actual cost, then releases the lease.
@@ -44,10 +42,11 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
             ActualCost::Every(amount) => Actual::Every(*amount),
             ActualCost::Each(amounts) => Actual::Each(amounts),
         };
-        match self.limiter.settle_async(require_lease(body.lease())?, actual).await? {
-            Settlement::Settled => json(StatusCode::OK, &serde_json::json!({"settled": true})),
-            Settlement::Gone => Err(unknown_lease()),
+        let lease = require_lease(body.lease())?;
+        if self.limiter.settle_async(lease, actual).await? != Settlement::Settled {
+            return Err(unknown_lease());
         }
+        json(StatusCode::OK, &serde_json::json!({"settled": true}))
     }
 }
 

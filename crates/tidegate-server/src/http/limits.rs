@@ -108,7 +108,7 @@ impl<S: LimitStore + ?Sized> HttpApi<S> {
     /// Puts a limit after checking the rules of the activity limit.
     pub(super) async fn put(&self, spec: LimitSpec, expect: ExpectedVersion) -> Result<Arc<Limit>, PutError> {
         if let Some(flaw) =
-            Some(&spec).filter(|spec| spec.id == activity::ID).and_then(activity::Rules::misfit)
+            Some(&spec).filter(|spec| spec.id == activity::ID).and_then(activity::ActivityRules::misfit)
         {
             return Err(PutError::Invalid(vec![flaw]));
         }

@@ -226,6 +226,7 @@ impl From<PutError> for Problem {
                 ProblemCode::InvalidLimit,
                 flaws.into_iter().map(FieldError::from).collect(),
             ),
+            other => Problem::new(ProblemCode::InvalidLimit, other),
         }
     }
 }

@@ -57,13 +57,13 @@ impl Readiness {
             .unwrap_or(ReadinessState::Draining)
     }
 
-    /// The response of `/readyz`. A server whose store is in trouble is not ready.
-    pub(super) fn answer(&self, trouble: Option<Unavailable>) -> Reply {
-        match (self.get(), trouble) {
+    /// The response of `/readyz`. A server whose store has an outage is not ready.
+    pub(super) fn answer(&self, outage: Option<Unavailable>) -> Reply {
+        match (self.get(), outage) {
             (ReadinessState::Starting, _) => {
                 Err(Problem::new(ProblemCode::NotReady, "the server is starting"))
             }
-            (ReadinessState::Ready, Some(trouble)) => Err(Problem::new(ProblemCode::NotReady, trouble)),
+            (ReadinessState::Ready, Some(outage)) => Err(Problem::new(ProblemCode::NotReady, outage)),
             (ReadinessState::Ready, None) => {
                 let reloads = self.settings.as_ref().map(|settings| settings.last_outcome());
                 json(

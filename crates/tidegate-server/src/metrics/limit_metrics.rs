@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tidegate::Limiter;
 use tidegate::limiter::LimitOverview;
 use tidegate::model::Limit;
-use tidegate::store::Reach;
+use tidegate::store::{ItemCount, LimitStats, Reach};
 use tidegate_net::metrics_page::{MetricKind, MetricLabel, MetricsPage};
 
 use crate::resp::described_buckets::{self, RESERVED_PREFIX};
@@ -100,16 +100,9 @@ impl DescribedTotals {
     /// The totals as the samples of one limit.
     fn sample(&self) -> LimitSample {
         let DecisionCounts { granted, refused } = self.total;
-        let items = vec![tidegate::store::ItemCount { item: DESCRIBED_ITEM.to_owned(), refused }];
-        let overview = LimitOverview {
-            granted,
-            refused,
-            shadowed: 0,
-            waiting: 0,
-            rows: self.rows,
-            bytes: self.bytes,
-            items,
-        };
+        let items = vec![ItemCount { item: DESCRIBED_ITEM.to_owned(), refused }];
+        let stats = LimitStats { granted, refused, shadowed: 0, items, rows: self.rows, bytes: self.bytes };
+        let overview = LimitOverview::new(stats, 0);
         LimitSample { id: RESERVED_PREFIX.trim_end_matches('/').to_owned(), overview }
     }
 }
@@ -152,27 +145,27 @@ fn sizes(page: &mut MetricsPage, samples: &[LimitSample]) {
 
 /// Samples of the store as a whole.
 fn store(page: &mut MetricsPage, limiter: &Limiter) {
-    if let Some(extent) = limiter.store().extent() {
+    if let Some(size) = limiter.store().size() {
         let help = "Estimated memory of all rows in bytes.";
-        page.family("tidegate_store_bytes", MetricKind::Gauge, help).sample(&[], extent.bytes);
+        page.family("tidegate_store_bytes", MetricKind::Gauge, help).sample(&[], size.bytes);
         let help = "Memory budget of all rows in bytes.";
-        page.family("tidegate_store_budget_bytes", MetricKind::Gauge, help).sample(&[], extent.budget_bytes);
-        page.family("tidegate_leases", MetricKind::Gauge, "Open leases.").sample(&[], extent.leases);
+        page.family("tidegate_store_budget_bytes", MetricKind::Gauge, help).sample(&[], size.budget_bytes);
+        page.family("tidegate_leases", MetricKind::Gauge, "Open leases.").sample(&[], size.leases);
     }
-    if let Some(log) = limiter.store().log_extent() {
+    if let Some(log) = limiter.store().log_size() {
         let help = "Bytes of the store's log that recovery would read in addition to the newest snapshot.";
         page.family("tidegate_store_log_bytes", MetricKind::Gauge, help).sample(&[], log.bytes);
         let help = "Number of segment files of the store's log.";
         page.family("tidegate_store_log_segments", MetricKind::Gauge, help).sample(&[], log.segments);
     }
-    if limiter.store().tip().is_some() {
+    if limiter.store().log_end().is_some() {
         let help = "1 if the store's log cannot be written, so that changes are not answered.";
-        let failed = u8::from(limiter.store().trouble().is_some());
+        let failed = u8::from(limiter.store().outage().is_some());
         page.family("tidegate_store_log_failed", MetricKind::Gauge, help).sample(&[], failed);
     }
     if limiter.store().capabilities().reach == Reach::Fleet {
         let help = "1 while the shared store is unreachable and limits follow their on_outage.";
-        let out = u8::from(limiter.store().trouble().is_some());
+        let out = u8::from(limiter.store().outage().is_some());
         page.family("tidegate_store_unavailable", MetricKind::Gauge, help).sample(&[], out);
     }
     let help = "Requests that wait in the queues of all limits.";

@@ -482,7 +482,7 @@ impl RespSession {
             RespCommand::Throttle(throttle) => {
                 covers(RESERVED_PREFIX).then_some(()).ok_or_else(outside)?;
                 let bucket = self.service.described_buckets().get_or_create(throttle.bucket);
-                let bucket = bucket.map_err(|error| match self.service.limiter().store().trouble() {
+                let bucket = bucket.map_err(|error| match self.service.limiter().store().outage() {
                     Some(why) => CommandError { code: "UNAVAILABLE", text: why.to_string().into() },
                     None => CommandError::err(error.to_string()),
                 })?;

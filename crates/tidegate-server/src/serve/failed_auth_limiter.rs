@@ -9,9 +9,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
-use tidegate::catalog::ExpectedVersion;
-use tidegate::model::{ItemSpec, LimitSpec, Policy};
-use tidegate::{AcquireError, Limiter};
+use tidegate::{AcquireError, LimitHandle, Limiter, bucket, rules};
 
 /// Failures that an address may make in a burst.
 pub(super) const MAX_FAILURES: u64 = 20;
@@ -25,23 +23,20 @@ const LIMIT: &str = "failed-attempts";
 /// Counts failures per address.
 #[derive(Debug)]
 pub(super) struct FailedAuthLimiter {
-    limiter: Limiter,
+    failures: LimitHandle,
 }
 
 impl FailedAuthLimiter {
     pub(super) fn new() -> FailedAuthLimiter {
-        let limiter = Limiter::in_memory();
-        let policy = Policy::Bucket { window: FAILURE_WINDOW, burst: Some(MAX_FAILURES) };
-        let mut spec = LimitSpec::named(LIMIT).with(ItemSpec::of(policy, MAX_FAILURES).per_key());
-        spec.max_keys = Some(MAX_ADDRESSES);
-        let put = limiter.store().put(spec, ExpectedVersion::Absent);
-        debug_assert!(put.is_ok(), "the limit is valid");
-        FailedAuthLimiter { limiter }
+        let failures = bucket(MAX_FAILURES, FAILURE_WINDOW).per_key();
+        let limiter = Limiter::builder().limit(LIMIT, rules(failures).max_keys(MAX_ADDRESSES)).build();
+        let limiter = limiter.expect("the limit is valid");
+        FailedAuthLimiter { failures: limiter.limit(LIMIT).expect("it was built with it") }
     }
 
     /// Counts a failure of this address. Over the limit, returns the time until the next attempt may fail.
     pub(super) fn record_failure(&self, address: IpAddr) -> Option<Duration> {
-        match self.limiter.ask(LIMIT, &address_key(address)).try_acquire() {
+        match self.failures.try_acquire(address_key(address)) {
             Err(AcquireError::Refused(refused)) => Some(refused.retry_after().unwrap_or(FAILURE_WINDOW)),
             _ => None,
         }

@@ -1,10 +1,10 @@
 //! The section `activity`: requests per user and window, and concurrent tasks.
 //!
-//! Missing fields have the defaults of [`Rules`](tidegate::activity::Rules), which also validate the combination.
+//! Missing fields have the defaults of [`ActivityRules`](tidegate::activity::ActivityRules), which also validate the combination.
 
 use std::time::Duration;
 
-use tidegate::activity::Rules;
+use tidegate::activity::ActivityRules;
 use tidegate::model::{Capacity, SpecError};
 use tidegate_config::{DiagnosticSink, FieldPath, Mapping, SourceSpan};
 
@@ -42,9 +42,9 @@ impl ActivitySpec {
     }
 
     /// The rules, with defaults for missing fields.
-    pub fn rules(&self) -> Rules {
-        let usual = Rules::default();
-        Rules {
+    pub fn rules(&self) -> ActivityRules {
+        let usual = ActivityRules::default();
+        ActivityRules {
             max_concurrent_tasks: self.max_concurrent_tasks.unwrap_or(usual.max_concurrent_tasks),
             max_concurrent_per_user: self.max_concurrent_per_user.unwrap_or(usual.max_concurrent_per_user),
             window_requests: self.window_requests.unwrap_or(usual.window_requests),
@@ -70,7 +70,7 @@ impl ActivitySpec {
             sink.error(key, path, message);
         }
         let places: Vec<(&str, Option<SourceSpan>)> =
-            Rules::FIELDS.iter().map(|field| (*field, section.value_span(field))).collect();
+            ActivityRules::FIELDS.iter().map(|field| (*field, section.value_span(field))).collect();
         let is_valid = section.is_valid;
         let spec = ActivitySpec {
             max_concurrent_tasks: section.take_limit("max_concurrent_tasks"),

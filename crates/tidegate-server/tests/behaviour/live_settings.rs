@@ -46,7 +46,7 @@ impl SettingsFixture {
     }
 
     fn takes(&self, id: &str, count: u64) -> bool {
-        match self.limiter.ask(id, b"u").count(count).try_acquire() {
+        match self.limiter.limit(id).expect("the limit exists").of(b"u").count(count).try_acquire() {
             Ok(_) => true,
             Err(error) => {
                 assert!(error.is_refused(), "{error}");
@@ -316,7 +316,7 @@ fn activity_section_is_a_file_limit() {
     assert_eq!(fixture.apply("activity: {max_concurrent_tasks: 1, window: 20s}"), applied(0, 1, 0, 0));
     assert!(fixture.rules.is_from_file("activity"));
     assert_eq!(activity.rules().window.as_secs(), 20);
-    let held = fixture.limiter.ask("activity", "u").try_acquire();
+    let held = fixture.limiter.limit("activity").expect("the limit exists").of("u").try_acquire();
     assert_eq!(limited(&activity, "v"), Some(Reason::Concurrency));
     // An edit takes effect at once and keeps the counts.
     assert_eq!(fixture.apply("activity: {max_concurrent_tasks: 2, window: 20s}"), applied(0, 1, 0, 0));
@@ -324,9 +324,12 @@ fn activity_section_is_a_file_limit() {
     assert_eq!(fixture.apply("activity: {max_concurrent_tasks: 2, window: 20s}"), applied(0, 0, 0, 1));
     // Without the section the defaults apply, and running tasks continue.
     assert_eq!(fixture.apply("limits: []"), applied(0, 0, 1, 0));
-    assert_eq!((limited(&activity, "v"), activity.rules()), (None, activity::Rules::default()));
+    assert_eq!((limited(&activity, "v"), activity.rules()), (None, activity::ActivityRules::default()));
     let other = now(activity.set_active("v")).expect("room");
-    assert_eq!(fixture.store.get("activity").expect("a limit").spec(), &activity::Rules::default().spec());
+    assert_eq!(
+        fixture.store.get("activity").expect("a limit").spec(),
+        &activity::ActivityRules::default().spec()
+    );
     drop(other);
     assert_eq!(fixture.store.holders("activity", Some(b"u")).decided().expect("a limit").len(), 1);
     drop(held);
@@ -393,7 +396,10 @@ fn environment_is_applied_at_start_and_kept_by_other_processes() {
     let _task = now(activity.set_active("u")).expect("room");
     assert_eq!((limited(&activity, "u"), tasks()), (None, Capacity::AtMost(2)));
     // A restart without overrides keeps the edit.
-    let edited = activity::Rules { max_concurrent_tasks: Capacity::AtMost(50), ..activity::Rules::default() };
+    let edited = activity::ActivityRules {
+        max_concurrent_tasks: Capacity::AtMost(50),
+        ..activity::ActivityRules::default()
+    };
     fixture.store.put(edited.spec(), ExpectedVersion::Present).expect("an edit");
     let (again, activity) = beside(&fixture, ActivitySpec::default());
     again.apply_defaults().expect("nothing is always possible");

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use tidegate_core::{LeaseId, Timestamp};
 
-use super::task_watcher::{Ended, LOOK_EVERY, Watching};
-use super::{Activity, ActivityError, Rules};
+use super::task_watcher::{Ended, LOOK_EVERY, TaskWatch};
+use super::{Activity, ActivityError, ActivityRules};
 use crate::limiter::{Lease, Limiter, Renewal};
 use crate::store::Actual;
 
@@ -27,7 +27,7 @@ pub struct Active {
     timestamp: Timestamp,
     lease: Option<Lease>,
     /// The rules at its start.
-    rules: Rules,
+    rules: ActivityRules,
     /// The task goes on without this value.
     is_detached: Arc<AtomicBool>,
 }
@@ -38,7 +38,7 @@ impl Active {
         user: &str,
         lease: Lease,
         timestamp: Timestamp,
-        rules: Rules,
+        rules: ActivityRules,
     ) -> Active {
         Active {
             activity: activity.clone(),
@@ -164,7 +164,7 @@ impl fmt::Debug for Active {
 
 /// Completes when the task was ended, or when its holder's time is over.
 async fn over(
-    watching: Option<Watching>,
+    watching: Option<TaskWatch>,
     lost: Option<impl Future<Output = ()>>,
     is_detached: Arc<AtomicBool>,
     limiter: Limiter,

@@ -14,7 +14,7 @@ pub const LONGEST_TTL: Duration = Duration::from_secs(24 * 3600);
 
 /// Requests per user and window, and concurrent tasks. Each bound may be a number, zero, or unlimited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rules {
+pub struct ActivityRules {
     /// Maximum number of concurrent tasks; `MAX_CONCURRENT_TASKS`.
     pub max_concurrent_tasks: Capacity,
     /// Maximum number of concurrent tasks of one user. Unlimited by default.
@@ -30,17 +30,17 @@ pub struct Rules {
     pub compat: bool,
 }
 
-impl Default for Rules {
+impl Default for ActivityRules {
     /// The specified defaults: thirty tasks, and five requests of a user in fifteen seconds. A task lives for five
     /// minutes without renewal.
-    fn default() -> Rules {
-        Rules::DOCUMENT
+    fn default() -> ActivityRules {
+        ActivityRules::DOCUMENT
     }
 }
 
-impl Rules {
+impl ActivityRules {
     /// The specified defaults.
-    pub const DOCUMENT: Rules = Rules {
+    pub const DOCUMENT: ActivityRules = ActivityRules {
         max_concurrent_tasks: Capacity::AtMost(30),
         max_concurrent_per_user: Capacity::Unlimited,
         window_requests: Capacity::AtMost(5),
@@ -112,8 +112,8 @@ impl Rules {
             |tasks: bool, per: Per| spec.items.iter().any(|item| is_task(item) == tasks && item.per == per);
         let is_whole = has(false, Per::Key) && has(true, Per::Key) && has(true, Per::All);
         let message = "must count requests (such as policy: sliding, per: key), tasks of a user (policy: concurrency, per: key) and tasks \
-                       of everybody (policy: concurrency, per: all), because this is the limit of activities; an item that is not to \
-                       refuse anybody has limit: -1";
+                       of all users (policy: concurrency, per: all), because this is the limit of activities; an item that refuses \
+                       nothing has limit: -1";
         (!is_whole).then(|| SpecError::new("items", message))
     }
 
@@ -145,16 +145,17 @@ fn field_of(flaw: &str) -> &'static str {
 
 /// Invalid rules.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BadRules {
+#[non_exhaustive]
+pub struct ActivityRulesError {
     /// Every error.
     pub flaws: Vec<SpecError>,
 }
 
-impl fmt::Display for BadRules {
+impl fmt::Display for ActivityRulesError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the rules of the activity cannot be used")?;
         self.flaws.iter().try_for_each(|flaw| write!(f, "; {flaw}"))
     }
 }
 
-impl std::error::Error for BadRules {}
+impl std::error::Error for ActivityRulesError {}

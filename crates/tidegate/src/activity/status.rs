@@ -6,7 +6,7 @@ use std::time::Duration;
 use tidegate_core::limit::MAX_KEY_BYTES;
 use tidegate_core::{Amount, Capacity, Limit, Per, Policy, SpecError};
 
-use super::{ID, Rules};
+use super::{ActivityRules, ID};
 use crate::limiter::{AcquireError, Refused};
 use crate::reply::{ItemReading, OrderError};
 use crate::store::Unavailable;
@@ -16,6 +16,7 @@ pub const SYSTEM_IS_FULL: &str = "系统并发已达上限";
 
 /// Whether a user may start a task, and how many run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Status {
     /// The specified `is_active`: true means limited, false means that a task may start.
     pub limited: bool,
@@ -32,7 +33,7 @@ pub struct Status {
 
 impl Status {
     /// Status of a user without any counts: only a bound of zero refuses.
-    pub(super) fn without_counts(rules: &Rules) -> Status {
+    pub(super) fn without_counts(rules: &ActivityRules) -> Status {
         let none = Capacity::AtMost(0);
         let tasks = [rules.max_concurrent_per_user, rules.max_concurrent_tasks].contains(&none);
         let reason = if rules.window_requests == none {
@@ -75,7 +76,7 @@ impl Reason {
 
 /// A refused task. Nothing was charged.
 #[derive(Debug, Clone)]
-pub struct Refusal {
+pub struct ActivityRefusal {
     /// What refused it; the window if both did.
     pub reason: Reason,
     /// Whether the user's tasks or all tasks are too many.
@@ -85,10 +86,10 @@ pub struct Refusal {
     refused: Refused,
 }
 
-impl Refusal {
-    pub(super) fn of(refused: Refused) -> Refusal {
+impl ActivityRefusal {
+    pub(super) fn of(refused: Refused) -> ActivityRefusal {
         let (reason, per) = cause(&refused);
-        Refusal { reason, per, retry_after: retry_after(&refused, reason), refused }
+        ActivityRefusal { reason, per, retry_after: retry_after(&refused, reason), refused }
     }
 
     /// The refusal of the limiter.
@@ -97,7 +98,7 @@ impl Refusal {
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for ActivityRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.reason, self.per) {
             (Reason::UserWindow, _) => f.write_str("this user made as many requests as the window allows"),
@@ -175,9 +176,10 @@ fn is_window(policy: &Policy) -> bool {
 
 /// Why there is no status, or why no task was started.
 #[derive(Debug, Clone)]
+#[non_exhaustive]
 pub enum ActivityError {
     /// The window or the tasks are full. The `ActivityError` of the specification is the latter.
-    Refused(Box<Refusal>),
+    Refused(Box<ActivityRefusal>),
     /// The user name is invalid.
     BadUser(BadUser),
     /// The time to live is not allowed, and why.
@@ -192,7 +194,7 @@ pub enum ActivityError {
 
 impl ActivityError {
     /// The refusal, if it is one.
-    pub fn refusal(&self) -> Option<&Refusal> {
+    pub fn refusal(&self) -> Option<&ActivityRefusal> {
         match self {
             ActivityError::Refused(refusal) => Some(refusal),
             _ => None,
@@ -238,7 +240,7 @@ impl From<Unavailable> for ActivityError {
 impl From<AcquireError> for ActivityError {
     fn from(why: AcquireError) -> ActivityError {
         match why {
-            AcquireError::Refused(refused) => ActivityError::Refused(Box::new(Refusal::of(refused))),
+            AcquireError::Refused(refused) => ActivityError::Refused(Box::new(ActivityRefusal::of(refused))),
             AcquireError::Invalid(why) => why.into(),
             AcquireError::Unavailable(why) => why.into(),
         }
@@ -247,6 +249,7 @@ impl From<AcquireError> for ActivityError {
 
 /// Why a user name is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum BadUser {
     /// It is empty.
     Empty,

@@ -53,7 +53,7 @@ impl Ended {
 
 /// State of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum TaskState {
     /// Active, at least until this instant of the store's clock.
     Until(Timestamp),
     /// Over.
@@ -80,7 +80,7 @@ struct WatchedTasks {
 
 struct WatchedTask {
     user: Box<str>,
-    standing: watch::Sender<Standing>,
+    state: watch::Sender<TaskState>,
 }
 
 impl TaskWatcher {
@@ -89,7 +89,7 @@ impl TaskWatcher {
     }
 
     /// Watches a task with this expiry. `None` if too many are watched.
-    pub(super) fn watch(&self, user: &str, id: LeaseId, until: Timestamp) -> Option<Watching> {
+    pub(super) fn watch(&self, user: &str, id: LeaseId, until: Timestamp) -> Option<TaskWatch> {
         let mut tasks = self.shared.tasks();
         if tasks.watched.len() >= MOST_WATCHED && !tasks.watched.contains_key(&id) {
             tasks.drop_unwatched();
@@ -99,25 +99,25 @@ impl TaskWatcher {
         }
         let task = tasks.watched.entry(id).or_insert_with(|| WatchedTask {
             user: user.into(),
-            standing: watch::Sender::new(Standing::Until(until)),
+            state: watch::Sender::new(TaskState::Until(until)),
         });
-        let changes = task.standing.subscribe();
+        let changes = task.state.subscribe();
         let known = *changes.borrow();
         drop(tasks);
-        Some(Watching { shared: Arc::clone(&self.shared), changes, known })
+        Some(TaskWatch { shared: Arc::clone(&self.shared), changes, known })
     }
 
     /// Reports an end in this process.
     pub(super) fn report_end(&self, id: LeaseId, ended: Ended) {
         if let Some(task) = self.shared.tasks().watched.remove(&id) {
-            task.standing.send_replace(Standing::Ended(ended));
+            task.state.send_replace(TaskState::Ended(ended));
         }
     }
 
     /// Reports a renewal in this process.
     pub(super) fn renewed(&self, id: LeaseId, until: Timestamp) {
         if let Some(task) = self.shared.tasks().watched.get(&id) {
-            task.standing.send_replace(Standing::Until(until));
+            task.state.send_replace(TaskState::Until(until));
         }
     }
 
@@ -130,16 +130,16 @@ impl TaskWatcher {
 }
 
 /// Watches a task for its end. Waiting needs a tokio runtime.
-#[must_use = "whoever watches has to ask what became of it"]
-pub struct Watching {
+#[must_use = "a watch does nothing until `changed` or `ended` is awaited"]
+pub struct TaskWatch {
     shared: Arc<WatcherState>,
-    changes: watch::Receiver<Standing>,
-    known: Standing,
+    changes: watch::Receiver<TaskState>,
+    known: TaskState,
 }
 
-impl Watching {
+impl TaskWatch {
     /// The last known state.
-    pub fn standing(&self) -> Standing {
+    pub fn state(&self) -> TaskState {
         self.known
     }
 
@@ -147,8 +147,8 @@ impl Watching {
     ///
     /// # Panics
     /// Outside of a tokio runtime.
-    pub async fn changed(&mut self) -> Standing {
-        while matches!(self.known, Standing::Until(_)) {
+    pub async fn changed(&mut self) -> TaskState {
+        while matches!(self.known, TaskState::Until(_)) {
             let now = *self.changes.borrow_and_update();
             if now != self.known {
                 self.known = now;
@@ -158,8 +158,8 @@ impl Watching {
             if self.changes.changed().await.is_err() {
                 // The sender is gone: the end was reported, or all watchers of the runtime are gone.
                 self.known = match *self.changes.borrow() {
-                    Standing::Until(_) => Standing::Ended(Ended::Released),
-                    ended @ Standing::Ended(_) => ended,
+                    TaskState::Until(_) => TaskState::Ended(Ended::Released),
+                    ended @ TaskState::Ended(_) => ended,
                 };
             }
         }
@@ -172,23 +172,23 @@ impl Watching {
     /// Outside of a tokio runtime.
     pub async fn ended(mut self) -> Ended {
         loop {
-            if let Standing::Ended(ended) = self.changed().await {
+            if let TaskState::Ended(ended) = self.changed().await {
                 return ended;
             }
         }
     }
 }
 
-impl std::fmt::Debug for Watching {
+impl std::fmt::Debug for TaskWatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Watching").field("known", &self.known).finish_non_exhaustive()
+        f.debug_struct("TaskWatch").field("known", &self.known).finish_non_exhaustive()
     }
 }
 
 impl WatchedTasks {
     /// Drops tasks without watchers.
     fn drop_unwatched(&mut self) {
-        self.watched.retain(|_, task| task.standing.receiver_count() > 0);
+        self.watched.retain(|_, task| task.state.receiver_count() > 0);
     }
 }
 
@@ -226,8 +226,8 @@ impl WatcherState {
             match until {
                 None => gone.push(*id),
                 Some(until) => {
-                    let standing = Standing::Until(*until);
-                    task.standing.send_if_modified(|known| std::mem::replace(known, standing) != standing);
+                    let state = TaskState::Until(*until);
+                    task.state.send_if_modified(|known| std::mem::replace(known, state) != state);
                 }
             }
         }
@@ -239,20 +239,23 @@ impl WatcherState {
     async fn report_ended(&self, gone: &[LeaseId]) {
         let whose = gone.first().and_then(|id| self.tasks().watched.get(id).map(|task| task.user.clone()));
         let Some(user) = whose else { return };
-        let now = match self.limiter.ask(ID, &*user).peek_async().await {
-            Ok(permit) if !permit.is_degraded() => permit.at(),
-            Err(AcquireError::Refused(refused)) if !refused.is_degraded() => Some(refused.at()),
-            Err(AcquireError::Invalid(_)) => None,
-            // The store's time is unknown: try again at the next check.
-            Ok(_) | Err(_) => return,
+        let now = match self.limiter.limit(ID) {
+            Ok(limit) => match limit.of(&*user).peek_async().await {
+                Ok(permit) if !permit.is_degraded() => permit.at(),
+                Err(AcquireError::Refused(refused)) if !refused.is_degraded() => Some(refused.at()),
+                Err(AcquireError::Invalid(_)) => None,
+                // The store's time is unknown: try again at the next check.
+                Ok(_) | Err(_) => return,
+            },
+            Err(_unknown) => None,
         };
         let mut tasks = self.tasks();
         for task in gone.iter().filter_map(|id| tasks.watched.remove(id)) {
             let lapsed = |until: Timestamp| now.is_some_and(|now| until <= now);
-            task.standing.send_modify(|standing| {
-                if let Standing::Until(until) = *standing {
+            task.state.send_modify(|state| {
+                if let TaskState::Until(until) = *state {
                     let ended = if lapsed(until) { Ended::Expired } else { Ended::Released };
-                    *standing = Standing::Ended(ended);
+                    *state = TaskState::Ended(ended);
                 }
             });
         }
@@ -298,7 +301,7 @@ impl Drop for WatchLoop {
         // Its runtime ended while tasks are watched: one of the watchers starts another.
         tasks.is_running = false;
         for task in tasks.watched.values() {
-            task.standing.send_modify(|_| {});
+            task.state.send_modify(|_| {});
         }
     }
 }

@@ -10,7 +10,7 @@
 //! else by the [`address_key`] of the peer. Behind your own proxies, use [`ForwardedFor`].
 
 mod body;
-pub mod client_key;
+mod client_address;
 mod fields;
 
 use std::net::IpAddr;
@@ -20,12 +20,14 @@ use ::http::header::CONTENT_TYPE;
 use ::http::{HeaderValue, Request, Response, StatusCode};
 use bytes::Bytes;
 
-use crate::layer::{Asking, Failure, LimitLayer, Mode};
+use crate::layer::{FailureAction, LimitLayer, Mode, RequestLimits};
 use crate::limiter::{AcquireError, Limiter, Permit, Refused};
 use crate::reply::{Detail, OrderError};
 
 pub use body::HeldBody;
-pub use client_key::{ClientKey, ForwardedFor, PeerAddress, PeerIp};
+pub use client_address::{
+    ClientAddress, ForwardedFor, PeerAddress, PeerIp, ProxyNetworkError, client_address,
+};
 pub use fields::{
     RATE_LIMIT, RATE_LIMIT_POLICY, describe, describe_refusal, rate_limit, rate_limit_policy, retry_after,
 };
@@ -35,7 +37,7 @@ pub type HttpLimitLayer<B, R> = LimitLayer<Request<B>, Response<R>, Response<Hel
 
 /// Creates a layer. `ask` maps a request to its limits. Refused requests get [`too_many_requests`], requests without a
 /// decision [`undecided`].
-pub fn limit<B, R, A: Into<Asking>>(
+pub fn limit<B, R, A: Into<RequestLimits>>(
     limiter: Limiter,
     ask: impl Fn(&Request<B>) -> A + Send + Sync + 'static,
 ) -> HttpLimitLayer<B, R> {
@@ -51,7 +53,7 @@ pub fn limit<B, R, A: Into<Asking>>(
             response.map(|body| HeldBody::with_lease(body, permit.and_then(Permit::into_lease)))
         }),
         refuse: Arc::new(|refused| too_many_requests(refused).map(HeldBody::text)),
-        fail: Arc::new(|error| Failure::Refuse(undecided(error).map(HeldBody::text))),
+        fail: Arc::new(|error| FailureAction::Refuse(undecided(error).map(HeldBody::text))),
     }
 }
 
@@ -73,13 +75,13 @@ pub fn limit<B, R, A: Into<Asking>>(
 pub fn limit_clients<B, R>(
     limiter: Limiter,
     limit_id: impl Into<String>,
-    key: impl ClientKey,
+    key: impl ClientAddress,
 ) -> HttpLimitLayer<B, R> {
     let limit_id = limit_id.into();
-    limit(limiter, move |request: &Request<B>| match client_key::client_key(&key, request) {
-        Some(client) => Asking::of(limit_id.clone(), client),
+    limit(limiter, move |request: &Request<B>| match client_address::client_key(&key, request) {
+        Some(client) => RequestLimits::of(limit_id.clone(), client),
         // Without a key, a per-key limit rejects the request: clients never share a key.
-        None => Asking::of_all(limit_id.clone()),
+        None => RequestLimits::without_key(limit_id.clone()),
     })
 }
 
@@ -101,11 +103,11 @@ impl<B, R> HttpLimitLayer<B, R> {
     /// Sets the response to requests without a decision, or admits them.
     pub fn failing_with<T: Into<Bytes>>(
         mut self,
-        fail: impl Fn(&AcquireError) -> Failure<Response<T>> + Send + Sync + 'static,
+        fail: impl Fn(&AcquireError) -> FailureAction<Response<T>> + Send + Sync + 'static,
     ) -> HttpLimitLayer<B, R> {
         self.fail = Arc::new(move |error| match fail(error) {
-            Failure::Refuse(response) => Failure::Refuse(response.map(HeldBody::text)),
-            Failure::Admit => Failure::Admit,
+            FailureAction::Refuse(response) => FailureAction::Refuse(response.map(HeldBody::text)),
+            FailureAction::Admit => FailureAction::Admit,
         });
         self
     }

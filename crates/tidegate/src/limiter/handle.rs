@@ -2,14 +2,14 @@
 //!
 //! A handle looks its limit up once. Over a [`MemoryStore`] it decides in the store's own handle, without an order and
 //! without a lock in the usual case. It takes that fast path only while no request waits at its limiter: one relaxed
-//! load. Limits whose grants carry a lease or a list of shadowed limits take the ordinary path, and so do refusals by
-//! limits of several items, which have to name the item.
+//! load. Limits whose grants carry a lease or a list of shadowed limits take the ordinary path. The store's handle says
+//! only when a refused request fits; what else a refusal names is found by a peek.
 
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tidegate_core::{Ask, Limit, Mode, Policy, Verdict, Wait};
+use tidegate_core::{Ask, Limit, Mode, Order, Per, Policy, Verdict, Wait};
 
 use super::Limiter;
 use super::error::{AcquireError, Refused};
@@ -89,19 +89,34 @@ impl LimitHandle {
         self.try_acquire_by_order(key)
     }
 
-    /// Takes one unit for each key, one after the other, as if each were requested alone.
+    /// Takes one unit for each key, in the order of the keys, as if each were requested alone. The keys go to the store
+    /// in one batch, and over a durable store the whole batch waits for one sync.
     pub fn try_acquire_batch<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<Permit, AcquireError>> {
-        keys.iter().map(|key| self.try_acquire(key)).collect()
+        let asks: Vec<[Ask<'_>; 1]> =
+            keys.iter().map(|key| [Ask::one(&self.shared.limit_id, Some(key.as_ref()))]).collect();
+        let orders: Vec<Order<'_>> = asks.iter().map(|ask| Order::acquire(ask)).collect();
+        self.shared.limiter.inner.try_acquire_batch(&orders)
     }
 
-    /// A request for one unit for this key, which can ask for more: a count, a hold, readings, a place in the queue.
+    /// A request for one unit for this key. It can ask for more: a count, a hold, readings, a place in the queue.
     pub fn of<'a>(&'a self, key: &'a (impl AsRef<[u8]> + ?Sized)) -> Request<'a> {
         Request::one(&self.shared.limiter, Ask::one(&self.shared.limit_id, Some(key.as_ref())))
     }
 
-    /// The same as [`LimitHandle::of`]; it reads well before [`Request::within`].
-    pub fn acquire<'a>(&'a self, key: &'a (impl AsRef<[u8]> + ?Sized)) -> Request<'a> {
-        self.of(key)
+    /// A request for one unit of a limit that counts all keys together.
+    ///
+    /// If the limit has a `per_key` rule, the request is [invalid](AcquireError::Invalid).
+    ///
+    /// ```
+    /// use tidegate::{Limiter, concurrency};
+    ///
+    /// let limiter = Limiter::builder().limit("builds", concurrency(2)).build()?;
+    /// let permit = limiter.limit("builds")?.without_key().try_acquire()?;
+    /// assert!(permit.lease().is_some());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn without_key(&self) -> Request<'_> {
+        Request::one(&self.shared.limiter, Ask::one(&self.shared.limit_id, None))
     }
 
     /// The store's handle, if it decides as the ordinary path does.
@@ -119,12 +134,17 @@ impl LimitHandle {
         usable.then_some(memory)
     }
 
-    /// The refusal of the fast path. If the limit has several items, a peek finds the one that refused; a peek is not
-    /// counted as another refusal.
+    /// The refusal of the fast path, which knows only the wait.
+    ///
+    /// Nothing more is known of a limit with one item that counts all keys together. Elsewhere the item, or that there
+    /// is no room for another key, is found by a peek. The item, the wait and the time that are returned are those of
+    /// the peek: one decision. It is not counted as another refusal.
     #[inline(never)]
     fn refuse(&self, memory: &MemoryHandle, key: &[u8], wait: Wait) -> Result<Permit, AcquireError> {
         let limit = memory.limit();
-        if limit.items().len() == 1 {
+        if let [item] = limit.items()
+            && item.per() == Per::All
+        {
             // Read after the decision: `at + retry_after` is still the instant at which the request fits.
             return Err(AcquireError::Refused(Refused::by_item(memory.now(), wait, limit, 0)));
         }

@@ -49,6 +49,7 @@ pub struct Lease {
 
 /// The outcome of a renewal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Renewal {
     /// The lease is held until this instant of the store's clock.
     Until(Timestamp),

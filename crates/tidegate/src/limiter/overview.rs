@@ -13,6 +13,7 @@ use crate::store::{ItemCount, LimitStats};
 ///   of these orders that is refused counts. A request that is refused because others wait has not asked;
 /// - a key without a free row counts as refused by the item that would have counted it.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LimitOverview {
     /// Orders that were granted whole.
     pub granted: u64,
@@ -32,7 +33,8 @@ pub struct LimitOverview {
 }
 
 impl LimitOverview {
-    pub(super) fn new(observed: LimitStats, waiting: usize) -> LimitOverview {
+    /// Combines the statistics of a store with the number of waiting requests.
+    pub fn new(observed: LimitStats, waiting: usize) -> LimitOverview {
         let LimitStats { granted, refused, shadowed, items, rows, bytes } = observed;
         LimitOverview { granted, refused, shadowed, waiting, rows, bytes, items }
     }

@@ -12,7 +12,7 @@ use super::pending_reply::{Decision, PendingReply, SubmitReply};
 use super::{Limiter, LimiterState};
 use crate::reply::Detail;
 
-/// A request to a [`Limiter`], made by [`Limiter::ask`]. It is sent by one of its methods.
+/// A request to a [`Limiter`], made by [`LimitHandle::of`](super::LimitHandle::of). It is sent by one of its methods.
 #[derive(Debug, Clone)]
 #[must_use = "a request does nothing until it is sent: try_acquire, peek or within"]
 pub struct Request<'a> {

@@ -10,7 +10,7 @@
 
 use std::sync::Arc;
 
-use tidegate_core::{Ask, Hold, Intent, Limit, Order, Wait};
+use tidegate_core::{Ask, Hold, Intent, Limit, Order, Timestamp, Wait};
 
 use super::error::{AcquireError, Refused, RefusedDetails};
 use super::holder_clock::HolderInstant;
@@ -25,10 +25,10 @@ use crate::store::{StoreReply, Unavailable};
 
 /// The context of an order that its reply needs.
 #[derive(Debug, Clone, Copy)]
-struct SentOrder {
+pub(super) struct SentOrder {
     /// The instant before the order was sent.
-    before: HolderInstant,
-    hold: Hold,
+    pub(super) before: HolderInstant,
+    pub(super) hold: Hold,
 }
 
 /// Whether an order could overtake a waiter. An order for zero units only looks.
@@ -85,8 +85,22 @@ impl LimiterState {
         sent: SentOrder,
         rows: impl FnOnce() -> Vec<RowId>,
     ) -> Decision {
-        let reply = replies.get(0).cloned().ok_or_else(no_reply)??;
-        let now = replies.iter().last().and_then(|last| last.as_ref().ok()).map_or(reply.at, |last| last.at);
+        let now = replies.iter().last().and_then(|last| last.as_ref().ok()).map(|last| last.at);
+        self.decision_at(0, replies, now, sent, rows)
+    }
+
+    /// Turns the reply to the order at `index` into a permit or an error, and owns the lease if there is one. `now` is
+    /// the store's time if the reply is a repeated one, which has the original time.
+    pub(super) fn decision_at(
+        self: &Arc<LimiterState>,
+        index: usize,
+        replies: &Replies,
+        now: Option<Timestamp>,
+        sent: SentOrder,
+        rows: impl FnOnce() -> Vec<RowId>,
+    ) -> Decision {
+        let reply = replies.get(index).cloned().ok_or_else(no_reply)??;
+        let now = now.unwrap_or(reply.at);
         let readings = replies.readings(&reply).to_vec();
         let OrderReply { outcome, at, degraded, shadowed, .. } = reply;
         match outcome {
@@ -121,20 +135,25 @@ impl LimiterState {
             let permit = decision?;
             let limit: Arc<Limit> = limit?;
             let item = item_at(&limit, kind);
-            let refused = Refused::by_item(permit.decided_at(), Wait::OnRelease, limit, item);
-            let details = RefusedDetails { readings: permit.into_readings(), ..RefusedDetails::default() };
-            Err(AcquireError::Refused(refused.with_details(details)))
+            Err(refuse_behind_waiter(permit, limit, item))
         };
         self.submit(&Order { intent: Intent::Peek, ..*order }, detail).map(refuse)
     }
 
     /// The rows that these asks may have taken something from, each once.
-    fn rows(&self, asks: &[Ask<'_>]) -> Vec<RowId> {
+    pub(super) fn rows(&self, asks: &[Ask<'_>]) -> Vec<RowId> {
         let mut rows: Vec<RowId> = asks.iter().flat_map(|ask| self.queues.rows_of(ask)).collect();
         rows.sort_unstable();
         rows.dedup();
         rows
     }
+}
+
+/// The refusal of a request that would fit but is behind a waiter. `permit` is that of a peek.
+pub(super) fn refuse_behind_waiter(permit: Permit, limit: Arc<Limit>, item: usize) -> AcquireError {
+    let refused = Refused::by_item(permit.decided_at(), Wait::OnRelease, limit, item);
+    let details = RefusedDetails { readings: permit.into_readings(), ..RefusedDetails::default() };
+    AcquireError::Refused(refused.with_details(details))
 }
 
 /// The error if a store returned no reply to an order.

@@ -242,7 +242,7 @@ impl Store for MemoryStore {
         })
     }
 
-    fn extent(&self) -> Option<StoreSize> {
+    fn size(&self) -> Option<StoreSize> {
         Some(StoreSize {
             bytes: self.bytes(),
             budget_bytes: self.shared.budget.most(),

@@ -11,10 +11,10 @@ use tidegate_core::Span;
 
 use crate::catalog::{Catalog, ExpectedVersion, PutError};
 use crate::clock::{Clock, SystemClock};
-use crate::limiter::{Acquire, AcquireError, HolderClock, Limiter, Permit, SystemHolderClock};
+use crate::limiter::{Acquire, AcquireError, HolderClock, LimitHandle, Limiter, Permit, SystemHolderClock};
 use crate::store::{MapStore, Store};
 
-use super::rules::{Fate, RefusedBy, Rules, User};
+use super::rules::{MessageDecision, RefusedBy, StreamRules, User};
 
 /// Id of the only limit.
 const LIMIT: &str = "messages";
@@ -26,10 +26,10 @@ const LIMIT: &str = "messages";
 ///
 /// ```
 /// use std::time::Duration;
-/// use tidegate::stream::{Fate, StreamLimiter, Rate, Rules};
+/// use tidegate::stream::{MessageDecision, StreamLimiter, MessageRate, StreamRules};
 ///
-/// let limiter = StreamLimiter::new(Rules { user: Rate::of(3, Duration::from_secs(60)), ..Rules::default() })?;
-/// let passed = (0..10).filter(|_| limiter.admit("ada") == Fate::Passed).count();
+/// let limiter = StreamLimiter::new(StreamRules { user: MessageRate::of(3, Duration::from_secs(60)), ..StreamRules::default() })?;
+/// let passed = (0..10).filter(|_| limiter.admit("ada") == MessageDecision::Passed).count();
 /// assert_eq!(passed, 3);
 /// assert_eq!(limiter.stats().dropped_user, 7);
 /// # Ok::<(), tidegate::catalog::PutError>(())
@@ -42,6 +42,7 @@ pub struct StreamLimiter {
 struct StreamLimiterState {
     store: Arc<MapStore>,
     limiter: Limiter,
+    limit: LimitHandle,
     /// Measures the work, whatever the store's clock shows.
     wall: SystemClock,
     totals: Mutex<MessageTotals>,
@@ -50,24 +51,24 @@ struct StreamLimiterState {
 /// What changes with every message.
 #[derive(Default)]
 struct MessageTotals {
-    counts: Counts,
+    counts: MessageCounts,
     spent: Span,
 }
 
 impl StreamLimiter {
     /// A limiter with these rules and the system clock.
-    pub fn new(rules: Rules) -> Result<StreamLimiter, PutError> {
+    pub fn new(rules: StreamRules) -> Result<StreamLimiter, PutError> {
         StreamLimiter::with_clock(rules, SystemClock::new())
     }
 
     /// A limiter with these rules and this clock.
-    pub fn with_clock(rules: Rules, clock: impl Clock + 'static) -> Result<StreamLimiter, PutError> {
+    pub fn with_clock(rules: StreamRules, clock: impl Clock + 'static) -> Result<StreamLimiter, PutError> {
         StreamLimiter::with_clocks(rules, clock, SystemHolderClock)
     }
 
     /// The same, with its own clock to wake delayed messages.
     pub fn with_clocks(
-        rules: Rules,
+        rules: StreamRules,
         clock: impl Clock + 'static,
         holder_clock: impl HolderClock + 'static,
     ) -> Result<StreamLimiter, PutError> {
@@ -75,10 +76,12 @@ impl StreamLimiter {
         store.put(rules.spec(LIMIT), ExpectedVersion::Absent)?;
         let builder = Limiter::builder().store(Arc::clone(&store) as Arc<_>).holder_clock(holder_clock);
         let limiter = builder.build().expect("a builder with a store and no limits has no mistakes");
+        let limit = limiter.limit(LIMIT).expect("it was put above");
         Ok(StreamLimiter {
             inner: Arc::new(StreamLimiterState {
                 store,
                 limiter,
+                limit,
                 wall: SystemClock::new(),
                 totals: Mutex::default(),
             }),
@@ -86,26 +89,26 @@ impl StreamLimiter {
     }
 
     /// Decides one message of this user now. It does not overtake delayed messages.
-    pub fn admit<'a>(&self, user: impl Into<User<'a>>) -> Fate {
+    pub fn admit<'a>(&self, user: impl Into<User<'a>>) -> MessageDecision {
         let began = self.inner.wall.now();
         let user = user.into();
-        let decision = self.inner.limiter.ask(LIMIT, user.as_bytes()).try_acquire();
+        let decision = self.inner.limit.try_acquire(user.as_bytes());
         self.decided(&decision, self.inner.wall.now().since(began))
     }
 
     /// Delays one message of this user for at most this long.
-    pub(super) fn wait(&self, user: &User<'_>, patience: Duration) -> Waiting {
-        let question = self.inner.limiter.ask(LIMIT, user.as_bytes());
-        Waiting { limiter: self.clone(), acquire: question.within(patience) }
+    pub(super) fn wait(&self, user: &User<'_>, patience: Duration) -> DelayedMessage {
+        let acquire = self.inner.limit.of(user.as_bytes()).within(patience);
+        DelayedMessage { limiter: self.clone(), acquire }
     }
 
     /// Counts so far, and the current content of the windows.
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> StreamStats {
         let usage = self.inner.store.usage(LIMIT, None).now().ok();
         let current_global = usage.and_then(|usage| usage.items.first().map(|item| item.current_count));
         let active_users = self.inner.store.live_keys(LIMIT);
         let totals = self.totals();
-        Stats {
+        StreamStats {
             processed: totals.counts.processed(),
             passed: totals.counts.passed,
             dropped: totals.counts.dropped(),
@@ -124,10 +127,10 @@ impl StreamLimiter {
     }
 
     /// Counts a message and the time of its decision.
-    fn decided(&self, decision: &Result<Permit, AcquireError>, spent: Span) -> Fate {
+    fn decided(&self, decision: &Result<Permit, AcquireError>, spent: Span) -> MessageDecision {
         let fate = match decision {
-            Ok(_) => Fate::Passed,
-            Err(AcquireError::Refused(refused)) => Fate::of_refusal(refused),
+            Ok(_) => MessageDecision::Passed,
+            Err(AcquireError::Refused(refused)) => MessageDecision::of_refusal(refused),
             Err(error) => panic!("the limit exists, and the key and the patience are valid: {error}"),
         };
         let mut totals = self.totals();
@@ -149,14 +152,14 @@ impl fmt::Debug for StreamLimiter {
 }
 
 /// A delayed message.
-pub(super) struct Waiting {
+pub(super) struct DelayedMessage {
     limiter: StreamLimiter,
     acquire: Acquire,
 }
 
-impl Waiting {
+impl DelayedMessage {
     /// The decision, once it is made. Only the last poll is timed, because waiting is not work.
-    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Fate> {
+    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<MessageDecision> {
         let began = self.limiter.inner.wall.now();
         let polled = Pin::new(&mut self.acquire).poll(context);
         polled.map(|decision| self.limiter.decided(&decision, self.limiter.inner.wall.now().since(began)))
@@ -165,7 +168,8 @@ impl Waiting {
 
 /// Messages by decision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counts {
+#[non_exhaustive]
+pub struct MessageCounts {
     /// Passed messages.
     pub passed: u64,
     /// Messages refused by the global rate.
@@ -174,12 +178,12 @@ pub struct Counts {
     pub dropped_user: u64,
 }
 
-impl Counts {
+impl MessageCounts {
     /// Counts a message.
-    pub fn count(&mut self, fate: Fate) {
+    pub fn count(&mut self, fate: MessageDecision) {
         *match fate {
-            Fate::Passed => &mut self.passed,
-            Fate::Refused(refusal) => match refusal.by {
+            MessageDecision::Passed => &mut self.passed,
+            MessageDecision::Refused(refusal) => match refusal.by {
                 RefusedBy::Global => &mut self.dropped_global,
                 RefusedBy::User => &mut self.dropped_user,
             },
@@ -199,7 +203,8 @@ impl Counts {
 
 /// Statistics of a limiter. The names are those of `tidegate pipe --stats`.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Stats {
+#[non_exhaustive]
+pub struct StreamStats {
     /// Number of messages.
     pub processed: u64,
     /// Number of passed messages.

@@ -18,22 +18,22 @@ const UNKNOWN_USER: &[u8] = b"unknown_user";
 
 /// A number of messages per window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rate {
+pub struct MessageRate {
     /// The number: zero, some, or unlimited.
     pub limit: Capacity,
     /// Length of the window. It is closed: a message of exactly this age still counts.
     pub window: Duration,
 }
 
-impl Rate {
+impl MessageRate {
     /// At most `limit` per `window`. Zero refuses everything.
-    pub const fn of(limit: Amount, window: Duration) -> Rate {
-        Rate { limit: Capacity::AtMost(limit), window }
+    pub const fn of(limit: Amount, window: Duration) -> MessageRate {
+        MessageRate { limit: Capacity::AtMost(limit), window }
     }
 
     /// Unlimited, counted in windows of this length.
-    pub const fn unlimited(window: Duration) -> Rate {
-        Rate { limit: Capacity::Unlimited, window }
+    pub const fn unlimited(window: Duration) -> MessageRate {
+        MessageRate { limit: Capacity::Unlimited, window }
     }
 
     /// A sliding window, exact where that is affordable.
@@ -47,14 +47,14 @@ impl Rate {
 
 /// Both rates. They are decided together, and a message refused by one is charged to neither.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Rules {
+pub struct StreamRules {
     /// All messages.
-    pub global: Rate,
+    pub global: MessageRate,
     /// Messages of each user.
-    pub user: Rate,
+    pub user: MessageRate,
 }
 
-impl Rules {
+impl StreamRules {
     /// The two items, `global` and `user`.
     pub fn items(&self) -> [ItemSpec; 2] {
         [self.global.item("global", Per::All), self.user.item("user", Per::Key)]
@@ -66,11 +66,11 @@ impl Rules {
     }
 }
 
-impl Default for Rules {
+impl Default for StreamRules {
     /// The specified defaults: 100 messages per minute, ten per user.
-    fn default() -> Rules {
+    fn default() -> StreamRules {
         let minute = Duration::from_secs(60);
-        Rules { global: Rate::of(100, minute), user: Rate::of(10, minute) }
+        StreamRules { global: MessageRate::of(100, minute), user: MessageRate::of(10, minute) }
     }
 }
 
@@ -136,19 +136,19 @@ fn digest(name: &[u8]) -> Vec<u8> {
 
 /// Decision about a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Fate {
+pub enum MessageDecision {
     /// It passes, and both rates are charged.
     Passed,
     /// It is dropped, and nothing is charged.
-    Refused(Refusal),
+    Refused(MessageRefusal),
 }
 
-impl Fate {
+impl MessageDecision {
     /// The decision in a reply of a limit with these rules.
-    pub fn of(answer: &OrderReply) -> Fate {
+    pub fn of(answer: &OrderReply) -> MessageDecision {
         match &answer.outcome {
-            Outcome::Granted(_) => Fate::Passed,
-            Outcome::Denied(denied) => Fate::Refused(Refusal {
+            Outcome::Granted(_) => MessageDecision::Passed,
+            Outcome::Denied(denied) => MessageDecision::Refused(MessageRefusal {
                 by: RefusedBy::item(denied.first.1),
                 wait: denied.wait,
                 at: answer.at,
@@ -158,10 +158,10 @@ impl Fate {
     }
 
     /// The decision in a refusal of the limiter.
-    pub(super) fn of_refusal(refused: &Refused) -> Fate {
+    pub(super) fn of_refusal(refused: &Refused) -> MessageDecision {
         let in_queue = || refused.limit().item_named(refused.item()).map_or(GLOBAL, |(index, _)| index);
         let first = refused.by().map_or_else(in_queue, |by| by.first.1);
-        Fate::Refused(Refusal {
+        MessageDecision::Refused(MessageRefusal {
             by: RefusedBy::item(first),
             wait: refused.wait(),
             at: refused.at(),
@@ -172,7 +172,7 @@ impl Fate {
 
 /// Which rate refused a message, and for how long.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Refusal {
+pub struct MessageRefusal {
     /// The rate that is reported: the global one if both refuse.
     pub by: RefusedBy,
     /// When the message would fit both rates.
@@ -182,7 +182,7 @@ pub struct Refusal {
     tick: Tick,
 }
 
-impl Refusal {
+impl MessageRefusal {
     /// How long until it would fit; `None` if time alone does not help.
     pub fn retry_after(&self) -> Option<Duration> {
         match self.wait {

@@ -9,17 +9,17 @@ mod vectors;
 
 use std::time::Duration;
 
-use tidegate::activity::{Active, Activity, ActivityError, Reason, Refusal, Rules};
+use tidegate::activity::{Active, Activity, ActivityError, ActivityRefusal, ActivityRules, Reason};
 use tidegate::model::Capacity;
 
 use super::LimiterFixture;
 use crate::fixture::at;
 
 /// The literal rules of the specification.
-const LETTER: Rules = Rules { compat: true, ..STRICT };
+const LETTER: ActivityRules = ActivityRules { compat: true, ..STRICT };
 
 /// The numbers of the specification.
-const STRICT: Rules = Rules {
+const STRICT: ActivityRules = ActivityRules {
     max_concurrent_tasks: Capacity::AtMost(30),
     max_concurrent_per_user: Capacity::Unlimited,
     window_requests: Capacity::AtMost(5),
@@ -28,7 +28,7 @@ const STRICT: Rules = Rules {
     compat: false,
 };
 
-const BOTH: [Rules; 2] = [STRICT, LETTER];
+const BOTH: [ActivityRules; 2] = [STRICT, LETTER];
 
 /// An activity with manual clocks.
 struct ActivityFixture {
@@ -37,7 +37,7 @@ struct ActivityFixture {
 }
 
 impl ActivityFixture {
-    fn new(rules: Rules) -> ActivityFixture {
+    fn new(rules: ActivityRules) -> ActivityFixture {
         let fixture = LimiterFixture::new();
         let activity = Activity::new(fixture.limiter.clone(), rules).expect("valid rules");
         ActivityFixture { fixture, activity }
@@ -62,7 +62,7 @@ impl ActivityFixture {
         self.activity.set_active(user).await.expect("there is room")
     }
 
-    async fn refuses(&self, user: &str) -> Refusal {
+    async fn refuses(&self, user: &str) -> ActivityRefusal {
         match self.activity.set_active(user).await {
             Err(ActivityError::Refused(refusal)) => *refusal,
             other => panic!("{other:?}"),

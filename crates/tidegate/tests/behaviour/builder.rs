@@ -119,6 +119,34 @@ fn build_over_store_with_limit_keeps_counts() {
 }
 
 #[test]
+fn build_with_wrong_limit_opens_no_store_and_puts_no_limit() {
+    let opened =
+        Limiter::builder().limit("l", total(-2)).open_store(|| panic!("it must not be opened")).build();
+    assert_eq!(opened.expect_err("a mistake").mistakes().len(), 1);
+
+    let store: Arc<dyn LimitStore> =
+        Arc::new(MemoryStore::new(ManualClock::at(Timestamp::EPOCH), Memory::default()));
+    let builder =
+        Limiter::builder().store(Arc::clone(&store)).limit("right", total(1)).limit("wrong", total(-2));
+    assert_eq!(builder.build().expect_err("a mistake").mistakes().len(), 1);
+    assert!(store.list().is_empty());
+}
+
+#[test]
+fn clock_and_memory_with_store_are_an_error() {
+    let store = || -> Arc<dyn LimitStore> {
+        Arc::new(MemoryStore::new(ManualClock::at(Timestamp::EPOCH), Memory::default()))
+    };
+    let builder = || Limiter::builder().store(store()).limit("l", total(1));
+    assert!(builder().build().is_ok());
+    for builder in [builder().clock(ManualClock::at(Timestamp::EPOCH)), builder().memory(Memory::default())] {
+        let error = builder.build().expect_err("the store has its own");
+        let fields: Vec<_> = error.mistakes().iter().map(|mistake| mistake.field.as_str()).collect();
+        assert_eq!(fields, ["store"]);
+    }
+}
+
+#[test]
 fn day_limit_starts_at_midnight_of_time_zone() {
     // 1970-01-01T15:59:59Z is one second before midnight in Shanghai.
     let clock = Arc::new(ManualClock::at(Timestamp::from_ticks((16 * 3600 - 1) * 1_000_000_000)));

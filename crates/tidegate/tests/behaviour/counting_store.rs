@@ -79,8 +79,8 @@ impl<S: LimitStore> Store for CountingStore<S> {
         self.store.poll_durable(lsn, context)
     }
 
-    fn tip(&self) -> Option<Lsn> {
-        self.store.tip()
+    fn log_end(&self) -> Option<Lsn> {
+        self.store.log_end()
     }
 }
 

@@ -13,7 +13,7 @@ use tidegate::{AcquireError, Lease};
 use tidegate_testkit::logged_store::{LoggedStore, ManualLog};
 
 use crate::fixture::{
-    DecisionExt, FixtureStore, LimiterFixture, PolledFuture, granted, lease, seconds, slots_of,
+    DecisionExt, FixtureStore, HandleExt, LimiterFixture, PolledFuture, granted, lease, seconds, slots_of,
 };
 
 type LoggedFixture = LimiterFixture<LoggedStore<MapStore>>;
@@ -47,7 +47,7 @@ fn waiter_completes_when_grant_is_durable() {
     let (fixture, log) = fixture();
     let mut first = fixture.wait(1, seconds(60)).starts();
     let mut second = fixture.wait(1, seconds(60)).starts();
-    log.sync_to(tidegate::store::Lsn(log.tip().0 - 1));
+    log.sync_to(tidegate::store::Lsn(log.log_end().0 - 1));
     let first = first.expect_granted();
     second.expect_pending();
     log.sync_all();
@@ -60,7 +60,7 @@ fn durable_grant_completes_at_once() {
     let (fixture, log) = fixture();
     log.sync_to(tidegate::store::Lsn(100));
     assert!(fixture.wait(1, seconds(60)).poll_to_end().is_granted());
-    assert!(fixture.limiter.ask("l", "u").try_acquire().is_granted());
+    assert!(fixture.limiter.handle("l").of("u").try_acquire().is_granted());
 }
 
 #[test]
@@ -68,8 +68,8 @@ fn refusals_and_peeks_do_not_wait_for_log() {
     let (fixture, log) = fixture();
     let taken = fixture.wait(2, Duration::ZERO).starts();
     assert_eq!(log.waiter_count(), 1);
-    assert!(!fixture.limiter.ask("l", "u").try_acquire().is_granted());
-    assert!(!fixture.limiter.ask("l", "u").peek().is_granted());
+    assert!(!fixture.limiter.handle("l").of("u").try_acquire().is_granted());
+    assert!(!fixture.limiter.handle("l").of("u").peek().is_granted());
     assert!(!fixture.limiter.release(tidegate::model::LeaseId(7)), "the lease is unknown");
     drop(taken);
 }
@@ -83,7 +83,7 @@ fn waiter_dropped_before_sync_releases_lease() {
     assert_eq!(fixture.store.open_leases(), 0);
 
     let limiter = fixture.limiter.clone();
-    let asking = async move { limiter.ask("l", "u").count(2).try_acquire_async().await };
+    let asking = async move { limiter.handle("l").of("u").count(2).try_acquire_async().await };
     let asking = PolledFuture::new(asking).starts();
     assert_eq!(fixture.store.open_leases(), 1);
     drop(asking);
@@ -93,7 +93,7 @@ fn waiter_dropped_before_sync_releases_lease() {
 #[test]
 fn repeated_request_id_finds_lease_of_dropped_waiter() {
     let (fixture, log) = fixture();
-    let ask = || PolledFuture::new(fixture.limiter.ask("l", "u").request_id("r").within(seconds(60)));
+    let ask = || PolledFuture::new(fixture.limiter.handle("l").of("u").request_id("r").within(seconds(60)));
     drop(ask().starts());
     assert_eq!(fixture.store.open_leases(), 1, "it expires, or a repeated request releases it");
     let mut again = ask().starts();
@@ -127,15 +127,15 @@ fn failed_log_fails_all_waiters() {
     let mut waiter = fixture.wait(1, seconds(60)).starts();
     let limiter = fixture.limiter.clone();
     let mut asking =
-        PolledFuture::new(async move { limiter.ask("l", "u").try_acquire_async().await.map(|_| ()) })
+        PolledFuture::new(async move { limiter.handle("l").of("u").try_acquire_async().await.map(|_| ()) })
             .starts();
     log.fail(FULL);
     assert_eq!(waiter.expect_error(), failed::<()>().unwrap_err());
     assert_eq!(asking.expect_ready(), failed());
     assert_eq!(fixture.store.open_leases(), 0, "what they were not told of they do not hold");
-    assert_eq!(fixture.limiter.ask("l", "u").try_acquire().map(|_| ()), failed());
+    assert_eq!(fixture.limiter.handle("l").of("u").try_acquire().map(|_| ()), failed());
     assert_eq!(fixture.limiter.reset("l", None), failed());
-    assert!(fixture.limiter.ask("l", "u").peek().is_ok(), "a look changes nothing");
+    assert!(fixture.limiter.handle("l").of("u").peek().is_ok(), "a look changes nothing");
 }
 
 #[test]
@@ -204,13 +204,36 @@ fn release_settle_and_reset_complete_when_durable() {
     assert_eq!(renewed.expect_ready(), failed());
 }
 
+#[test]
+fn batch_waits_for_one_sync() {
+    let (fixture, log) = fixture();
+    let limiter = fixture.limiter.clone();
+    let thread = std::thread::spawn(move || limiter.handle("l").try_acquire_batch(&["a", "b", "c"]));
+    log.wait_for_waiters(1);
+    assert_eq!(fixture.store.open_leases(), 2);
+    log.sync_all();
+    let decisions = thread.join().expect("it does not fail");
+    assert_eq!(decisions.iter().map(DecisionExt::is_granted).collect::<Vec<_>>(), [true, true, false]);
+    drop(decisions);
+    fixture.ends_with_log(&log);
+}
+
+#[test]
+fn batch_with_failed_log_gives_leases_back() {
+    let (fixture, log) = fixture();
+    log.fail(FULL);
+    let decisions = fixture.limiter.handle("l").try_acquire_batch(&["a", "b", "c"]);
+    assert!(decisions.into_iter().all(|decision| decision.map(|_| ()) == failed()));
+    assert_eq!(fixture.store.open_leases(), 0);
+}
+
 /// A blocking call on its own thread parks that thread.
 #[test]
 fn blocking_call_parks_its_thread() {
     let (fixture, log) = fixture();
     let limiter = fixture.limiter.clone();
     let thread = std::thread::spawn(move || {
-        let decision = limiter.ask("l", "u").try_acquire();
+        let decision = limiter.handle("l").of("u").try_acquire();
         let granted = decision.permit().expect("there is room");
         granted.into_lease().expect("a slot").release()
     });
@@ -258,9 +281,9 @@ impl LoggedFixture {
 #[test]
 fn log_tip_covers_every_catalog_change() {
     let (fixture, log) = fixture();
-    let before = log.tip();
+    let before = log.log_end();
     fixture.store.put(LimitSpec::named("other").with(slots_of(1)), ExpectedVersion::Absent).expect("a limit");
-    let tip = tidegate::store::Store::tip(&*fixture.store).expect("it has a log");
+    let tip = tidegate::store::Store::log_end(&*fixture.store).expect("it has a log");
     assert!(before < tip);
     let mut durable = PolledFuture::new({
         let store = Arc::clone(&fixture.store);

@@ -17,7 +17,7 @@ use tidegate::clock::{Clock, ManualClock};
 use tidegate::limiter::ManualHolderClock;
 use tidegate::model::{Charge, ItemSpec, LimitSpec, Policy, Tick, Timestamp};
 use tidegate::store::{LimitStore, MapStore, Memory, MemoryStore, StoreReply};
-use tidegate::{AcquireError, Lease, Limiter, Permit, Refused};
+use tidegate::{AcquireError, Lease, LimitHandle, Limiter, Permit, Refused};
 use tidegate_testkit::logged_store::{LoggedStore, ManualLog};
 use tidegate_testkit::remote_stub::{RemoteLink, RemoteStub};
 
@@ -153,14 +153,14 @@ impl<S: FixtureStore> LimiterFixture<S> {
     /// Acquires this many slots of `l`.
     #[track_caller]
     pub(crate) fn take(&self, count: u64) -> Lease {
-        let decision = self.limiter.ask("l", "u").count(count).try_acquire();
+        let decision = self.limiter.handle("l").of("u").count(count).try_acquire();
         lease(granted(decision))
     }
 
     /// Whether a slot of `l` is granted now. It is released at once.
     #[track_caller]
     pub(crate) fn is_free(&self) -> bool {
-        self.limiter.ask("l", "u").try_acquire().is_granted()
+        self.limiter.handle("l").of("u").try_acquire().is_granted()
     }
 
     /// A waiter for this many slots of `l` with this timeout, not polled yet.
@@ -169,7 +169,7 @@ impl<S: FixtureStore> LimiterFixture<S> {
     }
 
     pub(crate) fn wait_for(&self, limit_id: &str, key: &str, count: u64, timeout: Duration) -> Waiter {
-        Waiter::new(self.limiter.ask(limit_id, key).count(count).within(timeout))
+        Waiter::new(self.limiter.handle(limit_id).of(key).count(count).within(timeout))
     }
 
     /// Asserts the end state of a test: no waiter, exactly this many slots of `l` held, and all others free.
@@ -177,7 +177,7 @@ impl<S: FixtureStore> LimiterFixture<S> {
     pub(crate) fn ends_with(&self, held: u64) {
         assert_eq!(self.limiter.waiting_in_all(), 0, "the queues are empty");
         assert_eq!(self.limiter.waiting("l"), 0);
-        let decision = self.limiter.ask("l", "u").count(0).readings().peek();
+        let decision = self.limiter.handle("l").of("u").count(0).readings().peek();
         let readings = match &decision {
             Ok(granted) => granted.readings(),
             Err(AcquireError::Refused(denial)) => denial.readings(),
@@ -187,12 +187,12 @@ impl<S: FixtureStore> LimiterFixture<S> {
         assert_eq!(reading.used, held, "what is held");
         let free = reading.remaining.expect("a bounded limit");
         let mut taken = Vec::new();
-        while let Some(granted) = self.limiter.ask("l", "u").try_acquire().permit() {
+        while let Some(granted) = self.limiter.handle("l").of("u").try_acquire().permit() {
             taken.push(granted);
         }
         assert_eq!(taken.len() as u64, free, "held + free = capacity");
         drop(taken);
-        let again = self.limiter.ask("l", "u").count(0).readings().peek();
+        let again = self.limiter.handle("l").of("u").count(0).readings().peek();
         assert_eq!(again.permit().expect("within capacity").readings()[0].reading.used, held);
     }
 }
@@ -200,6 +200,19 @@ impl<S: FixtureStore> LimiterFixture<S> {
 /// This many concurrent slots, charged by the count of the request.
 pub(crate) fn slots_of(slots: u64) -> ItemSpec {
     ItemSpec { charge: Some(Charge::Count), ..ItemSpec::of(Policy::Concurrency { ttl: seconds(60) }, slots) }
+}
+
+/// Handles on limits that exist.
+pub(crate) trait HandleExt {
+    /// A handle on this limit.
+    fn handle(&self, limit_id: &str) -> LimitHandle;
+}
+
+impl HandleExt for Limiter {
+    #[track_caller]
+    fn handle(&self, limit_id: &str) -> LimitHandle {
+        self.limit(limit_id).expect("the limit exists")
+    }
 }
 
 /// The outcome of a valid request over a store that answers.

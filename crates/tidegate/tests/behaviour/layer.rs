@@ -1,5 +1,6 @@
 //! The tower layer, alone and in an HTTP server on the loopback interface.
 
+mod axum_peers;
 mod clients;
 mod fields;
 mod server;
@@ -14,7 +15,7 @@ use tidegate::Limiter;
 use tidegate::catalog::{ApplyError, Edit, EditOutcome, Origin, PutError};
 use tidegate::catalog::{Catalog, ExpectedVersion, RemovalMode};
 use tidegate::clock::ManualClock;
-use tidegate::layer::{Asking, Failure, Limit, LimitLayer};
+use tidegate::layer::{FailureAction, LimitLayer, LimitService, RequestLimits};
 use tidegate::model::{
     ItemSpec, LeaseId, LeaseTerm, Limit as LimitVersion, LimitSpec, Order, Policy, Timestamp,
 };
@@ -82,11 +83,11 @@ fn layer(limiter: Limiter) -> EchoLayer {
         limiter,
         |name: &String| (!name.is_empty()).then(|| ("calls", name.clone())),
         |denial| format!("denied by {}", denial.item()),
-        |error| Failure::Refuse(format!("failed: {error}")),
+        |error| FailureAction::Refuse(format!("failed: {error}")),
     )
 }
 
-async fn ask(service: &Limit<Echo, EchoLayer>, request: &str) -> String {
+async fn ask(service: &LimitService<Echo, EchoLayer>, request: &str) -> String {
     service.clone().oneshot(request.to_owned()).await.expect("infallible")
 }
 
@@ -129,14 +130,14 @@ async fn request_cost_may_be_zero_or_several() {
     let limits = [total("calls", 1), total("bytes", 10)];
     let (store, _) = store(limits);
     let asking = |name: &String| match name.as_str() {
-        "" => Asking::nothing(),
-        name => Asking::of("calls", name).and("bytes", "all").count(6),
+        "" => RequestLimits::none(),
+        name => RequestLimits::of("calls", name).and("bytes", "all").count(6),
     };
     let layer = LimitLayer::new(
         Limiter::new(Arc::clone(&store) as Arc<_>),
         asking,
         |denial| format!("denied by {}", denial.limit_id()),
-        |error| Failure::Refuse(error.to_string()),
+        |error| FailureAction::Refuse(error.to_string()),
     );
     let service = layer.layer(Echo::default());
     assert_eq!(ask(&service, "").await, "");
@@ -163,7 +164,7 @@ async fn fail_open_passes_request_without_decision() {
         limiter([]),
         |name: &String| ("calls", name.clone()),
         |_| "denied".to_owned(),
-        |_| Failure::Admit,
+        |_| FailureAction::Admit,
     );
     assert_eq!(ask(&admitting.layer(Echo::default()), "ada").await, "ada");
 }

@@ -11,7 +11,9 @@ use tidegate::store::{Actual, Settlement, Store};
 use tidegate::{AcquireError, Lease};
 
 use super::LimiterFixture;
-use crate::fixture::{DecisionExt, PolledFuture, at, decided, denied, granted, lease, seconds, slots_of};
+use crate::fixture::{
+    DecisionExt, HandleExt, PolledFuture, at, decided, denied, granted, lease, seconds, slots_of,
+};
 
 #[test]
 fn dropped_lease_is_released() {
@@ -28,7 +30,7 @@ fn dropped_lease_is_released() {
 #[test]
 fn unused_grant_is_released() {
     let fixture = LimiterFixture::with_slots(1);
-    let granted = granted(fixture.limiter.ask("l", "u").try_acquire());
+    let granted = granted(fixture.limiter.handle("l").of("u").try_acquire());
     assert!(granted.lease().is_some());
     assert!(!fixture.is_free());
     drop(granted);
@@ -245,7 +247,8 @@ fn store_clock_jump_expires_held_lease() {
 fn repeated_request_id_returns_same_lease() {
     let fixture = LimiterFixture::with_slots(1);
     let ask = || {
-        let question = fixture.limiter.ask("l", "u");
+        let handle = fixture.limiter.handle("l");
+        let question = handle.of("u");
         lease(granted(question.request_id("r").try_acquire()))
     };
     let first = ask();
@@ -289,7 +292,7 @@ fn settleable() -> Vec<(&'static str, ItemSpec)> {
 }
 
 fn used(fixture: &LimiterFixture, id: &str) -> Amount {
-    let decision = fixture.limiter.ask_all(id).count(0).readings().peek();
+    let decision = fixture.limiter.handle(id).without_key().count(0).readings().peek();
     let readings = match &decision {
         Ok(granted) => granted.readings(),
         Err(AcquireError::Refused(denial)) => denial.readings(),
@@ -304,7 +307,7 @@ fn hold_of_every_policy_settles_down_and_up() {
         for (actual, counted) in [(3, 3), (8, 8), (15, 15)] {
             let fixture = LimiterFixture::new();
             fixture.put(LimitSpec::named(id).with(item.clone()));
-            let held = lease(granted(fixture.limiter.ask_all(id).count(8).hold().try_acquire()));
+            let held = lease(granted(fixture.limiter.handle(id).without_key().count(8).hold().try_acquire()));
             assert_eq!(used(&fixture, id), 8, "{id}");
             assert_eq!(held.settle(Actual::Every(actual)), Ok(Settlement::Settled), "{id}");
             let counted = if id == "concurrency" { 0 } else { counted };
@@ -318,7 +321,7 @@ fn dropped_hold_keeps_charge() {
     for (id, item) in settleable() {
         let fixture = LimiterFixture::new();
         fixture.put(LimitSpec::named(id).with(item));
-        drop(fixture.limiter.ask_all(id).count(8).hold().try_acquire().unwrap());
+        drop(fixture.limiter.handle(id).without_key().count(8).hold().try_acquire().unwrap());
         assert_eq!(used(&fixture, id), if id == "concurrency" { 0 } else { 8 }, "{id}");
     }
 }
@@ -327,7 +330,7 @@ fn dropped_hold_keeps_charge() {
 fn settlement_after_expiry_changes_nothing() {
     let fixture = LimiterFixture::new();
     fixture.put(LimitSpec::named("l").with(slots_of(10)).with(ItemSpec::of(Policy::Total, 100)));
-    let held = lease(granted(fixture.limiter.ask("l", "u").count(4).hold().try_acquire()));
+    let held = lease(granted(fixture.limiter.handle("l").of("u").count(4).hold().try_acquire()));
     fixture.pass(seconds(60));
     assert_eq!(held.settle(Actual::Every(1)), Ok(Settlement::Gone));
     let usage = fixture.store.usage("l", None).decided().unwrap();
@@ -341,7 +344,7 @@ fn settlement_of_set_settles_each_ask() {
     fixture.put(LimitSpec::named("calls").with(ItemSpec::of(Policy::Total, 10)));
     fixture.put(LimitSpec::named("tokens").with(ItemSpec::of(Policy::Total, 1000)));
     let asks = [Ask::one("calls", None), Ask { limit_id: "tokens", key: None, count: 500 }];
-    let held = lease(granted(fixture.limiter.asks(&asks).hold().try_acquire()));
+    let held = lease(granted(fixture.limiter.request(&asks).hold().try_acquire()));
     assert_eq!(held.fences().len(), 2);
     assert_eq!(held.settle(Actual::Each(&[1, 420])), Ok(Settlement::Settled));
     assert_eq!((used(&fixture, "calls"), used(&fixture, "tokens")), (1, 420));
@@ -352,7 +355,7 @@ fn invalid_settlement_releases_without_settling() {
     let fixture = LimiterFixture::with_slots(3);
     fixture.put(LimitSpec::named("calls").with(ItemSpec::of(Policy::Total, 10)));
     let asks = [Ask::one("calls", None), Ask { limit_id: "l", key: None, count: 3 }];
-    let held = lease(granted(fixture.limiter.asks(&asks).hold().try_acquire()));
+    let held = lease(granted(fixture.limiter.request(&asks).hold().try_acquire()));
     let mut waiter = fixture.wait(1, seconds(60)).starts();
     let rejection = OrderError::CostsOutOfRange { costs: 1, asks: 2 };
     assert_eq!(
@@ -371,8 +374,11 @@ fn invalid_settlement_releases_without_settling() {
 fn grant_without_concurrency_or_hold_has_no_lease() {
     let fixture = LimiterFixture::new();
     fixture.put(LimitSpec::named("t").with(ItemSpec::of(Policy::Total, 10)));
-    assert!(granted(fixture.limiter.ask_all("t").try_acquire()).into_lease().is_none());
-    assert!(granted(fixture.limiter.ask_all("t").hold().peek()).lease().is_none(), "nor for a peek");
+    assert!(granted(fixture.limiter.handle("t").without_key().try_acquire()).into_lease().is_none());
+    assert!(
+        granted(fixture.limiter.handle("t").without_key().hold().peek()).lease().is_none(),
+        "nor for a peek"
+    );
 }
 
 #[test]
@@ -387,15 +393,30 @@ fn invalid_requests_are_errors_and_leave_no_trace() {
     let century = seconds(36_525 * 86_400);
     for ttl in [Duration::ZERO, Duration::from_micros(999), century + Duration::from_nanos(1), Duration::MAX]
     {
-        assert_eq!(rejected(limiter.ask("l", "u").ttl(ttl)), OrderError::TtlOutOfRange, "{ttl:?}");
+        assert_eq!(rejected(limiter.handle("l").of("u").ttl(ttl)), OrderError::TtlOutOfRange, "{ttl:?}");
     }
-    assert_eq!(rejected(limiter.ask("keyed", &[b'k'; 1025])), OrderError::KeyTooLong { bytes: 1025 });
-    assert_eq!(rejected(limiter.ask("keyed", &vec![b'k'; 65_536])), OrderError::KeyTooLong { bytes: 65_536 });
-    assert_eq!(rejected(limiter.ask_all("keyed")), OrderError::KeyMissing { limit_id: "keyed".into() });
-    assert_eq!(rejected(limiter.ask_all("nobody")), OrderError::UnknownLimit { limit_id: "nobody".into() });
-    assert_eq!(rejected(limiter.asks(&[])), OrderError::AsksOutOfRange { asks: 0 });
-    assert_eq!(rejected(limiter.asks(&[Ask::one("l", None); 33])), OrderError::AsksOutOfRange { asks: 33 });
-    assert_eq!(rejected(limiter.ask("l", "u").request_id("")), OrderError::RequestIdOutOfRange { bytes: 0 });
+    assert_eq!(rejected(limiter.handle("keyed").of(&[b'k'; 1025])), OrderError::KeyTooLong { bytes: 1025 });
+    assert_eq!(
+        rejected(limiter.handle("keyed").of(&vec![b'k'; 65_536])),
+        OrderError::KeyTooLong { bytes: 65_536 }
+    );
+    assert_eq!(
+        rejected(limiter.handle("keyed").without_key()),
+        OrderError::KeyMissing { limit_id: "keyed".into() }
+    );
+    assert_eq!(
+        rejected(limiter.request(&[Ask::one("nobody", None)])),
+        OrderError::UnknownLimit { limit_id: "nobody".into() }
+    );
+    assert_eq!(rejected(limiter.request(&[])), OrderError::AsksOutOfRange { asks: 0 });
+    assert_eq!(
+        rejected(limiter.request(&[Ask::one("l", None); 33])),
+        OrderError::AsksOutOfRange { asks: 33 }
+    );
+    assert_eq!(
+        rejected(limiter.handle("l").of("u").request_id("")),
+        OrderError::RequestIdOutOfRange { bytes: 0 }
+    );
     fixture.ends_with(0);
 }
 
@@ -404,14 +425,14 @@ fn extreme_requests_do_not_panic() {
     let fixture = LimiterFixture::with_slots(2);
     fixture.put(LimitSpec::named("keyed").with(slots_of(2).per_key()));
     let limiter = &fixture.limiter;
-    assert!(limiter.ask("keyed", "").try_acquire().is_granted(), "an empty key is a key");
-    assert!(limiter.ask("keyed", &[b'k'; 1024]).try_acquire().is_granted());
+    assert!(limiter.handle("keyed").of("").try_acquire().is_granted(), "an empty key is a key");
+    assert!(limiter.handle("keyed").of(&[b'k'; 1024]).try_acquire().is_granted());
     for count in [3, Amount::MAX] {
-        assert_eq!(denied(limiter.ask("l", "u").count(count).try_acquire()).wait(), Wait::Never);
+        assert_eq!(denied(limiter.handle("l").of("u").count(count).try_acquire()).wait(), Wait::Never);
     }
-    assert!(granted(limiter.ask("l", "u").count(0).try_acquire()).into_lease().is_none());
-    let century = lease(granted(limiter.ask("l", "u").ttl(seconds(36_525 * 86_400)).try_acquire()));
-    let brief = lease(granted(limiter.ask("l", "u").ttl(Duration::from_millis(1)).try_acquire()));
+    assert!(granted(limiter.handle("l").of("u").count(0).try_acquire()).into_lease().is_none());
+    let century = lease(granted(limiter.handle("l").of("u").ttl(seconds(36_525 * 86_400)).try_acquire()));
+    let brief = lease(granted(limiter.handle("l").of("u").ttl(Duration::from_millis(1)).try_acquire()));
     let mut lost = PolledFuture::new(century.lost()).starts();
     fixture.pass(Duration::from_millis(1));
     assert!(!brief.is_held() && century.is_held());
@@ -427,14 +448,14 @@ fn denial_names_refusing_item() {
     fixture.put(
         LimitSpec::named("b").with(ItemSpec::of(Policy::Bucket { window: seconds(10), burst: None }, 1)),
     );
-    assert!(fixture.limiter.ask_all("b").try_acquire().is_granted());
-    let denial = denied(fixture.limiter.ask_all("b").readings().try_acquire());
+    assert!(fixture.limiter.handle("b").without_key().try_acquire().is_granted());
+    let denial = denied(fixture.limiter.handle("b").without_key().readings().try_acquire());
     assert_eq!((denial.limit_id(), denial.item()), ("b", "all/bucket-10s"));
     assert_eq!((denial.at(), denial.retry_after()), (at(Duration::ZERO), Some(seconds(10))));
     assert_eq!(denial.readings()[0].reading.used, 1);
     assert_eq!(denial.to_string(), "all/bucket-10s of limit 'b' refused; retry after 10s");
     let lease = fixture.take(1);
-    let denial = denied(fixture.limiter.ask_all("l").try_acquire());
+    let denial = denied(fixture.limiter.handle("l").without_key().try_acquire());
     assert_eq!((denial.wait(), denial.retry_after()), (Wait::OnRelease, None));
     assert!(denial.readings().is_empty());
     drop(lease);

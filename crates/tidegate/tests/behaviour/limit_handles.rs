@@ -1,14 +1,16 @@
 //! Handles on one limit: the fast path matches ordinary requests.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::clock::ManualClock;
 use tidegate::limiter::ManualHolderClock;
 use tidegate::model::{Timestamp, Wait};
 use tidegate::reply::OrderError;
-use tidegate::store::Actual;
-use tidegate::{AcquireError, IntoRules, LimitHandle, Limiter, concurrency, rules, sliding, total};
+use tidegate::store::{Actual, MapStore};
+use tidegate::{AcquireError, IntoRules, LimitHandle, Limiter, concurrency, interval, rules, sliding, total};
 
+use crate::counting_store::CountingStore;
 use crate::fixture::{PolledFuture, seconds};
 
 /// A limiter with one limit `l` and manual clocks.
@@ -102,6 +104,95 @@ fn batch_decides_in_the_order_of_its_keys() {
 }
 
 #[test]
+fn batch_is_one_call_of_the_store() {
+    let store = Arc::new(CountingStore::over(Arc::new(MapStore::new(ManualClock::at(Timestamp::EPOCH), 7))));
+    let builder = Limiter::builder().store(Arc::clone(&store) as _).limit("l", total(2).per_key());
+    let handle = builder.build().expect("valid settings").limit("l").expect("it was put");
+    store.asked();
+    assert_eq!(handle.try_acquire_batch(&["ada"; 5]).iter().filter(|decision| decision.is_ok()).count(), 2);
+    assert_eq!(store.asked(), 1);
+}
+
+#[test]
+fn refusal_for_want_of_room_is_degraded() {
+    for items in [
+        vec![total(5).per_key().name("each")],
+        vec![interval(5, seconds(9)).per_key().name("each")],
+        vec![total(9).name("all"), interval(5, seconds(9)).per_key().name("each")],
+    ] {
+        let (_limiter, handle) = handle(rules(items).max_keys(1));
+        assert!(handle.try_acquire("ada").is_ok());
+        let error = handle.try_acquire("bob").expect_err("there is room for one key");
+        let refused = error.refused().expect("a refusal");
+        assert!(refused.is_degraded(), "{refused:?}");
+        assert_eq!(refused.item(), "each");
+        let by_request = handle.of("bob").try_acquire().expect_err("there is room for one key");
+        assert_eq!(error.refused(), by_request.refused());
+        let batch = handle.try_acquire_batch(&["bob"]).remove(0).expect_err("there is room for one key");
+        assert_eq!(error.refused(), batch.refused());
+        assert!((0..4).all(|_| handle.try_acquire("ada").is_ok()));
+        let error = handle.try_acquire("ada").expect_err("five are enough");
+        assert!(!error.refused().expect("a refusal").is_degraded());
+    }
+}
+
+/// The item, the wait and the time of a refusal belong to one decision.
+#[test]
+fn refusal_of_several_items_equals_that_of_a_request() {
+    let (_limiter, handle) =
+        handle([interval(3, seconds(5)).name("all"), sliding(2, seconds(60)).per_key().name("each")]);
+    assert!(handle.try_acquire("ada").is_ok() && handle.try_acquire("ada").is_ok());
+    assert!(handle.try_acquire("bob").is_ok());
+    for (key, item, wait) in [("ada", "each", 60), ("bob", "all", 5), ("cid", "all", 5)] {
+        let error = handle.try_acquire(key).expect_err("it is full");
+        assert_eq!((error.item(), error.retry_after().map(|wait| wait.as_secs())), (item, Some(wait)));
+        assert_eq!(error, handle.of(key).try_acquire().expect_err("it is full"));
+    }
+}
+
+#[test]
+fn request_without_key_counts_all_keys_together() {
+    let (_limiter, handle) = handle(total(2));
+    assert!(handle.without_key().try_acquire().is_ok() && handle.try_acquire("ada").is_ok());
+    assert!(handle.without_key().try_acquire().is_err());
+}
+
+#[test]
+fn request_without_key_of_limit_per_key_is_invalid() {
+    let (_limiter, handle) = handle([total(2), total(1).per_key()]);
+    let missing = OrderError::KeyMissing { limit_id: "l".to_owned() };
+    assert_eq!(handle.without_key().try_acquire().expect_err("no key"), AcquireError::Invalid(missing));
+    assert!(handle.try_acquire("").is_ok(), "an empty key is a key");
+}
+
+#[test]
+fn count_applies_to_every_request_of_a_set() {
+    let limiter =
+        Limiter::builder().limit("a", total(5)).limit("b", total(3)).build().expect("valid settings");
+    let (a, b) = (limiter.limit("a").expect("put"), limiter.limit("b").expect("put"));
+    let set = limiter.all([a.without_key().count(2), b.without_key()]);
+    assert!(set.try_acquire().is_ok(), "each keeps its count");
+    assert!(limiter.all([a.without_key(), b.without_key()]).count(3).try_acquire().is_err());
+    assert!(limiter.all([a.without_key(), b.without_key()]).count(2).try_acquire().is_ok());
+    assert!(a.without_key().count(2).peek().is_err() && a.without_key().peek().is_ok());
+}
+
+#[test]
+fn options_of_one_request_apply_to_the_whole_set() {
+    let limiter =
+        Limiter::builder().limit("a", total(5)).limit("b", total(3)).build().expect("valid settings");
+    let (a, b) = (limiter.limit("a").expect("put"), limiter.limit("b").expect("put"));
+    let repeated = limiter.all([a.without_key().request_id("r"), b.without_key()]);
+    assert!(repeated.try_acquire().is_ok() && repeated.try_acquire().is_ok());
+    let held = limiter.all([a.without_key().hold(), b.without_key().readings()]).try_acquire().expect("room");
+    let left: Vec<_> = held.readings().iter().map(|item| item.reading.remaining).collect();
+    assert_eq!(left, [Some(3), Some(1)], "the repeated request was charged once");
+    let lease = held.into_lease().expect("a hold comes with a lease");
+    lease.settle(Actual::Each(&[0, 1])).expect("it is held");
+    assert!(a.without_key().count(4).peek().is_ok() && b.without_key().count(2).peek().is_err());
+}
+
+#[test]
 fn hold_is_settled_to_its_true_cost() {
     let (_limiter, handle) = handle(total(10).per_key());
     let permit = handle.of("ada").count(8).hold().readings().try_acquire().expect("ten are left");
@@ -143,6 +234,17 @@ fn edit_to_concurrency_gives_leases_from_then_on() {
     let permit = handle.try_acquire("").expect("a slot");
     assert!(permit.lease().is_some());
     assert!(handle.try_acquire("").is_err(), "one at a time");
+}
+
+#[test]
+fn edit_to_shadow_grants_and_names_the_limit() {
+    let (limiter, handle) = handle(total(1));
+    assert!(handle.try_acquire("").is_ok() && handle.try_acquire("").is_err());
+    let mut spec = limiter.store().get("l").expect("put").spec().clone();
+    spec.mode = tidegate::model::Mode::Shadow;
+    limiter.store().put(spec, tidegate::catalog::ExpectedVersion::Anything).expect("a valid edit");
+    let permit = handle.try_acquire("").expect("a shadow limit grants");
+    assert_eq!(permit.shadowed()[0].id(), "l");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use tidegate::clock::SystemClock;
 use tidegate::model::{Ask, ItemSpec, LimitSpec, Mode, Policy, Verdict};
 use tidegate::store::{MapStore, Memory, MemoryStore, Store};
 
-use crate::fixture::{DecisionExt, seconds, slots_of};
+use crate::fixture::{DecisionExt, HandleExt, seconds, slots_of};
 
 type LimiterFixture = crate::fixture::LimiterFixture<MemoryStore>;
 
@@ -23,10 +23,10 @@ fn five_and_two() -> LimitSpec {
 fn statistics_count_every_decision() {
     let fixture = LimiterFixture::new();
     fixture.put(five_and_two());
-    let ask = |key| fixture.limiter.ask("l", key).try_acquire().is_granted();
+    let ask = |key| fixture.limiter.handle("l").of(key).try_acquire().is_granted();
     let decided = ["ada", "ada", "ada", "bob", "bob", "cid", "cid", "dan"].map(ask);
     assert_eq!(decided, [true, true, false, true, true, true, false, false]);
-    assert!(fixture.limiter.ask("l", "dan").peek().refused().is_some());
+    assert!(fixture.limiter.handle("l").of("dan").peek().refused().is_some());
     let seen = fixture.limiter.observe("l").expect("the memory store counts");
     assert_eq!((seen.granted, seen.refused, seen.shadowed, seen.waiting), (5, 3, 0, 0));
     assert_eq!(
@@ -44,7 +44,8 @@ fn repeated_request_is_counted_once() {
     let fixture = LimiterFixture::new();
     fixture.put(five_and_two());
     for _ in 0..3 {
-        let question = fixture.limiter.ask("l", "ada").request_id("r");
+        let handle = fixture.limiter.handle("l");
+        let question = handle.of("ada").request_id("r");
         assert!(question.try_acquire().is_granted());
     }
     assert_eq!(fixture.limiter.observe("l").map(|seen| (seen.granted, seen.refused)), Some((1, 0)));
@@ -55,7 +56,7 @@ fn shadow_refusals_are_counted_separately() {
     let fixture = LimiterFixture::new();
     fixture.put(LimitSpec { mode: Mode::Shadow, ..five_and_two() });
     for _ in 0..7 {
-        assert!(fixture.limiter.ask("l", "ada").try_acquire().is_granted());
+        assert!(fixture.limiter.handle("l").of("ada").try_acquire().is_granted());
     }
     let seen = fixture.limiter.observe("l").expect("the memory store counts");
     assert_eq!((seen.granted, seen.refused, seen.shadowed), (7, 0, 5));
@@ -69,7 +70,7 @@ fn refused_order_counts_at_binding_limit() {
     }
     for round in 0..3 {
         let asks = [Ask::one("wide", None), Ask::one("narrow", None)];
-        assert_eq!(fixture.limiter.asks(&asks).try_acquire().is_granted(), round == 0);
+        assert_eq!(fixture.limiter.request(&asks).try_acquire().is_granted(), round == 0);
     }
     let seen = |id| fixture.limiter.observe(id).map(|seen| (seen.granted, seen.refused));
     assert_eq!((seen("wide"), seen("narrow")), (Some((1, 0)), Some((1, 2))));
@@ -96,7 +97,7 @@ fn waiting_request_is_reported() {
 fn statistics_follow_item_names_and_end_with_limit() {
     let fixture = LimiterFixture::new();
     fixture.put(five_and_two());
-    let ask = |key| fixture.limiter.ask("l", key).try_acquire().is_granted();
+    let ask = |key| fixture.limiter.handle("l").of(key).try_acquire().is_granted();
     assert_eq!(["ada", "ada", "ada"].map(ask), [true, true, false]);
     fixture.put(LimitSpec::named("l").with(ItemSpec::of(Policy::Total, 2)));
     assert!(!ask("ada"));
@@ -118,9 +119,13 @@ fn store_without_statistics_reports_none() {
     let store = MapStore::new(SystemClock::new(), 7);
     store.put(five_and_two(), ExpectedVersion::Absent).expect("a valid limit");
     let limiter = Limiter::new(Arc::new(store));
-    assert!(limiter.ask("l", "ada").try_acquire().is_granted());
+    assert!(limiter.handle("l").of("ada").try_acquire().is_granted());
     assert_eq!(limiter.observe("l"), None);
-    assert_eq!(Limiter::in_memory().observe("l"), None, "there are no statistics of an unknown limit");
+    assert_eq!(
+        Limiter::builder().build().expect("valid settings").observe("l"),
+        None,
+        "there are no statistics of an unknown limit"
+    );
 }
 
 /// Concurrent readers see counts that only rise and never exceed the requests. The final counts are complete.
@@ -163,17 +168,17 @@ fn statistics_can_be_read_during_decisions() {
 #[test]
 fn store_size_sums_all_limits() {
     let fixture = LimiterFixture::new();
-    let before = fixture.store.extent().expect("the memory store counts");
+    let before = fixture.store.size().expect("the memory store counts");
     assert_eq!(before.leases, 0);
     fixture.put(LimitSpec::named("a").with(slots_of(5)));
     fixture.put(five_and_two());
-    let held = fixture.limiter.ask("a", "ada").try_acquire().expect("a question");
-    assert!(fixture.limiter.ask("l", "ada").try_acquire().is_granted());
-    let after = fixture.store.extent().expect("the memory store counts");
+    let held = fixture.limiter.handle("a").of("ada").try_acquire().expect("a question");
+    assert!(fixture.limiter.handle("l").of("ada").try_acquire().is_granted());
+    let after = fixture.store.size().expect("the memory store counts");
     assert_eq!((after.leases, after.bytes), (1, fixture.store.bytes()));
     assert!(before.bytes < after.bytes && after.bytes <= after.budget_bytes, "{before:?} {after:?}");
     assert_eq!(after.budget_bytes, before.budget_bytes);
     drop(held);
-    assert_eq!(fixture.store.extent().map(|extent| extent.leases), Some(0));
-    assert_eq!(MapStore::new(SystemClock::new(), 7).extent(), None, "the plain store does not count");
+    assert_eq!(fixture.store.size().map(|size| size.leases), Some(0));
+    assert_eq!(MapStore::new(SystemClock::new(), 7).size(), None, "the plain store does not count");
 }

@@ -18,7 +18,7 @@ use tidegate::store::memory::MemoryHandle;
 use tidegate::store::{MapStore, Memory, MemoryStore, Settlement, Store};
 use tidegate_testkit::suite::every_policy;
 
-use crate::fixture::DecisionExt;
+use crate::fixture::{DecisionExt, HandleExt};
 
 /// Start of the clock. Earlier instants exist.
 const START: Timestamp = Timestamp::from_ticks(1_000_000_000_000_000);
@@ -587,9 +587,9 @@ fn handles_limiters_and_store_clones_share_counts() {
     let limiter = Limiter::new(Arc::new(store.clone()));
     let gate = gate(&store, "l");
     assert_eq!(gate.clone().try_acquire(b"ada", 1), Ok(Verdict::Granted));
-    assert!(limiter.ask("l", "ada").try_acquire().is_granted());
+    assert!(limiter.handle("l").of("ada").try_acquire().is_granted());
     assert_eq!(verdict(&store, Ask::one("l", Some(b"ada"))), Ok(Verdict::Granted));
-    assert!(!limiter.ask("l", "ada").try_acquire().is_granted());
+    assert!(!limiter.handle("l").of("ada").try_acquire().is_granted());
     drop((store, limiter));
     assert_eq!(gate.try_acquire(b"ada", 1), Ok(Verdict::Denied(Wait::Never)), "it keeps its store");
 }

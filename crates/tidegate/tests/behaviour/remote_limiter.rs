@@ -8,7 +8,7 @@ mod waiting;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::activity::{Activity, Ended, LOOK_EVERY, Rules};
+use tidegate::activity::{Activity, ActivityRules, Ended, LOOK_EVERY};
 use tidegate::catalog::{Catalog, ExpectedVersion};
 use tidegate::clock::ManualClock;
 use tidegate::limiter::ManualHolderClock;
@@ -68,7 +68,7 @@ async fn run_ready_tasks() {
 async fn task_lapsed_during_outage_is_reported_expired() {
     let (clock, link) = (Arc::new(ManualClock::at(Timestamp::EPOCH)), RemoteLink::manual_replies());
     let (inner, holder_clock) = (Arc::new(MapStore::new(Arc::clone(&clock), 7)), ManualHolderClock::new());
-    let rules = Rules::default();
+    let rules = ActivityRules::default();
     inner.put(rules.spec(), ExpectedVersion::Absent).expect("a new limit");
     let store = Arc::new(RemoteStub::new(inner, link.clone()));
     let activity = Activity::of_store(

@@ -10,16 +10,16 @@ use futures_util::stream::{self, Stream, StreamExt};
 use tidegate::clock::{Clock, ManualClock};
 use tidegate::limiter::ManualHolderClock;
 use tidegate::model::{Timestamp, Wait};
-use tidegate::stream::{Fate, LimitExt, Rate, RefusedBy, Rules, StreamLimiter, User};
+use tidegate::stream::{LimitExt, MessageDecision, MessageRate, RefusedBy, StreamLimiter, StreamRules, User};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-fn rules(global: Rate, user: Rate) -> Rules {
-    Rules { global, user }
+fn rules(global: MessageRate, user: MessageRate) -> StreamRules {
+    StreamRules { global, user }
 }
 
-fn per_user(limit: u64) -> Rules {
-    rules(Rate::unlimited(MINUTE), Rate::of(limit, MINUTE))
+fn per_user(limit: u64) -> StreamRules {
+    rules(MessageRate::unlimited(MINUTE), MessageRate::of(limit, MINUTE))
 }
 
 /// A message: its arrival, its user, and its expected fate.
@@ -55,7 +55,7 @@ fn arriving(messages: &[Message], clock: &Arc<ManualClock>) -> impl Stream<Item 
 
 /// Runs a timeline through a limiter. Compares the passed messages, the observer's calls and the statistics.
 #[track_caller]
-fn check(rules: Rules, timeline: &'static str) -> StreamLimiter {
+fn check(rules: StreamRules, timeline: &'static str) -> StreamLimiter {
     let expected = messages(timeline);
     let clock = Arc::new(ManualClock::at(Timestamp::EPOCH));
     let limiter = StreamLimiter::with_clock(rules, Arc::clone(&clock)).expect("rules that can be kept");
@@ -104,7 +104,7 @@ fn b04_window_is_closed_at_both_ends() {
 #[test]
 fn b06_b07_third_message_is_refused_for_any_user() {
     check(
-        rules(Rate::of(2, MINUTE), Rate::of(10, MINUTE)),
+        rules(MessageRate::of(2, MINUTE), MessageRate::of(10, MINUTE)),
         "0 ada pass
          0 bob pass
          0 cem global
@@ -115,13 +115,13 @@ fn b06_b07_third_message_is_refused_for_any_user() {
 #[test]
 fn b06_message_refused_by_both_counts_as_global() {
     check(
-        rules(Rate::of(1, MINUTE), Rate::of(1, MINUTE)),
+        rules(MessageRate::of(1, MINUTE), MessageRate::of(1, MINUTE)),
         "0 ada pass
          1 ada global",
     );
     // Also if the user's rule has the longer wait.
     check(
-        rules(Rate::of(1, Duration::from_secs(1)), Rate::of(1, MINUTE)),
+        rules(MessageRate::of(1, Duration::from_secs(1)), MessageRate::of(1, MINUTE)),
         "0   ada pass
          0.5 ada global
          1.5 ada user",
@@ -143,7 +143,7 @@ fn b07_fourth_message_of_user_is_refused() {
 #[test]
 fn b08_refused_message_charges_nothing() {
     check(
-        rules(Rate::of(2, MINUTE), Rate::of(1, MINUTE)),
+        rules(MessageRate::of(2, MINUTE), MessageRate::of(1, MINUTE)),
         "0      ada pass
          30     ada user
          30     ada user
@@ -167,7 +167,7 @@ fn b12_messages_without_user_share_one_key() {
 #[test]
 fn b13_statistics_report_window_counts() {
     let limiter = check(
-        rules(Rate::of(3, MINUTE), Rate::of(2, MINUTE)),
+        rules(MessageRate::of(3, MINUTE), MessageRate::of(2, MINUTE)),
         "0      ada pass
          10     ada pass
          20     ada user
@@ -185,10 +185,10 @@ fn b13_statistics_report_window_counts() {
 
 #[test]
 fn b14_zero_refuses_all_and_unlimited_refuses_none() {
-    check(rules(Rate::unlimited(MINUTE), Rate::of(0, MINUTE)), "0 ada user\n 0 bob user");
-    check(rules(Rate::of(0, MINUTE), Rate::unlimited(MINUTE)), "0 ada global\n 0 bob global");
+    check(rules(MessageRate::unlimited(MINUTE), MessageRate::of(0, MINUTE)), "0 ada user\n 0 bob user");
+    check(rules(MessageRate::of(0, MINUTE), MessageRate::unlimited(MINUTE)), "0 ada global\n 0 bob global");
     let limiter = check(
-        rules(Rate::unlimited(MINUTE), Rate::unlimited(MINUTE)),
+        rules(MessageRate::unlimited(MINUTE), MessageRate::unlimited(MINUTE)),
         "0 ada pass\n 0 ada pass\n 0 ada pass\n 0 bob pass",
     );
     assert_eq!(limiter.stats().current_global, 4, "counted all the same");
@@ -196,8 +196,8 @@ fn b14_zero_refuses_all_and_unlimited_refuses_none() {
 
 #[test]
 fn b02_defaults_are_100_and_10_per_minute() {
-    let limiter =
-        StreamLimiter::with_clock(Rules::default(), ManualClock::at(Timestamp::EPOCH)).expect("valid rules");
+    let limiter = StreamLimiter::with_clock(StreamRules::default(), ManualClock::at(Timestamp::EPOCH))
+        .expect("valid rules");
     let flood = stream::iter(0..30_u64).map(|n| n % 20).flat_map(|user| stream::iter([user; 10]));
     let passed = finish(flood.limited(&limiter, |user| user.to_string().into()));
     assert_eq!(passed.len(), 100);
@@ -207,7 +207,7 @@ fn b02_defaults_are_100_and_10_per_minute() {
 #[test]
 fn b15_windows_may_differ_in_length() {
     check(
-        rules(Rate::of(1, Duration::from_secs(1)), Rate::of(2, MINUTE)),
+        rules(MessageRate::of(1, Duration::from_secs(1)), MessageRate::of(2, MINUTE)),
         "0  ada pass
          1  ada global
          2  ada pass
@@ -220,18 +220,18 @@ fn b15_windows_may_differ_in_length() {
 fn b_f9_refusal_reports_wait() {
     let clock = Arc::new(ManualClock::at(Timestamp::EPOCH));
     let limiter = StreamLimiter::with_clock(per_user(1), Arc::clone(&clock)).expect("valid rules");
-    assert_eq!(limiter.admit("ada"), Fate::Passed);
+    assert_eq!(limiter.admit("ada"), MessageDecision::Passed);
     clock.advance(Duration::from_secs(20));
-    let Fate::Refused(refusal) = limiter.admit("ada") else { panic!("the window is full") };
+    let MessageDecision::Refused(refusal) = limiter.admit("ada") else { panic!("the window is full") };
     let wait = refusal.retry_after().expect("it will fit");
     assert_eq!(wait, Duration::from_nanos(40_000_000_001), "the window is closed");
     clock.advance(Duration::from_secs(40));
-    assert_ne!(limiter.admit("ada"), Fate::Passed);
+    assert_ne!(limiter.admit("ada"), MessageDecision::Passed);
     clock.advance(Duration::from_nanos(1));
-    assert_eq!(limiter.admit("ada"), Fate::Passed);
+    assert_eq!(limiter.admit("ada"), MessageDecision::Passed);
 
     let never = StreamLimiter::new(per_user(0)).expect("valid rules");
-    let Fate::Refused(refusal) = never.admit("ada") else { panic!("nothing passes") };
+    let MessageDecision::Refused(refusal) = never.admit("ada") else { panic!("nothing passes") };
     assert_eq!((refusal.wait, refusal.retry_after()), (Wait::Never, None));
 }
 
@@ -271,9 +271,9 @@ fn user_name_of_any_length_is_counted() {
     let other = format!("{}y", &long[1..]);
     let limiter =
         StreamLimiter::with_clock(per_user(1), ManualClock::at(Timestamp::EPOCH)).expect("valid rules");
-    assert_eq!(limiter.admit(&*long), Fate::Passed);
-    assert_ne!(limiter.admit(long.clone()), Fate::Passed);
-    assert_eq!(limiter.admit(&*other), Fate::Passed);
+    assert_eq!(limiter.admit(&*long), MessageDecision::Passed);
+    assert_ne!(limiter.admit(long.clone()), MessageDecision::Passed);
+    assert_eq!(limiter.admit(&*other), MessageDecision::Passed);
     assert_ne!(User::from(&*long), User::from(&*other));
 }
 
@@ -330,7 +330,7 @@ fn delayed_messages_keep_their_order() {
     let clock = Arc::new(ManualClock::at(Timestamp::EPOCH));
     let holder_clock = ManualHolderClock::new();
     let ten_seconds = Duration::from_secs(10);
-    let rules = rules(Rate::unlimited(ten_seconds), Rate::of(1, ten_seconds));
+    let rules = rules(MessageRate::unlimited(ten_seconds), MessageRate::of(1, ten_seconds));
     let limiter =
         StreamLimiter::with_clocks(rules, Arc::clone(&clock), holder_clock.clone()).expect("valid rules");
     let messages = stream::iter(["ada 1", "ada 2", "bob 1", "ada 3"]);
@@ -390,6 +390,6 @@ fn stream_uses_clock_of_its_limiter() {
     let clock = Arc::new(ManualClock::at(instant("100")));
     let limiter = StreamLimiter::with_clock(per_user(1), Arc::clone(&clock)).expect("valid rules");
     limiter.admit("ada");
-    let Fate::Refused(refusal) = limiter.admit("ada") else { panic!("the window is full") };
+    let MessageDecision::Refused(refusal) = limiter.admit("ada") else { panic!("the window is full") };
     assert_eq!(refusal.at, clock.now());
 }

@@ -18,7 +18,7 @@ use tidegate::reply::OrderError;
 use tidegate::{AcquireError, Lease};
 
 use super::{LimiterFixture, Store};
-use crate::fixture::{DecisionExt, Waiter, at, denied, granted, lease, seconds, slots_of};
+use crate::fixture::{DecisionExt, HandleExt, Waiter, at, denied, granted, lease, seconds, slots_of};
 
 /// A bucket of one unit every ten seconds.
 fn bucket() -> ItemSpec {
@@ -132,7 +132,7 @@ fn large_request_at_queue_head_is_not_overtaken() {
     let held = fixture.take(3);
     let mut large = fixture.wait(4, seconds(60)).starts();
     let mut small = fixture.wait(1, seconds(60)).starts();
-    let denial = denied(fixture.limiter.ask("l", "u").try_acquire());
+    let denial = denied(fixture.limiter.handle("l").of("u").try_acquire());
     assert_eq!(
         denial.wait(),
         Wait::OnRelease,
@@ -140,8 +140,8 @@ fn large_request_at_queue_head_is_not_overtaken() {
     );
     assert!(denial.by().is_none());
     assert_eq!((denial.limit_id(), denial.item()), ("l", "all/concurrency"));
-    assert!(fixture.limiter.ask("l", "u").peek().is_granted(), "a peek overtakes no waiter");
-    assert!(fixture.limiter.ask_all("m").try_acquire().is_granted(), "other rows do not notice");
+    assert!(fixture.limiter.handle("l").of("u").peek().is_granted(), "a peek overtakes no waiter");
+    assert!(fixture.limiter.handle("m").without_key().try_acquire().is_granted(), "other rows do not notice");
     let std::task::Poll::Ready(Ok(other)) = fixture.wait_for("m", "u", 1, seconds(60)).poll() else {
         panic!()
     };
@@ -158,9 +158,9 @@ fn zero_timeout_matches_store_decision() {
     let fixture = LimiterFixture::with_slots(1);
     let held = fixture.take(1);
     let waiter = fixture.wait(1, seconds(60)).starts();
-    let denial = denied(fixture.limiter.ask("l", "u").try_acquire());
+    let denial = denied(fixture.limiter.handle("l").of("u").try_acquire());
     assert_eq!((denial.wait(), denial.by().is_some()), (Wait::OnRelease, true));
-    assert_eq!(denied(fixture.limiter.ask("l", "u").count(9).try_acquire()).wait(), Wait::Never);
+    assert_eq!(denied(fixture.limiter.handle("l").of("u").count(9).try_acquire()).wait(), Wait::Never);
     drop(waiter);
     drop(held);
     fixture.ends_with(0);
@@ -170,11 +170,11 @@ fn zero_timeout_matches_store_decision() {
 fn waiters_of_different_keys_are_independent() {
     let fixture = LimiterFixture::with_slots(1);
     fixture.put(LimitSpec::named("keyed").with(slots_of(1).per_key()));
-    let take = |key| lease(granted(fixture.limiter.ask("keyed", key).try_acquire()));
+    let take = |key| lease(granted(fixture.limiter.handle("keyed").of(key).try_acquire()));
     let ada = take("ada");
     let mut waiter = fixture.wait_for("keyed", "ada", 1, seconds(60)).starts();
     let bob = take("bob");
-    assert!(!fixture.limiter.ask("keyed", "ada").try_acquire().is_granted());
+    assert!(!fixture.limiter.handle("keyed").of("ada").try_acquire().is_granted());
     drop(bob);
     waiter.expect_pending();
     assert_eq!(waiter.polls, 1, "what others give back is nothing to it");
@@ -193,7 +193,7 @@ fn shared_and_keyed() -> LimiterFixture {
 #[test]
 fn waiter_blocked_on_own_key_lets_others_pass() {
     let fixture = shared_and_keyed();
-    let take = |key| fixture.limiter.ask("l", key).try_acquire();
+    let take = |key| fixture.limiter.handle("l").of(key).try_acquire();
     let ada = lease(granted(take("ada")));
     let mut patient = fixture.wait_for("l", "ada", 1, seconds(60)).starts();
     let mut another = fixture.wait_for("l", "ada", 1, seconds(60)).starts();
@@ -223,7 +223,7 @@ fn waiter_blocked_on_own_key_lets_others_pass() {
 #[test]
 fn waiter_that_let_others_pass_keeps_position() {
     let fixture = shared_and_keyed();
-    let take = |key| lease(granted(fixture.limiter.ask("l", key).try_acquire()));
+    let take = |key| lease(granted(fixture.limiter.handle("l").of(key).try_acquire()));
     let ada = take("ada");
     let mut patient = fixture.wait_for("l", "ada", 1, seconds(60)).starts();
     let bob = take("bob");
@@ -245,7 +245,7 @@ fn waiter_that_let_others_pass_keeps_position() {
 #[test]
 fn woken_waiter_blocks_later_waiters_again() {
     let fixture = shared_and_keyed();
-    let take = |key| fixture.limiter.ask("l", key).try_acquire();
+    let take = |key| fixture.limiter.handle("l").of(key).try_acquire();
     let ada = lease(granted(take("ada")));
     let mut patient = fixture.wait_for("l", "ada", 1, seconds(60)).starts();
     assert!(take("bob").is_granted(), "she lets bob pass");
@@ -262,10 +262,10 @@ fn sets_in_opposite_order_do_not_deadlock() {
     fixture.put(LimitSpec::named("m").with(slots_of(1)));
     let there = [Ask::one("l", None), Ask::one("m", None)];
     let back = [Ask::one("m", None), Ask::one("l", None)];
-    let mut held = Some(lease(granted(fixture.limiter.asks(&there).try_acquire())));
+    let mut held = Some(lease(granted(fixture.limiter.request(&there).try_acquire())));
     let mut waiters: Vec<Waiter> = (0..20)
         .map(|n| if n % 2 == 0 { &there } else { &back })
-        .map(|asks| Waiter::new(fixture.limiter.asks(asks).within(seconds(60))).starts())
+        .map(|asks| Waiter::new(fixture.limiter.request(asks).within(seconds(60))).starts())
         .collect();
     let mut lone = fixture.wait_for("m", "u", 1, seconds(60)).starts();
     assert_eq!((fixture.limiter.waiting("l"), fixture.limiter.waiting("m")), (20, 21));
@@ -284,8 +284,8 @@ fn set_waits_for_all_rows() {
     let fixture = LimiterFixture::with_slots(1);
     fixture.put(LimitSpec::named("m").with(slots_of(1)));
     let both = [Ask::one("l", None), Ask::one("m", None)];
-    let (l, m) = (fixture.take(1), lease(granted(fixture.limiter.ask_all("m").try_acquire())));
-    let mut set = Waiter::new(fixture.limiter.asks(&both).within(seconds(60))).starts();
+    let (l, m) = (fixture.take(1), lease(granted(fixture.limiter.handle("m").without_key().try_acquire())));
+    let mut set = Waiter::new(fixture.limiter.request(&both).within(seconds(60))).starts();
     let mut behind = fixture.wait(1, seconds(60)).starts();
     drop(l);
     set.expect_pending();
@@ -301,7 +301,7 @@ fn full_queue_refuses_waiter() {
     let fixture = LimiterFixture::with_bounds(3, 2);
     fixture.put(LimitSpec::named("l").with(slots_of(1)));
     fixture.put(LimitSpec::named("m").with(slots_of(1)));
-    let held = [fixture.take(1), lease(granted(fixture.limiter.ask_all("m").try_acquire()))];
+    let held = [fixture.take(1), lease(granted(fixture.limiter.handle("m").without_key().try_acquire()))];
     let at_l: Vec<Waiter> = (0..2).map(|_| fixture.wait(1, seconds(60)).starts()).collect();
     let refused = |mut waiter: Waiter| match waiter.poll() {
         std::task::Poll::Ready(answer) => denied(answer).wait(),
@@ -349,7 +349,8 @@ fn invalid_timeout_or_request_is_error() {
         assert_eq!(rejected(fixture.wait(1, timeout)), OrderError::PatienceOutOfRange);
     }
     let unknown = OrderError::UnknownLimit { limit_id: "nobody".into() };
-    assert_eq!(rejected(fixture.wait_for("nobody", "u", 1, seconds(1))), unknown);
+    let asks = [Ask::one("nobody", Some(b"u"))];
+    assert_eq!(rejected(Waiter::new(fixture.limiter.request(&asks).within(seconds(1)))), unknown);
     let held = fixture.take(1);
     let first = fixture.wait(1, seconds(60)).starts();
     assert_eq!(
@@ -412,7 +413,7 @@ fn blocked_waiter_is_refused_at_timeout() {
 fn wait_above_timeout_is_refused_at_once() {
     let fixture = LimiterFixture::with_slots(1);
     fixture.put(LimitSpec::named("b").with(bucket()));
-    assert!(fixture.limiter.ask_all("b").try_acquire().is_granted());
+    assert!(fixture.limiter.handle("b").without_key().try_acquire().is_granted());
     let mut short = fixture.wait_for("b", "u", 1, Duration::from_nanos(9_999_999_999));
     let std::task::Poll::Ready(Err(AcquireError::Refused(denial))) = short.poll() else {
         panic!("the wait is above the timeout")

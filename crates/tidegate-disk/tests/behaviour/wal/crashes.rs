@@ -96,7 +96,7 @@ fn play(directory: &Arc<SimulatedDirectory>, steps: &[Step]) -> ExpectedState {
                 expected.appended += length;
             }
             Step::Wait => {
-                open.wait_durable(open.tip()).expect("the log is sound");
+                open.wait_durable(open.log_end()).expect("the log is sound");
                 expected.durable.push((directory.changes(), expected.appended));
             }
             Step::Snapshot => {

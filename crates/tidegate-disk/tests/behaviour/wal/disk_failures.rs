@@ -94,7 +94,7 @@ fn full_disk_refuses_appends_until_there_is_room() {
     // The next attempt finds room and writes what was accepted.
     directory.set_capacity(None);
     wait_until_sound(&log);
-    log.wait_durable(log.tip()).expect("there is room");
+    log.wait_durable(log.log_end()).expect("there is room");
     commit(&log, b"after", 2);
     drop(log);
     assert_eq!(reopened(&directory), [&taken[..], b"after"].concat());

@@ -57,7 +57,7 @@ fn appends_during_a_sync_form_one_block() {
         assert!(lsn > last, "places rise");
         last = lsn;
     }
-    assert_eq!((log.durable(), log.tip()), (Lsn(0), last));
+    assert_eq!((log.durable(), log.log_end()), (Lsn(0), last));
     drop(hold);
     log.wait_durable(last).expect("the log is sound");
     drop(log);
@@ -155,7 +155,7 @@ fn pending_bytes_are_bounded() {
     assert!(refused.reason.contains("the disk is behind"), "{refused}");
     assert!(log.append(&vec![0; MAX_PENDING_BYTES + 1], 1).is_err());
     drop(hold);
-    log.wait_durable(log.tip()).expect("the log is sound");
+    log.wait_durable(log.log_end()).expect("the log is sound");
     log.append(b"x", 1).expect("there is room again");
 }
 
@@ -205,7 +205,7 @@ fn concurrent_appends_are_replayed_at_their_positions() {
         let threads: Vec<_> = (0..THREADS).map(|thread| scope.spawn(append(thread))).collect();
         threads.into_iter().flat_map(|thread| thread.join().expect("no panic")).collect()
     });
-    let tip = log.tip();
+    let tip = log.log_end();
     log.wait_durable(tip).expect("the log is sound");
     let (_log, _, replayed) = open(&Arc::new(directory.crash(7)));
     drop(log);

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use tidegate::activity::{Ended, Rules};
+use tidegate::activity::{ActivityRules, Ended};
 
 use super::{ActivityFixture, RULE_SETS, STRICT};
 
@@ -42,7 +42,8 @@ fn end_is_reported_when_another_store_removes_task() {
 
 #[test]
 fn unrenewed_task_expires_by_database_clock() {
-    let fixture = ActivityFixture::with_database_clock(Rules { lease_ttl: Duration::from_secs(1), ..STRICT });
+    let fixture =
+        ActivityFixture::with_database_clock(ActivityRules { lease_ttl: Duration::from_secs(1), ..STRICT });
     let watching = fixture.open_second();
     let task = fixture.start_task("u");
     let ends = task.expires_at();

@@ -160,7 +160,10 @@ fn view_escapes_keys_that_are_not_text() {
     let limiter = tidegate::Limiter::new(std::sync::Arc::new(store.expect("the same schema")));
     let task = fixture.start_task("用户 'x\\");
     let held = [&b"a\0b"[..], b"\xff\xfe", b""].map(|key| {
-        let permit = fixture.runtime.block_on(limiter.ask(ID, key).try_acquire_async()).expect("a permit");
+        let permit = fixture
+            .runtime
+            .block_on(limiter.limit(ID).expect("the limit exists").of(key).try_acquire_async())
+            .expect("a permit");
         permit.into_lease().expect("a lease")
     });
     let mut users: Vec<String> = fixture.view_rows().into_iter().map(|shown| shown.user).collect();

@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::Request;
 use serde_json::{Value, json};
 use tidegate::Limiter;
-use tidegate::activity::{Activity, Rules};
+use tidegate::activity::{Activity, ActivityRules};
 use tidegate::clock::ManualClock;
 use tidegate::limiter::ManualHolderClock;
 use tidegate::model::{Capacity, Timestamp};
@@ -23,14 +23,15 @@ use crate::api::fixture::{ApiFixture, ApiResponse, holder};
 const NOBODY: &str = "00000000000000000000000000000007";
 
 /// An API with an activity of these rules.
-fn with(rules: Rules) -> ApiFixture {
+fn with(rules: ActivityRules) -> ApiFixture {
     let ApiFixture { api, clock, pulse, limiter, store, metrics } = ApiFixture::empty();
     let activity = Activity::new(limiter.clone(), rules).expect("sensible rules");
     ApiFixture { api: api.activity(activity), clock, pulse, limiter, store, metrics }
 }
 
-fn both() -> [(Rules, ApiFixture); 2] {
-    let (strict, letter) = (Rules::default(), Rules { compat: true, ..Rules::default() });
+fn both() -> [(ActivityRules, ApiFixture); 2] {
+    let (strict, letter) =
+        (ActivityRules::default(), ActivityRules { compat: true, ..ActivityRules::default() });
     [(strict, with(strict)), (letter, with(letter))]
 }
 
@@ -163,7 +164,8 @@ fn retry_after_is_exact() {
 
 #[test]
 fn per_user_limit_leaves_room_for_others() {
-    let fixture = with(Rules { max_concurrent_per_user: Capacity::AtMost(1), ..Rules::default() });
+    let fixture =
+        with(ActivityRules { max_concurrent_per_user: Capacity::AtMost(1), ..ActivityRules::default() });
     begin(&fixture, "u");
     let detail = fixture.ask("POST /v1/activity/u", "").problem(503, "ActivityError");
     assert!(detail.contains("of this user"), "{detail}");
@@ -345,7 +347,7 @@ impl StreamFixture {
             .holder_clock(pulse.clone())
             .build()
             .expect("no mistakes");
-        let activity = Activity::new(limiter.clone(), Rules::default()).expect("sensible rules");
+        let activity = Activity::new(limiter.clone(), ActivityRules::default()).expect("sensible rules");
         let api = HttpApi::new(Arc::clone(&store), limiter).activity(activity.clone());
         StreamFixture { store, activity, api, clock, pulse }
     }

@@ -104,7 +104,7 @@ fn reads_are_answered_at_once() {
     let metrics = String::from_utf8_lossy(metrics.body());
     assert!(metrics.contains("\ntidegate_store_log_failed 0\n"), "{metrics}");
     assert!(metrics.contains("\ntidegate_store_log_segments 1\n"), "{metrics}");
-    assert!(metrics.contains(&format!("\ntidegate_store_log_bytes {}\n", log.tip().0)), "{metrics}");
+    assert!(metrics.contains(&format!("\ntidegate_store_log_bytes {}\n", log.log_end().0)), "{metrics}");
 }
 
 #[test]

@@ -121,7 +121,7 @@ fn worker_counters_are_summed() {
     other.resp_batch(0, 7);
     one.http_request(RouteName::Acquire, 200, 1_001);
     one.http_request(RouteName::Unknown, 599, 1);
-    let page = ParsedPage::read(&metrics.render(&Limiter::in_memory()));
+    let page = ParsedPage::read(&metrics.render(&Limiter::builder().build().expect("no limits")));
     let get = |name, door| page.get(name, &[("door", door)]);
     assert_eq!((get("tidegate_connections", "resp"), get("tidegate_connections", "http")), (1.0, 0.0));
     assert_eq!(get("tidegate_connections_accepted_total", "resp"), 2.0);
@@ -146,7 +146,7 @@ fn workers_beyond_the_blocks_share_them() {
     let metrics = ServerMetrics::new(0);
     metrics.worker(0).opened(Protocol::Http);
     metrics.worker(7).opened(Protocol::Http);
-    let page = ParsedPage::read(&metrics.render(&Limiter::in_memory()));
+    let page = ParsedPage::read(&metrics.render(&Limiter::builder().build().expect("no limits")));
     assert_eq!(page.get("tidegate_connections", &[("door", "http")]), 2.0);
 }
 
@@ -208,7 +208,10 @@ fn described_buckets_are_summed_and_never_fall() {
             LimitSpec::named(id).with(tidegate::model::ItemSpec::of(tidegate::model::Policy::Total, 2));
         fixture.limiter.store().put(spec, ExpectedVersion::Absent).expect("there is none yet");
         for attempt in 0..3 {
-            assert_eq!(fixture.limiter.ask_all(id).try_acquire().is_ok(), attempt < 2);
+            assert_eq!(
+                fixture.limiter.limit(id).expect("the limit exists").without_key().try_acquire().is_ok(),
+                attempt < 2
+            );
         }
     }
     fixture.ask("POST /v1/limits", &bucket("other")).is(201);
@@ -230,7 +233,15 @@ fn described_buckets_are_summed_and_never_fall() {
     let spec = LimitSpec::named("cl.throttle/2/1/60")
         .with(tidegate::model::ItemSpec::of(tidegate::model::Policy::Total, 2));
     fixture.limiter.store().put(spec, ExpectedVersion::Absent).expect("it was removed");
-    assert!(fixture.limiter.ask_all("cl.throttle/2/1/60").try_acquire().is_ok());
+    assert!(
+        fixture
+            .limiter
+            .limit("cl.throttle/2/1/60")
+            .expect("the limit exists")
+            .without_key()
+            .try_acquire()
+            .is_ok()
+    );
     assert_eq!(sums(), (5.0, 2.0, 2.0));
 }
 
@@ -254,7 +265,7 @@ impl ManyLimits {
 
 impl Store for ManyLimits {
     fn capabilities(&self) -> tidegate::store::Capabilities {
-        Limiter::in_memory().store().capabilities()
+        Limiter::builder().build().expect("no limits").store().capabilities()
     }
 
     fn submit(&self, _: &[Order<'_>], buffer: Replies) -> StoreReply<Replies> {

@@ -156,7 +156,7 @@ fn no_task_starts_during_an_outage() {
         format!("POST /v1/activity/u/{id}/renew"),
         format!("GET /v1/activity/u/{id}/events"),
     ];
-    let rules = tidegate::activity::Rules::default();
+    let rules = tidegate::activity::ActivityRules::default();
     fixture.store.put(rules.spec(), ExpectedVersion::Absent).expect("a new limit");
     for line in &all {
         let detail = fixture.ask(line, "").problem(503, "store_unavailable");

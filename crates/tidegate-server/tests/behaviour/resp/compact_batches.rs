@@ -312,7 +312,14 @@ fn compact_requests_do_not_overtake_waiters() {
     session.feed(&take(3), &mut output);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
     runtime.block_on(async {
-        let mut waiting = std::pin::pin!(limiter.ask("bucket", "a").count(3).within(Duration::from_secs(60)));
+        let mut waiting = std::pin::pin!(
+            limiter
+                .limit("bucket")
+                .expect("the limit exists")
+                .of("a")
+                .count(3)
+                .within(Duration::from_secs(60))
+        );
         let waits = std::future::poll_fn(|cx| std::task::Poll::Ready(waiting.as_mut().poll(cx).is_pending()));
         assert!(waits.await);
         clock.advance(Duration::from_secs(4));

@@ -165,7 +165,9 @@ fn release_wakes_waiters() {
             RespService::new(Arc::clone(&fixture.store) as _, Arc::new(OPEN)).with_limiter(limiter.clone());
         let mut session = RespSession::new(Arc::new(service));
         let lease = lease(&say(&mut session, "TG.ACQUIRE builds ada"));
-        let mut waiter = pin!(limiter.ask("builds", "bob").within(Duration::from_secs(10)));
+        let mut waiter = pin!(
+            limiter.limit("builds").expect("the limit exists").of("bob").within(Duration::from_secs(10))
+        );
         let mut context = Context::from_waker(Waker::noop());
         assert!(waiter.as_mut().poll(&mut context).is_pending());
         assert_eq!(say(&mut session, &format!("TG.RELEASE {lease}")), "1");

@@ -25,7 +25,7 @@ fn chunked(request: &[u8]) -> Vec<u8> {
 }
 
 fn open_leases(fixture: &ServerFixture) -> usize {
-    fixture.store.extent().expect("it counts").leases
+    fixture.store.size().expect("it counts").leases
 }
 
 /// Sends this and checks that it waits for the log while other connections are answered.
@@ -103,7 +103,7 @@ fn resp_pipeline_sends_ready_replies_and_waits_in_order() {
     client.say(&line.map(words).concat());
     assert_eq!(client.reply().expect("a reply"), "+PONG");
     waits(&fixture, &log, &mut client, b"");
-    log.sync_to(Lsn(log.tip().0 - 1));
+    log.sync_to(Lsn(log.log_end().0 - 1));
     let mut reply = || client.reply().expect("a reply");
     assert_eq!(
         (reply(), reply(), reply()),

@@ -70,18 +70,18 @@ impl MapState {
     }
 
     pub(super) fn apply(&mut self, edits: Vec<Edit>) -> Result<Vec<EditOutcome>, ApplyError> {
-        enum Checked {
+        enum CheckedMapEdit {
             Put(Arc<Limit>),
             Remove(String, RemovalMode),
         }
         self.forget_retired();
         let checked = check_each(edits, |edit| match edit {
-            Edit::Put(spec, expect) => self.next_version(spec, expect).map(Checked::Put),
-            Edit::Remove(id, mode) => Ok(Checked::Remove(id, mode)),
+            Edit::Put(spec, expect) => self.next_version(spec, expect).map(CheckedMapEdit::Put),
+            Edit::Remove(id, mode) => Ok(CheckedMapEdit::Remove(id, mode)),
         })?;
         let applied = checked.into_iter().map(|checked| match checked {
-            Checked::Put(limit) => self.put_version(&limit),
-            Checked::Remove(id, mode) => {
+            CheckedMapEdit::Put(limit) => self.put_version(&limit),
+            CheckedMapEdit::Remove(id, mode) => {
                 self.remove(&id, mode).map_or(EditOutcome::Absent, EditOutcome::Removed)
             }
         });

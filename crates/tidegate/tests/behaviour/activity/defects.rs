@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use tidegate::activity::{Active, Reason, Rules};
+use tidegate::activity::{Active, ActivityRules, Reason};
 use tidegate::limiter::Renewal;
 use tidegate::model::{Capacity, Per};
 use tokio::sync::Barrier;
@@ -113,7 +113,7 @@ async fn f5_refused_request_releases_nothing() {
 #[tokio::test]
 async fn f7_user_bound_leaves_room_for_others() {
     let activity_fixture =
-        ActivityFixture::new(Rules { max_concurrent_per_user: Capacity::AtMost(2), ..STRICT });
+        ActivityFixture::new(ActivityRules { max_concurrent_per_user: Capacity::AtMost(2), ..STRICT });
     let tasks = [activity_fixture.begins("u").await, activity_fixture.begins("u").await];
     let refusal = activity_fixture.refuses("u").await;
     assert_eq!((refusal.reason, refusal.per), (Reason::Concurrency, Per::Key));
@@ -146,7 +146,7 @@ async fn f8_reported_wait_is_exact() {
 async fn f11_expired_task_is_not_released_twice() {
     for rules in BOTH {
         let activity_fixture =
-            ActivityFixture::new(Rules { max_concurrent_tasks: Capacity::AtMost(1), ..rules });
+            ActivityFixture::new(ActivityRules { max_concurrent_tasks: Capacity::AtMost(1), ..rules });
         let late = activity_fixture.begins("u").await;
         let id = late.active_id();
         activity_fixture.until(300_000);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::Limiter;
-use tidegate::activity::{Activity, Ended, LOOK_EVERY, Standing};
+use tidegate::activity::{Activity, Ended, LOOK_EVERY, TaskState};
 use tidegate::limiter::ManualHolderClock;
 use tidegate::model::LeaseId;
 use tidegate::store::Store as _;
@@ -106,17 +106,17 @@ async fn task_taken_over_by_id_is_watched() {
     let id = task.into_id();
     assert_eq!(end_of(&mut end).await, None, "it goes on");
     let mut watching = activity_fixture.activity.watch("u", id).await.unwrap().expect("it is running");
-    assert_eq!(watching.standing(), Standing::Until(at(seconds(300))));
+    assert_eq!(watching.state(), TaskState::Until(at(seconds(300))));
     activity_fixture.until(1000);
     activity_fixture.activity.renew("u", id, None).await.unwrap();
-    assert_eq!(watching.changed().await, Standing::Until(at(seconds(301))));
+    assert_eq!(watching.changed().await, TaskState::Until(at(seconds(301))));
     // Another caller renews it.
     let mut later = tokio::spawn(async move { (watching.changed().await, watching) });
     run_ready_tasks().await;
     decided(activity_fixture.fixture.store.renew(id, Some(seconds(500)))).unwrap();
     activity_fixture.fixture.holder_clock.advance(LOOK_EVERY);
     let (standing, watching) = (&mut later).await.unwrap();
-    assert_eq!(standing, Standing::Until(at(seconds(501))));
+    assert_eq!(standing, TaskState::Until(at(seconds(501))));
     activity_fixture.activity.remove("u", id).await.unwrap();
     assert_eq!(end_of(&mut end).await, Some(Ended::Released));
     assert_eq!(watching.ended().await, Ended::Released, "what is over stays so");

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tidegate::Limiter;
-use tidegate::activity::{Active, Activity, Reason, Rules, SYSTEM_IS_FULL};
+use tidegate::activity::{Active, Activity, ActivityRules, Reason, SYSTEM_IS_FULL};
 use tidegate::catalog::{Catalog, ExpectedVersion};
 use tidegate::limiter::Renewal;
 use tidegate::model::{Capacity, LeaseId, Per};
@@ -16,7 +16,7 @@ use crate::fixture::{FixtureStore, at, seconds};
 
 #[test]
 fn default_rules_match_specification() {
-    assert_eq!(Rules::default(), STRICT);
+    assert_eq!(ActivityRules::default(), STRICT);
 }
 
 #[tokio::test]
@@ -185,7 +185,7 @@ async fn activity_limit_is_created_on_first_use() {
     let same = Activity::new(activity_fixture.fixture.limiter.clone(), STRICT).unwrap();
     assert_eq!(same.is_active("u").await.unwrap().active, 1);
     assert_eq!(activity_fixture.fixture.store.get("activity").unwrap().version(), limit.version());
-    let fewer = Rules { max_concurrent_tasks: Capacity::AtMost(1), ..STRICT };
+    let fewer = ActivityRules { max_concurrent_tasks: Capacity::AtMost(1), ..STRICT };
     let other = Activity::new(activity_fixture.fixture.limiter.clone(), fewer).unwrap();
     assert_eq!(other.is_active("v").await.unwrap().reason, Some(Reason::Concurrency));
     // A deleted limit is created again.
@@ -194,7 +194,7 @@ async fn activity_limit_is_created_on_first_use() {
     drop(task);
     // Rules may change while tasks run.
     let task = activity_fixture.begins("u").await;
-    activity_fixture.activity.set_rules(fewer, tidegate::activity::TaskOwner::Activity).unwrap();
+    activity_fixture.activity.set_rules(fewer, tidegate::activity::RulesSource::Activity).unwrap();
     assert_eq!(activity_fixture.activity.rules(), fewer);
     assert_eq!(activity_fixture.is_limited("v").await, Some(Reason::Concurrency));
     drop(task);
@@ -204,9 +204,9 @@ async fn activity_limit_is_created_on_first_use() {
 #[tokio::test]
 async fn existing_activity_limit_is_kept() {
     let activity_fixture = ActivityFixture::new(STRICT);
-    activity_fixture.activity.set_rules(STRICT, tidegate::activity::TaskOwner::SomebodyElse).unwrap();
+    activity_fixture.activity.set_rules(STRICT, tidegate::activity::RulesSource::LimitsFile).unwrap();
     assert!(activity_fixture.activity.is_active("u").await.is_err(), "it is not there");
-    let one = Rules { max_concurrent_tasks: Capacity::AtMost(1), ..STRICT };
+    let one = ActivityRules { max_concurrent_tasks: Capacity::AtMost(1), ..STRICT };
     activity_fixture.fixture.store.put(one.spec(), ExpectedVersion::Absent).unwrap();
     let _task = activity_fixture.begins("u").await;
     assert_eq!(activity_fixture.refuses("v").await.reason, Reason::Concurrency);
@@ -242,18 +242,20 @@ async fn invalid_user_name_is_error() {
 
 #[test]
 fn invalid_rules_report_every_error() {
-    let wrong = Rules {
+    let wrong = ActivityRules {
         window: seconds(0),
         lease_ttl: seconds(0),
         max_concurrent_tasks: Capacity::AtMost(u64::MAX),
         max_concurrent_per_user: Capacity::AtMost(u64::MAX),
         ..STRICT
     };
-    let fields = |rules: Rules| -> Vec<String> { rules.flaws().into_iter().map(|flaw| flaw.field).collect() };
+    let fields =
+        |rules: ActivityRules| -> Vec<String> { rules.flaws().into_iter().map(|flaw| flaw.field).collect() };
     assert_eq!(fields(wrong), ["window", "lease_ttl"], "what a limit may be depends on the rest");
-    let wrong = Rules { window: seconds(1), lease_ttl: seconds(1), ..wrong };
+    let wrong = ActivityRules { window: seconds(1), lease_ttl: seconds(1), ..wrong };
     assert_eq!(fields(wrong), ["max_concurrent_per_user", "max_concurrent_tasks"]);
-    let letter = Rules { lease_ttl: seconds(15), window_requests: Capacity::AtMost(1_000_001), ..LETTER };
+    let letter =
+        ActivityRules { lease_ttl: seconds(15), window_requests: Capacity::AtMost(1_000_001), ..LETTER };
     assert_eq!(
         fields(letter),
         ["window_requests", "lease_ttl"],
@@ -262,10 +264,13 @@ fn invalid_rules_report_every_error() {
     let error = Activity::new(LimiterFixture::new().limiter, letter).unwrap_err();
     assert_eq!(error.flaws.len(), 2);
     assert!(error.to_string().contains("longer than the window of 15s"), "{error}");
-    let many = Rules { window_requests: Capacity::AtMost(1_000_001), ..STRICT };
+    let many = ActivityRules { window_requests: Capacity::AtMost(1_000_001), ..STRICT };
     assert_eq!(fields(many), [""; 0], "counted in parts of the window");
-    let none =
-        Rules { window_requests: Capacity::AtMost(0), max_concurrent_tasks: Capacity::Unlimited, ..STRICT };
+    let none = ActivityRules {
+        window_requests: Capacity::AtMost(0),
+        max_concurrent_tasks: Capacity::Unlimited,
+        ..STRICT
+    };
     assert_eq!(fields(none), [""; 0]);
 }
 

@@ -8,7 +8,7 @@ use tidegate::reply::{ItemReading, OrderError};
 use tidegate::{AcquireError, Limiter, Refused};
 
 use super::{TTL, limiter, store};
-use crate::fixture::DecisionExt;
+use crate::fixture::{DecisionExt, HandleExt};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -26,7 +26,7 @@ fn fields_of(limits: Vec<LimitSpec>, count: u64) -> (Option<String>, Option<Stri
     let ids: Vec<String> = limits.iter().map(|limit| limit.id.clone()).collect();
     let limiter = limiter(limits);
     let asks: Vec<Ask<'_>> = ids.iter().map(|id| Ask { limit_id: id, key: Some(b"ada"), count }).collect();
-    let decision = limiter.asks(&asks).readings().try_acquire();
+    let decision = limiter.request(&asks).readings().try_acquire();
     let (readings, at): (Vec<ItemReading>, Timestamp) = match &decision {
         Ok(granted) => (granted.readings().to_vec(), granted.at().expect("an order has an instant")),
         Err(AcquireError::Refused(denial)) => (denial.readings().to_vec(), denial.at()),
@@ -119,7 +119,7 @@ fn numbers_have_at_most_fifteen_digits() {
 }
 
 fn denial(limiter: &Limiter, id: &str) -> Refused {
-    let decision = limiter.ask(id, "ada").readings().try_acquire();
+    let decision = limiter.handle(id).of("ada").readings().try_acquire();
     decision.refused().expect("it does not fit")
 }
 
@@ -127,7 +127,7 @@ fn denial(limiter: &Limiter, id: &str) -> Refused {
 fn retry_after_rounds_up_and_is_never_zero() {
     let (store, clock) = store([LimitSpec::named("l").with(sliding(1, Duration::from_secs(15)))]);
     let limiter = Limiter::new(store);
-    assert!(limiter.ask("l", "ada").try_acquire().is_granted());
+    assert!(limiter.handle("l").of("ada").try_acquire().is_granted());
     let wait = || retry_after(&denial(&limiter, "l")).expect("a matter of time");
     assert_eq!(wait(), "16", "15 s and a nanosecond");
     clock.advance(Duration::from_nanos(1));
@@ -163,7 +163,7 @@ fn default_refusal_matches_problem_json() {
 fn refusal_without_room_matches_problem_json() {
     let spec = LimitSpec { max_keys: Some(1), ..LimitSpec::named("l").with(sliding(5, MINUTE).per_key()) };
     let limiter = limiter([spec]);
-    assert!(limiter.ask("l", "bob").try_acquire().is_granted());
+    assert!(limiter.handle("l").of("bob").try_acquire().is_granted());
     let response = http::too_many_requests(&denial(&limiter, "l"));
     assert_eq!(response.status(), 429);
     assert_eq!(response.headers()["ratelimit-policy"], r#""key/sliding-60s";q=5;w=60"#);

@@ -17,7 +17,7 @@ use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper_util::rt::TokioIo;
 use tidegate::Limiter;
 use tidegate::layer::http::{HttpLimitLayer, limit, too_many_requests};
-use tidegate::layer::{Asking, Failure};
+use tidegate::layer::{FailureAction, RequestLimits};
 use tidegate::limiter::ManualHolderClock;
 use tidegate::model::{ItemSpec, LimitSpec, Policy, Precision};
 use tidegate::store::MapStore;
@@ -29,7 +29,7 @@ use super::{Silent, TTL, store};
 type AxumLayer = HttpLimitLayer<Body, Body>;
 
 /// Uses the header field `user` as key. Requests without it are not limited.
-fn asking(request: &Request<Body>) -> Asking {
+fn asking(request: &Request<Body>) -> RequestLimits {
     request.headers().get("user").map(|user| ("api", user.as_bytes().to_vec())).into()
 }
 
@@ -318,8 +318,8 @@ async fn unavailable_store_fails_request() {
 
 #[tokio::test]
 async fn fail_open_passes_request_without_decision() {
-    let layer =
-        limit(Limiter::new(Arc::new(Silent)), asking).failing_with(|_| Failure::<Response<String>>::Admit);
+    let layer = limit(Limiter::new(Arc::new(Silent)), asking)
+        .failing_with(|_| FailureAction::<Response<String>>::Admit);
     let server = Server::start(layer).await;
     assert_eq!(server.connect().await.status(Some("ada")).await, 200);
 }

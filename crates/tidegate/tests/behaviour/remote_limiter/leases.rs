@@ -11,7 +11,7 @@ use tidegate::store::{Actual, Settlement, Store};
 use tidegate_testkit::remote_stub::RemoteLink;
 
 use super::{DOWN, RemoteFixture, fixture, held, unavailable};
-use crate::fixture::{DecisionExt, FixtureStore, PolledFuture, lease, seconds};
+use crate::fixture::{DecisionExt, FixtureStore, HandleExt, PolledFuture, lease, seconds};
 
 type Renewing =
     PolledFuture<std::pin::Pin<Box<dyn Future<Output = Result<Renewal, tidegate::AcquireError>>>>>;
@@ -204,7 +204,7 @@ fn reset_wakes_waiter_at_reply() {
 /// Puts a limit of ten units and holds eight of them as an estimate.
 fn estimate(fixture: &RemoteFixture, link: &RemoteLink) -> Lease {
     fixture.put(LimitSpec::named("l").with(ItemSpec::of(Policy::Total, 10)));
-    let asking = fixture.limiter.ask("l", "u").count(8).hold().within(Duration::ZERO);
+    let asking = fixture.limiter.handle("l").of("u").count(8).hold().within(Duration::ZERO);
     let mut asking = PolledFuture::new(asking).starts();
     link.deliver_all();
     lease(asking.expect_granted())
@@ -246,7 +246,7 @@ fn hold_in_settlement_stays_open_until_reply() {
     let fixture = fixture(1, &link);
     let window = Policy::Interval { window: seconds(3600) };
     fixture.put(LimitSpec::named("l").with(ItemSpec::of(window, 10)));
-    let asking = fixture.limiter.ask("l", "u").count(10).hold().within(Duration::ZERO);
+    let asking = fixture.limiter.handle("l").of("u").count(10).hold().within(Duration::ZERO);
     let mut asking = PolledFuture::new(asking).starts();
     link.deliver_all();
     let mut settling =

@@ -8,7 +8,7 @@ use tidegate::{AcquireError, Permit};
 use tidegate_testkit::remote_stub::{RemoteLink, RemoteStub};
 
 use super::{DOWN, RemoteFixture, fixture, fixture_of, held, unavailable};
-use crate::fixture::{DecisionExt, FixtureStore, PolledFuture, granted, lease, seconds, slots_of};
+use crate::fixture::{DecisionExt, FixtureStore, HandleExt, PolledFuture, granted, lease, seconds, slots_of};
 
 /// A request without waiting.
 fn asking(
@@ -16,7 +16,7 @@ fn asking(
     count: u64,
 ) -> PolledFuture<impl Future<Output = Result<Permit, AcquireError>> + use<>> {
     let limiter = fixture.limiter.clone();
-    PolledFuture::new(async move { limiter.ask("l", "u").count(count).try_acquire_async().await })
+    PolledFuture::new(async move { limiter.handle("l").of("u").count(count).try_acquire_async().await })
 }
 
 #[test]
@@ -42,7 +42,7 @@ fn peek_completes_at_reply_and_changes_nothing() {
     let link = RemoteLink::manual_decisions();
     let fixture = fixture(1, &link);
     let limiter = fixture.limiter.clone();
-    let mut look = PolledFuture::new(async move { limiter.ask("l", "u").peek_async().await }).starts();
+    let mut look = PolledFuture::new(async move { limiter.handle("l").of("u").peek_async().await }).starts();
     link.deliver_all();
     assert!(look.expect_ready().is_granted());
     fixture.ends();
@@ -110,7 +110,7 @@ fn request_dropped_with_order_in_flight_wakes_waiter() {
 fn repeated_request_id_after_drop_finds_lease() {
     let link = RemoteLink::manual_replies();
     let fixture = fixture(2, &link);
-    let ask = || PolledFuture::new(fixture.limiter.ask("l", "u").request_id("r").within(seconds(60)));
+    let ask = || PolledFuture::new(fixture.limiter.handle("l").of("u").request_id("r").within(seconds(60)));
     drop(ask().starts());
     assert_eq!(fixture.store.open_leases(), 1, "it expires, or a repeated request releases it");
     let mut again = ask().starts();
@@ -298,8 +298,8 @@ fn blocking_calls_park_their_thread() {
     let fixture = fixture(1, &link);
     let limiter = fixture.limiter.clone();
     let thread = std::thread::spawn(move || {
-        assert!(limiter.ask("l", "u").peek().is_granted());
-        let decision = limiter.ask("l", "u").try_acquire();
+        assert!(limiter.handle("l").of("u").peek().is_granted());
+        let decision = limiter.handle("l").of("u").try_acquire();
         let granted = decision.permit().expect("there is room");
         granted.into_lease().expect("a slot").release()
     });
@@ -358,7 +358,8 @@ fn waiter_with_known_instant_polls_only_for_open_hold() {
     fixture.put(LimitSpec::named("l").with(bucket));
     for hold in [false, true] {
         fixture.pass(seconds(20));
-        let question = fixture.limiter.ask("l", "u");
+        let handle = fixture.limiter.handle("l");
+        let question = handle.of("u");
         let question = if hold { question.hold() } else { question };
         let mut asking = PolledFuture::new(question.within(Duration::ZERO)).starts();
         link.deliver_all();

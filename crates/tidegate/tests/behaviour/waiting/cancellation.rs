@@ -12,7 +12,7 @@ use tidegate::reply::{Detail, Replies};
 use tidegate::store::Store;
 
 use super::LimiterFixture;
-use crate::fixture::{DecisionExt, FixtureStore, Waiter, granted, lease, seconds, slots_of};
+use crate::fixture::{DecisionExt, FixtureStore, HandleExt, Waiter, granted, lease, seconds, slots_of};
 
 /// The leases that a scenario holds.
 type Held = Vec<Lease>;
@@ -119,8 +119,8 @@ fn waiter_dropped_while_blocked_on_own_key_leaves_no_trace() {
     for moves in 0..=5 {
         let fixture = LimiterFixture::new();
         fixture.put(both(2));
-        let ada = lease(granted(fixture.limiter.ask("l", "ada").try_acquire()));
-        let bob = lease(granted(fixture.limiter.ask("l", "bob").try_acquire()));
+        let ada = lease(granted(fixture.limiter.handle("l").of("ada").try_acquire()));
+        let bob = lease(granted(fixture.limiter.handle("l").of("bob").try_acquire()));
         let mut dropped = fixture.wait_for("l", "ada", 1, seconds(60));
         let mut cid = fixture.wait_for("l", "cid", 1, seconds(60));
         let mut held = Some((ada, bob));
@@ -192,7 +192,7 @@ fn waiter_dropped_before_reply_is_not_charged() {
     for cut in 0..5 {
         let fixture = LimiterFixture::with_slots(1);
         fixture.put(spec());
-        assert!(fixture.limiter.ask_all("t").try_acquire().is_granted());
+        assert!(fixture.limiter.handle("t").without_key().try_acquire().is_granted());
         let mut dropped = fixture.wait_for("t", "u", 1, seconds(30));
         let mut granted = 0;
         for turn in 0..cut {
@@ -221,7 +221,7 @@ fn dropped_set_leaves_both_queues() {
     fixture.put(LimitSpec::named("m").with(slots_of(1)));
     let both = [Ask::one("l", None), Ask::one("m", None)];
     let l = fixture.take(1);
-    let dropped = Waiter::new(fixture.limiter.asks(&both).within(seconds(60))).starts();
+    let dropped = Waiter::new(fixture.limiter.request(&both).within(seconds(60))).starts();
     let mut behind = fixture.wait_for("m", "u", 1, seconds(60)).starts();
     drop(dropped);
     drop(behind.expect_granted());
@@ -241,5 +241,5 @@ fn dropped_waiter_leaves_no_timer() {
     drop(held);
     fixture.pass(Duration::from_secs(1));
     fixture.ends_with(0);
-    drop(lease(granted(fixture.limiter.ask_all("l").try_acquire())));
+    drop(lease(granted(fixture.limiter.handle("l").without_key().try_acquire())));
 }

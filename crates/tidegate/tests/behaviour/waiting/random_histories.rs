@@ -10,7 +10,7 @@ use tidegate::{AcquireError, Lease, Permit};
 use tidegate_testkit::test_scale;
 
 use super::{LimiterFixture, Store};
-use crate::fixture::{DecisionExt, FixtureStore, Waiter, seconds, slots_of};
+use crate::fixture::{DecisionExt, FixtureStore, HandleExt, Waiter, seconds, slots_of};
 
 const KEYS: [&str; 3] = ["ada", "bob", "cid"];
 
@@ -106,8 +106,8 @@ impl HistoryRunner {
     fn apply(&mut self, step: Move) {
         match step {
             Move::Acquire { key, count } => {
-                let question = self.fixture.limiter.ask("l", KEYS[key]).count(count);
-                let decision = question.try_acquire();
+                let handle = self.fixture.limiter.handle("l");
+                let decision = handle.of(KEYS[key]).count(count).try_acquire();
                 if decision.is_granted() {
                     self.assert_not_overtaken(self.queue.len(), key, &["l"]);
                 }
@@ -134,7 +134,7 @@ impl HistoryRunner {
     fn wait(&mut self, key: usize, count: u64, timeout: u64, both: Vec<&'static str>) {
         let asks: Vec<Ask<'_>> =
             both.iter().map(|limit_id| Ask { limit_id, key: Some(KEYS[key].as_bytes()), count }).collect();
-        let waiter = Waiter::new(self.fixture.limiter.asks(&asks).within(seconds(timeout)));
+        let waiter = Waiter::new(self.fixture.limiter.request(&asks).within(seconds(timeout)));
         self.queue.push(QueuedWaiter { waiter, key, count, both });
         self.poll(self.queue.len() - 1);
     }
@@ -177,7 +177,7 @@ impl HistoryRunner {
     fn peek(&self, waiter: &QueuedWaiter) -> Result<Permit, AcquireError> {
         let ask = |limit_id| Ask { limit_id, key: Some(KEYS[waiter.key].as_bytes()), count: waiter.count };
         let asks: Vec<Ask<'_>> = waiter.both.iter().copied().map(ask).collect();
-        self.fixture.limiter.asks(&asks).peek()
+        self.fixture.limiter.request(&asks).peek()
     }
 
     /// Whether an earlier waiter blocks this one: a waiter of the same key, or one in the global queue that is not blocked

@@ -12,7 +12,7 @@ use tidegate::clock::SystemClock;
 use tidegate::model::{ItemSpec, LimitSpec, Policy};
 
 use super::Store;
-use crate::fixture::{DecisionExt, FixtureStore};
+use crate::fixture::{DecisionExt, FixtureStore, HandleExt};
 
 const SLOTS: usize = 3;
 const TASKS: usize = 16;
@@ -38,11 +38,11 @@ async fn all_waiters_are_served_within_limit() {
                 for turn in 0..TURNS {
                     if (task + turn) % 5 == 0 {
                         // Some waiters are polled once and dropped.
-                        let mut cancelled = std::pin::pin!(limiter.ask_all("l").within(TIMEOUT));
+                        let mut cancelled = std::pin::pin!(limiter.handle("l").without_key().within(TIMEOUT));
                         let _answer = cancelled.as_mut().poll(&mut Context::from_waker(Waker::noop()));
                         tokio::task::yield_now().await;
                     }
-                    let decision = limiter.ask_all("l").within(TIMEOUT).await;
+                    let decision = limiter.handle("l").without_key().within(TIMEOUT).await;
                     let granted = decision.permit().expect("every waiter is served");
                     assert!(inside.fetch_add(1, Ordering::SeqCst) < SLOTS);
                     tokio::task::yield_now().await;
@@ -56,7 +56,7 @@ async fn all_waiters_are_served_within_limit() {
         task.await.expect("no task fails");
     }
     assert_eq!(limiter.waiting_in_all(), 0);
-    let all: Vec<_> = (0..SLOTS).map(|_| limiter.ask_all("l").try_acquire()).collect();
+    let all: Vec<_> = (0..SLOTS).map(|_| limiter.handle("l").without_key().try_acquire()).collect();
     assert!(all.iter().all(DecisionExt::is_granted), "all slots were released");
 }
 
@@ -64,7 +64,7 @@ async fn all_waiters_are_served_within_limit() {
 fn concurrent_releases_of_lease_succeed_once() {
     let limiter = limiter();
     for turn in 0..2_000 {
-        let granted = limiter.ask_all("l").try_acquire().permit();
+        let granted = limiter.handle("l").without_key().try_acquire().permit();
         let lease = granted.and_then(tidegate::Permit::into_lease).expect("all slots were released");
         let id = lease.id();
         let other = limiter.clone();
@@ -75,7 +75,7 @@ fn concurrent_releases_of_lease_succeed_once() {
             assert!(by_holder.is_none_or(|by_holder| by_holder != by_id), "released once");
         });
     }
-    let all: Vec<_> = (0..=SLOTS).map(|_| limiter.ask_all("l").try_acquire()).collect();
+    let all: Vec<_> = (0..=SLOTS).map(|_| limiter.handle("l").without_key().try_acquire()).collect();
     assert_eq!(all.iter().filter(|decision| decision.is_granted()).count(), SLOTS);
 }
 
@@ -87,8 +87,8 @@ async fn renewed_leases_are_released_once() {
             let limiter = limiter.clone();
             tokio::spawn(async move {
                 for _ in 0..TURNS {
-                    let question = limiter.ask_all("l").ttl(Duration::from_millis(1));
-                    let decision = question.within(TIMEOUT).await;
+                    let handle = limiter.handle("l");
+                    let decision = handle.without_key().ttl(Duration::from_millis(1)).within(TIMEOUT).await;
                     let lease = decision.permit().and_then(tidegate::Permit::into_lease).expect("a lease");
                     lease.keep_alive();
                     tokio::task::yield_now().await;
@@ -100,6 +100,6 @@ async fn renewed_leases_are_released_once() {
         task.await.expect("no task fails");
     }
     assert_eq!(limiter.waiting_in_all(), 0);
-    let all: Vec<_> = (0..=SLOTS).map(|_| limiter.ask_all("l").try_acquire()).collect();
+    let all: Vec<_> = (0..=SLOTS).map(|_| limiter.handle("l").without_key().try_acquire()).collect();
     assert_eq!(all.iter().filter(|decision| decision.is_granted()).count(), SLOTS);
 }

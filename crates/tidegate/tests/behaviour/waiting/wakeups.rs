@@ -10,7 +10,7 @@ use tidegate::reply::OrderError;
 use tidegate::store::{Actual, Settlement, Store};
 
 use super::{LimiterFixture, bucket};
-use crate::fixture::{DecisionExt, at, decided, denied, granted, lease, seconds, slots_of};
+use crate::fixture::{DecisionExt, HandleExt, at, decided, denied, granted, lease, seconds, slots_of};
 
 #[test]
 fn release_wakes_waiter() {
@@ -43,7 +43,7 @@ fn release_by_id_wakes_only_waiters_of_its_limit() {
     let fixture = LimiterFixture::with_slots(1);
     fixture.put(LimitSpec::named("m").with(slots_of(1)));
     let id = fixture.take(1).into_id();
-    let elsewhere = lease(granted(fixture.limiter.ask_all("m").try_acquire()));
+    let elsewhere = lease(granted(fixture.limiter.handle("m").without_key().try_acquire()));
     let mut here = fixture.wait(1, seconds(60)).starts();
     let mut there = fixture.wait_for("m", "u", 1, seconds(60)).starts();
     assert!(fixture.limiter.release(id));
@@ -58,7 +58,7 @@ fn release_by_id_wakes_only_waiters_of_its_limit() {
 fn elapsed_time_wakes_waiters_in_order() {
     let fixture = LimiterFixture::with_slots(1);
     fixture.put(LimitSpec::named("b").with(bucket()));
-    assert!(fixture.limiter.ask_all("b").try_acquire().is_granted());
+    assert!(fixture.limiter.handle("b").without_key().try_acquire().is_granted());
     let mut waiters: Vec<_> = (0..5).map(|_| fixture.wait_for("b", "u", 1, seconds(60)).starts()).collect();
     for (n, waiter) in (1..).zip(&mut waiters) {
         fixture.pass(seconds(10));
@@ -138,7 +138,7 @@ fn renewal_with_earlier_expiry_wakes_waiter_earlier() {
 fn settlement_refund_wakes_waiter() {
     let fixture = LimiterFixture::with_slots(1);
     fixture.put(LimitSpec::named("t").with(ItemSpec::of(Policy::Interval { window: seconds(3600) }, 10)));
-    let held = lease(granted(fixture.limiter.ask_all("t").count(10).hold().try_acquire()));
+    let held = lease(granted(fixture.limiter.handle("t").without_key().count(10).hold().try_acquire()));
     let mut waiter = fixture.wait_for("t", "u", 4, seconds(60)).starts();
     let mut other = fixture.wait_for("t", "u", 4, seconds(60)).starts();
     assert_eq!(held.settle(Actual::Every(6)), Ok(Settlement::Settled));
@@ -157,7 +157,7 @@ fn settlement_refund_wakes_waiter() {
 fn expired_hold_refuses_waiter() {
     let fixture = LimiterFixture::with_slots(1);
     fixture.put(LimitSpec::named("t").with(ItemSpec::of(Policy::Interval { window: seconds(3600) }, 10)));
-    let asked = fixture.limiter.ask_all("t").count(10).hold().ttl(seconds(5)).try_acquire();
+    let asked = fixture.limiter.handle("t").without_key().count(10).hold().ttl(seconds(5)).try_acquire();
     let held = lease(granted(asked));
     let mut waiter = fixture.wait_for("t", "u", 4, seconds(60)).starts();
     fixture.pass(seconds(4));
@@ -178,7 +178,10 @@ fn request_of_zero_units_does_not_wait() {
     let held = fixture.take(2);
     let mut waiter = fixture.wait(4, seconds(30)).starts();
     assert!(!fixture.is_free(), "a waiter needs the free slots");
-    assert!(fixture.limiter.ask("l", "u").count(0).try_acquire().is_granted(), "it overtakes no waiter");
+    assert!(
+        fixture.limiter.handle("l").of("u").count(0).try_acquire().is_granted(),
+        "it overtakes no waiter"
+    );
     assert!(fixture.wait(0, seconds(30)).poll_to_end().is_granted());
     waiter.expect_pending();
     drop(held);
@@ -190,7 +193,7 @@ fn request_of_zero_units_does_not_wait() {
 fn reset_of_limit_wakes_waiter() {
     let fixture = LimiterFixture::with_slots(1);
     fixture.put(LimitSpec::named("b").with(bucket()));
-    assert!(fixture.limiter.ask_all("b").try_acquire().is_granted());
+    assert!(fixture.limiter.handle("b").without_key().try_acquire().is_granted());
     let mut waiter = fixture.wait_for("b", "u", 1, seconds(60)).starts();
     fixture.limiter.reset("b", None).unwrap();
     drop(waiter.expect_granted());
@@ -203,7 +206,7 @@ fn reset_of_limit_wakes_waiter() {
 fn reset_of_key_wakes_only_its_waiter() {
     let fixture = LimiterFixture::with_slots(1);
     fixture.put(LimitSpec::named("b").with(bucket().per_key()));
-    let ask = |key| fixture.limiter.ask("b", key).try_acquire().is_granted();
+    let ask = |key| fixture.limiter.handle("b").of(key).try_acquire().is_granted();
     assert!(ask("ada") && ask("bob"));
     let mut ada = fixture.wait_for("b", "ada", 1, seconds(60)).starts();
     let mut bob = fixture.wait_for("b", "bob", 1, seconds(60)).starts();
@@ -293,16 +296,16 @@ fn edit_to_key_scope_separates_waiters() {
 fn edit_to_global_scope_queues_waiters_together() {
     let fixture = LimiterFixture::new();
     fixture.put(LimitSpec::named("l").with(slots_of(2).per_key()));
-    let ada = lease(granted(fixture.limiter.ask("l", "ada").count(2).try_acquire()));
+    let ada = lease(granted(fixture.limiter.handle("l").of("ada").count(2).try_acquire()));
     let mut waits = fixture.wait_for("l", "ada", 2, seconds(60)).starts();
-    let bob = lease(granted(fixture.limiter.ask("l", "bob").try_acquire()));
+    let bob = lease(granted(fixture.limiter.handle("l").of("bob").try_acquire()));
     // From now on the limit counts the slots of all keys under a new item name.
     fixture.put(LimitSpec::named("l").with(slots_of(2)));
     let first = waits.expect_granted();
     let mut cid = fixture.wait_for("l", "cid", 2, seconds(60)).starts();
-    assert!(!fixture.limiter.ask("l", "dan").try_acquire().is_granted());
+    assert!(!fixture.limiter.handle("l").of("dan").try_acquire().is_granted());
     drop(first);
-    assert!(!fixture.limiter.ask("l", "dan").try_acquire().is_granted(), "cid came first");
+    assert!(!fixture.limiter.handle("l").of("dan").try_acquire().is_granted(), "cid came first");
     drop(cid.expect_granted());
     drop((ada, bob));
     fixture.ends_with(0);
@@ -327,8 +330,8 @@ fn removal_of_limit_fails_waiters() {
 fn freed_row_wakes_waiter_of_new_key() {
     let fixture = LimiterFixture::with_slots(1);
     fixture.put(LimitSpec { max_keys: Some(1), ..LimitSpec::named("few").with(slots_of(1).per_key()) });
-    let ada = lease(granted(fixture.limiter.ask("few", "ada").try_acquire()));
-    let denial = denied(fixture.limiter.ask("few", "bob").try_acquire());
+    let ada = lease(granted(fixture.limiter.handle("few").of("ada").try_acquire()));
+    let denial = denied(fixture.limiter.handle("few").of("bob").try_acquire());
     assert!(denial.is_degraded() && denial.by().is_some());
     let mut bob = fixture.wait_for("few", "bob", 1, seconds(60)).starts();
     let mut cid = fixture.wait_for("few", "cid", 1, seconds(60)).starts();

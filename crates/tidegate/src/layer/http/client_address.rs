@@ -22,7 +22,7 @@ use super::address_key;
 pub struct PeerAddress(pub SocketAddr);
 
 /// The key of the client of a request.
-pub trait ClientKey: Send + Sync + 'static {
+pub trait ClientAddress: Send + Sync + 'static {
     /// The client's address; `None` if the peer's address is not known.
     fn address(&self, headers: &::http::HeaderMap, peer: Option<IpAddr>) -> Option<IpAddr>;
 }
@@ -31,7 +31,7 @@ pub trait ClientKey: Send + Sync + 'static {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PeerIp;
 
-impl ClientKey for PeerIp {
+impl ClientAddress for PeerIp {
     fn address(&self, _headers: &::http::HeaderMap, peer: Option<IpAddr>) -> Option<IpAddr> {
         peer.map(|peer| peer.to_canonical())
     }
@@ -58,7 +58,7 @@ impl ForwardedFor {
     }
 }
 
-impl ClientKey for ForwardedFor {
+impl ClientAddress for ForwardedFor {
     fn address(&self, headers: &::http::HeaderMap, peer: Option<IpAddr>) -> Option<IpAddr> {
         let peer = peer?;
         let values = headers.get_all("x-forwarded-for").iter().map(::http::HeaderValue::as_bytes);
@@ -106,7 +106,7 @@ fn hop_address(hop: &[u8]) -> Option<IpAddr> {
 }
 
 /// The key of the client of a request: the address as text, of IPv6 the /64.
-pub(super) fn client_key<B>(key: &impl ClientKey, request: &Request<B>) -> Option<String> {
+pub(super) fn client_key<B>(key: &impl ClientAddress, request: &Request<B>) -> Option<String> {
     key.address(request.headers(), peer_of(request.extensions())).map(address_key)
 }
 
