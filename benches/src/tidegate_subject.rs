@@ -109,7 +109,7 @@ impl Tidegate {
 
     /// The memory that the store reports.
     pub fn bytes(&self) -> usize {
-        self.limiter.store().extent().map_or(0, |size| size.bytes)
+        self.limiter.store().size().map_or(0, |size| size.bytes)
     }
 
     fn four_handles(&self) -> &[LimitHandle; 4] {
