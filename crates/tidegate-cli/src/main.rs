@@ -3,13 +3,12 @@
 //! Only this crate reads the environment and exits the process. Results go to standard output, messages to standard
 //! error, and the exit code has the outcome; see [`Failure`].
 
-mod activity;
 mod args;
 mod bench;
 mod check;
 mod completions;
 mod cpu;
-mod decision;
+mod exit_code;
 mod file_kind;
 mod gateway;
 mod instant;
@@ -26,7 +25,6 @@ mod store;
 mod svg;
 mod token;
 
-use std::fmt;
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
 use std::path::Path;
@@ -37,43 +35,7 @@ use tidegate_config::text;
 use tidegate_config::{Color, MAX_FILE_BYTES};
 
 use args::{CliArgs, CliCommand};
-
-/// Why a command failed.
-#[derive(Debug)]
-pub(crate) enum Failure {
-    /// Failure that is not caused by the input: exit code 1.
-    Failed(String),
-    /// Invalid input, file or argument: exit code 2.
-    BadInput(String),
-    /// The server refused; its decision was printed: exit code 3.
-    Refused,
-    /// The server did not answer: exit code 4.
-    Unreachable(String),
-    /// A governed command ended with this code.
-    Ended(u8),
-}
-
-impl Failure {
-    fn code(&self) -> ExitCode {
-        ExitCode::from(match self {
-            Failure::Failed(_) => 1,
-            Failure::BadInput(_) => 2,
-            Failure::Refused => 3,
-            Failure::Unreachable(_) => 4,
-            Failure::Ended(code) => *code,
-        })
-    }
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Failure::Failed(why) | Failure::BadInput(why) | Failure::Unreachable(why) => f.write_str(why),
-            Failure::Refused => f.write_str("refused"),
-            Failure::Ended(code) => write!(f, "the command ended with exit code {code}"),
-        }
-    }
-}
+use exit_code::{Failure, INVALID_ARGUMENTS};
 
 fn main() -> ExitCode {
     let args = match CliArgs::try_parse() {
@@ -85,7 +47,7 @@ fn main() -> ExitCode {
         }
         Err(error) => {
             print_message(&without_passwords_of_arguments(error.render().to_string()));
-            return ExitCode::from(2);
+            return ExitCode::from(INVALID_ARGUMENTS);
         }
     };
     let done = match args.command {
@@ -108,10 +70,10 @@ fn main() -> ExitCode {
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure @ (Failure::Refused | Failure::Ended(_))) => failure.code(),
+        Err(failure @ (Failure::Refused | Failure::Ended(_))) => failure.exit_code(),
         Err(failure) => {
             print_message(&without_passwords_of_arguments(failure.to_string()));
-            failure.code()
+            failure.exit_code()
         }
     }
 }

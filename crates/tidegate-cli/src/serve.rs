@@ -1,5 +1,7 @@
 //! `tidegate serve`: the rate-limit server over HTTP and RESP.
 
+mod activity_environment;
+
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -23,10 +25,11 @@ use tidegate_server::serve::{ConnectionBounds, ListenConfig, Server, ServerHandl
 use tidegate_server::settings::{ActivitySpec, Listen, ServerSpec, Settings};
 use tidegate_server::settings_reloader::SettingsReloader;
 
-use crate::activity::environment;
 use crate::args::ServeArgs;
 use crate::open_store::OpenStore;
 use crate::{Failure, color_of_stderr, log, print_message, read_settings};
+
+use activity_environment::environment;
 
 /// File descriptors reserved for other uses than connections.
 const SPARE_DESCRIPTORS: u64 = 64;

@@ -16,6 +16,7 @@
 //! `decided_at`.
 
 mod batch;
+mod decision_json;
 mod event;
 mod simulated_store;
 mod summary;

@@ -13,9 +13,9 @@
 use std::rc::Rc;
 
 use crate::diagnostic::DiagnosticSink;
+use crate::mapping_fields::FieldPath;
 use crate::text::quoted;
 use crate::yaml::{YamlEntry, YamlKind, YamlNode};
-use crate::yaml_mapping::FieldPath;
 
 /// Looks up an environment variable.
 pub type Environment<'e> = &'e dyn Fn(&str) -> Option<String>;

@@ -1,8 +1,8 @@
 //! Reads settings files: returns valid settings, or a list of all errors.
 //!
 //! ```text
-//! bytes ──▶ document ──▶ yaml ──▶ (env_expansion) ──▶ yaml_mapping ──▶ limits, or a section of another crate
-//!           UTF-8?       YAML?    ${env:NAME}         valid fields?    valid combination?
+//! bytes ──▶ document ──▶ yaml ──▶ (env_expansion) ──▶ mapping_fields ──▶ limits, or a section of another crate
+//!           UTF-8?       YAML?    ${env:NAME}         valid fields?      valid combination?
 //! ```
 //!
 //! Every error has a line, a column and a path. The reader omits the invalid value and continues; only broken syntax ends the
@@ -27,17 +27,17 @@ mod document;
 mod env_expansion;
 mod json_schema;
 pub mod limits;
+mod mapping_fields;
 pub mod schema;
 mod source;
 pub mod text;
 mod yaml;
-mod yaml_mapping;
 
 pub use diagnostic::{Color, Diagnostic, DiagnosticSink, Diagnostics, MAX_DIAGNOSTICS, Severity};
 pub use document::{field_names, read_document};
 pub use env_expansion::{Environment, expand};
 pub use json_schema::json_schema;
+pub use mapping_fields::{FieldPath, Mapping, read_mapping};
 pub use schema::MappingSchema;
 pub use source::{ConfigSource, MAX_FILE_BYTES, SourceExcerpt, SourceSpan};
 pub use yaml::YamlNode;
-pub use yaml_mapping::{FieldPath, Mapping, read_mapping};

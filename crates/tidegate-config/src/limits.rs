@@ -16,9 +16,9 @@ use tidegate_core::LimitSpec;
 
 use crate::diagnostic::{DiagnosticSink, Diagnostics};
 use crate::document::read_document;
+use crate::mapping_fields::{FieldPath, Mapping, read_mapping};
 use crate::source::{MAX_FILE_BYTES, SourceSpan};
 use crate::yaml::YamlNode;
-use crate::yaml_mapping::{FieldPath, Mapping, read_mapping};
 
 pub use reserved::{RESERVED, is_reserved};
 pub use schema::LIMIT;

@@ -19,9 +19,9 @@ pub mod law;
 pub mod lease;
 pub mod limit;
 pub mod order;
+pub mod overrides;
 pub mod row;
 pub mod row_codec;
-pub mod row_scope;
 pub mod spec;
 pub mod time;
 pub mod usage_record;
@@ -34,8 +34,8 @@ pub use law::{Law, Receipt, Rule, State};
 pub use lease::{LeaseId, LeaseTerm};
 pub use limit::{Item, ItemLineage, Limit, LimitPhase, Override};
 pub use order::{Ask, AskTotals, Hold, Intent, Order};
+pub use overrides::RowScope;
 pub use row::Row;
-pub use row_scope::RowScope;
 pub use spec::{
     Charge, Durability, Fleet, ItemSpec, LimitSpec, Mode, OnOutage, OverrideSpec, Per, Policy, Precision,
     SpecError,

@@ -10,7 +10,7 @@ use crate::law::State;
 use crate::law::sliding_window::SlidingLog;
 use crate::lease::LeaseTerm;
 use crate::limit::{Item, Limit, LimitPhase, Override};
-use crate::row_scope::RowScope;
+use crate::overrides::RowScope;
 use crate::spec::Per;
 use crate::time::Timestamp;
 

@@ -16,8 +16,8 @@
 //! lifted again. [`limitable_cgroups`] finds what may be limited on a machine.
 
 mod bandwidth;
+mod cgroup_quota_files;
 mod cgroup_scope;
-mod controller;
 mod duty_cycle;
 mod machine;
 mod protected_processes;

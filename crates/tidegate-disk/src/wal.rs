@@ -9,7 +9,7 @@
 //! [`WriteAheadLog::poll_durable`] reports when everything up to a position survives a crash. Appends that
 //! arrive while the disk works form the next block, so one sync commits all of them (group commit). A lone
 //! append is written at once. After a large block the writer delays the next commit by up to half a
-//! millisecond (`wal/append_queue.rs`).
+//! millisecond (`wal/group_commit.rs`).
 //!
 //! Guarantees:
 //!
@@ -31,13 +31,13 @@
 //! from damage.
 
 mod active_segment;
-mod append_queue;
 mod backup;
 mod block;
 mod codec;
 mod durability_waiters;
 mod error;
 mod file_names;
+mod group_commit;
 mod identity;
 mod inspector;
 mod reader;
@@ -56,14 +56,14 @@ use std::thread::JoinHandle;
 use tidegate::store::{Lsn, Unavailable};
 
 use crate::directory::{Directory, DirectoryLock};
-use append_queue::{AppendQueue, CloseMode};
 use durability_waiters::DurabilityWaiters;
+use group_commit::{AppendQueue, CloseMode};
 
-pub use append_queue::{LogHealth, MAX_PENDING_BYTES};
 pub use backup::{Backup, BackupError, backup};
 pub use block::BlockKind;
 pub use durability_waiters::MAX_WAITERS;
 pub use error::{Damage, OpenError};
+pub use group_commit::{LogHealth, MAX_PENDING_BYTES};
 pub use inspector::{InspectedItem, InspectionReport, LogProblem, LogTail, MAX_PROBLEMS, inspect, verify};
 pub use snapshot_file::{MAX_CHUNK_BYTES, SnapshotWriter};
 pub use snapshotter::SnapshotError;

@@ -1,4 +1,6 @@
-//! The gateway: start, reload, drain. A reload drops no connection, and a drain completes active requests.
+//! The gateway: start and reload. A reload drops no connection.
+
+mod graceful_shutdown;
 
 use std::fmt;
 use std::io;
@@ -23,7 +25,7 @@ use crate::limits::{MAX_CLIENTS, RateLimitManager, ReloadSummary};
 use crate::metrics::GatewayMetrics;
 use crate::reload::{Environment, Reloader};
 use crate::tls::{self, TlsError};
-use crate::worker::{self, ClientConnectionEnd};
+use crate::worker;
 
 /// The maximum number of connections that receive a rejection at the same time. Further ones are closed
 /// without a response.
@@ -167,32 +169,6 @@ impl Gateway {
     pub fn reload(&self, spec: GatewaySpec) -> Result<ReloadSummary, GatewayError> {
         self.state.reload(spec)
     }
-
-    /// Stops accepting, closes idle connections, and lets active requests finish. Returns when all
-    /// connections are closed or the drain timeout has passed.
-    pub fn drain(mut self) {
-        self.state.shutdown.trigger();
-        for thread in self.threads.drain(..) {
-            // A worker that panicked has nothing left to finish.
-            let _result = thread.join();
-        }
-        let aborted = self.state.aborted.load(Ordering::Acquire);
-        if aborted > 0 {
-            tracing::warn!(aborted, "active requests and tunnels were cut off at the end of the drain");
-        }
-    }
-
-    /// A signal that aborts [`Gateway::drain`]: everything that is still active is cut off.
-    pub fn abort_signal(&self) -> Shutdown {
-        self.state.abort.clone()
-    }
-}
-
-/// Dropping a gateway stops it without waiting.
-impl Drop for Gateway {
-    fn drop(&mut self) {
-        self.state.shutdown.trigger();
-    }
 }
 
 /// The state shared by all workers.
@@ -250,20 +226,6 @@ impl GatewayState {
         Ok(reloaded)
     }
 
-    /// Counts a request or tunnel that was cut off.
-    pub(crate) fn count_aborted(&self) {
-        self.aborted.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// How to record a request that is dropped before it completes.
-    pub(crate) fn abandon_reason(&self) -> ClientConnectionEnd {
-        if self.abort.is_triggered() {
-            ClientConnectionEnd::ShuttingDown
-        } else {
-            ClientConnectionEnd::ClientClosed
-        }
-    }
-
     /// Reserves a slot for a connection. `None` if the maximum is reached.
     pub(crate) fn reserve_slot(self: &Arc<GatewayState>) -> Option<ClientSlot> {
         ClientSlot::try_increment(&self.open, self.max_open)?;
@@ -274,17 +236,6 @@ impl GatewayState {
     pub(crate) fn reserve_rejection_slot(self: &Arc<GatewayState>) -> Option<ClientSlot> {
         ClientSlot::try_increment(&self.rejecting, MAX_REJECTING)?;
         Some(ClientSlot { state: Arc::clone(self), is_rejection: true })
-    }
-
-    /// Waits until no connection is open.
-    pub(crate) async fn wait_until_idle(&self) {
-        loop {
-            let released = self.slot_released.notified();
-            if self.open.load(Ordering::Acquire) == 0 {
-                return;
-            }
-            released.await;
-        }
     }
 }
 

@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::{Instant, timeout};
 
 use crate::endpoints::{UpstreamBackend, UpstreamEndpoint};
-use crate::upstream::connect;
+use crate::upstream_connect::connect;
 use crate::wire::request_head::header_storage;
 use crate::wire::response_head::Http1ResponseHead;
 use crate::worker::GatewayWorker;

@@ -12,7 +12,7 @@
 
 mod exchange;
 mod graceful_close;
-mod tunnel;
+mod upgrade;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ use crate::handshake::ClientStream;
 use crate::local_reply::LocalReply;
 use crate::metrics::UpstreamFailure;
 use crate::request_log::{RequestRecord, RequestSummary, TransferProgress};
-use crate::upstream::{classify_connect_error, connect};
+use crate::upstream_connect::{classify_connect_error, connect};
 use crate::wire::MAX_HEAD_BYTES;
 use crate::wire::body::{BodyDecoder, BodyFraming};
 use crate::wire::request_head::{Http1RequestHead, header_storage};
@@ -517,28 +517,7 @@ impl<S: ClientStream> Http1Connection<S> {
                 if keep_alive { Ok(ExchangeOutcome::Done) } else { Err(ClientConnectionEnd::Completed) }
             }
             Ok(ExchangeEnd::Upgraded { upstream, arrived }) => {
-                worker.metrics.count_upgrade();
-                let input = std::mem::take(&mut self.input);
-                let (deadline, max_wait) = (&mut self.deadline, server.tunnel_timeout);
-                let mut unrecorded = TransferProgress::default();
-                let live_progress = self.record.as_mut().map_or(&mut unrecorded, RequestRecord::progress_mut);
-                *live_progress = TransferProgress { sent: 0, received: 0, ..progress };
-                let end = tunnel::relay(
-                    &mut self.stream,
-                    input,
-                    upstream,
-                    arrived,
-                    deadline,
-                    max_wait,
-                    live_progress,
-                )
-                .await;
-                if let Some(mut record) = self.record.take() {
-                    let progress = *record.progress_mut();
-                    let summary = || RequestSummary::from_composed(&self.request_out.bytes);
-                    record.finish(&worker, summary, progress, worker.now());
-                }
-                Err(end)
+                Err(self.relay_upgraded(upstream, arrived, server.tunnel_timeout, progress).await)
             }
             Err(error) => self.handle_exchange_error(request, endpoint, error, progress),
         }

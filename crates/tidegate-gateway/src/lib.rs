@@ -23,6 +23,7 @@ mod handshake;
 mod health_probe;
 pub mod hottest_clients;
 mod http1;
+mod http1_pool;
 mod http2;
 pub mod limits;
 mod local_reply;
@@ -33,7 +34,7 @@ mod request_log;
 pub mod route_table;
 pub mod settings;
 mod tls;
-mod upstream;
+mod upstream_connect;
 pub mod wire;
 mod worker;
 

@@ -18,10 +18,10 @@
 //!   the previous second. Requests of clients without a rule are not counted: an unlimited client is never refused for lack
 //!   of memory.
 
-mod connection_permit;
+mod connection_limit;
+mod held_leases;
 mod plan;
 mod refusal;
-mod route_admission;
 mod rules;
 mod usage;
 
@@ -41,7 +41,8 @@ use tidegate::model::{Ask, Capacity, LeaseId, LimitSpec, Order, Wait};
 use tidegate::reply::{Detail, OrderError, OrderRefusal, Outcome, Replies};
 use tidegate::store::{Memory, MemoryStore, Store};
 
-pub use connection_permit::ConnectionPermit;
+pub use connection_limit::ConnectionCounter;
+pub use held_leases::ConnectionPermit;
 pub use plan::{LimitLevel, LimitPlan};
 use plan::{MAX_ROUTE_LIMITS, PlannedLimit};
 pub use refusal::{LimitRefusal, RefusalKind};
@@ -53,19 +54,6 @@ pub const MAX_CLIENTS: u64 = 1_000_000;
 
 /// The maximum number of limits in one order: the server, the limits of a route, and the client at accept.
 const MAX_PLANNED: usize = MAX_ROUTE_LIMITS + 2;
-
-/// Selects a connection count.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ConnectionCounter<'a> {
-    /// All connections.
-    Server,
-    /// Connections that used a backend.
-    Backend(&'a str),
-    /// Connections that used a route.
-    Route(&'a str),
-    /// Connections of a client, counted at accept.
-    Client(&'a [u8]),
-}
 
 /// The result of a reload.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -179,76 +167,6 @@ impl RateLimitManager {
         self.ask(RefusalKind::Requests, &plan.requests, Some(client)).map(drop).map_err(AskError::for_request)
     }
 
-    /// Admits a connection: counts it for the server, and for its client against the largest limit of any
-    /// route. Pass no client if only requests name it, as behind a trusted proxy; see
-    /// [`RateLimitManager::admit_client_to_route`].
-    pub fn accept(&self, client: Option<&[u8]>) -> Result<ConnectionPermit, LimitRefusal> {
-        let connection = ConnectionPermit::new(self.store.clone(), client);
-        let planned = accept_limits(&self.state());
-        let planned = if client.is_some() { &planned[..] } else { &planned[..1] };
-        let lease = self.ask(RefusalKind::Connections, planned, client).map_err(AskError::for_connection)?;
-        connection.held().add(lease, planned);
-        Ok(connection)
-    }
-
-    /// Admits a connection and its first route in one order.
-    pub fn try_acquire_connection(
-        &self,
-        backend: &str,
-        client: &[u8],
-        route: Option<&str>,
-    ) -> Result<ConnectionPermit, LimitRefusal> {
-        let connection = ConnectionPermit::new(self.store.clone(), Some(client));
-        self.ensure_counted(backend, route);
-        // The read lock is held until the order is done, so that no reload removes a limit meanwhile.
-        let state = self.state();
-        let plan = LimitPlan::new(&state.rules, backend, route);
-        let [server, client_accept] = accept_limits(&state);
-        let mut planned: ArrayVec<PlannedLimit, MAX_PLANNED> = ArrayVec::new();
-        planned.push(server);
-        planned.extend(plan.connections);
-        planned.push(client_accept);
-        let lease =
-            self.ask(RefusalKind::Connections, &planned, Some(client)).map_err(AskError::for_connection)?;
-        drop(state);
-        connection.held().add(lease, &planned);
-        Ok(connection)
-    }
-
-    /// Releases a connection. Dropping the permit is the same.
-    pub fn release_connection(&self, connection: ConnectionPermit) {
-        drop(connection);
-    }
-
-    /// The number of counted connections.
-    pub fn current_connections(&self, counter: ConnectionCounter<'_>) -> u64 {
-        self.find_counter(counter).map_or(0, |(id, key)| self.used(&id, key))
-    }
-
-    /// Sets a connection count as far as possible and returns the result. Raising takes leases within the
-    /// limit. Lowering returns only leases taken here: open connections keep theirs.
-    pub fn set_current_connections(&self, counter: ConnectionCounter<'_>, count: u64) -> u64 {
-        let Some((id, key)) = self.find_counter(counter) else { return 0 };
-        let mut placeholders = self.placeholders.lock().unwrap_or_else(PoisonError::into_inner);
-        let taken = placeholders.entry((Arc::clone(&id), key.unwrap_or_default().into())).or_default();
-        let mut used = self.used(&id, key);
-        let level = if key.is_some() { LimitLevel::Client } else { LimitLevel::Server };
-        let planned_limit = [PlannedLimit { level, id: Arc::clone(&id) }];
-        while used < count {
-            match self.ask(RefusalKind::Connections, &planned_limit, key) {
-                Ok(lease) => taken.extend(lease),
-                Err(_) => break,
-            }
-            used += 1;
-        }
-        while used > count {
-            let Some(lease) = taken.pop() else { break };
-            self.store.release(lease).now();
-            used -= 1;
-        }
-        self.used(&id, key)
-    }
-
     /// Sets the limits of a backend; `None` removes them. Returns whether anything changed.
     pub fn update_backend_limiter(
         &self,
@@ -322,25 +240,6 @@ impl RateLimitManager {
         self.generation.store(rules.generation, Ordering::Release);
         state.rules = rules;
         Ok(ReloadSummary { changed: changed.len(), overfull, needs_restart: false })
-    }
-
-    /// Ensures that connections of a backend and a route are counted, even without limits. Names come from
-    /// the configuration, so they are few.
-    fn ensure_counted(&self, backend: &str, route: Option<&str>) {
-        let state = self.state();
-        let known = state.rules.backends.contains_key(backend)
-            && route.is_none_or(|route| state.rules.routes.contains_key(route));
-        drop(state);
-        if known {
-            return;
-        }
-        let known = self.put(|rules| {
-            rules.backend(backend);
-            if let Some(route) = route {
-                rules.route(route).backend.get_or_insert_with(|| backend.into());
-            }
-        });
-        debug_assert!(known.is_ok(), "a name without limits is valid");
     }
 
     /// Logs a change of the server's limits. A changed limit on a fixed window resets its count.
@@ -423,22 +322,6 @@ impl RateLimitManager {
         reply
     }
 
-    /// The limit and key of a connection count.
-    fn find_counter<'k>(&self, counter: ConnectionCounter<'k>) -> Option<(Arc<str>, Option<&'k [u8]>)> {
-        let state = self.state();
-        let of = |scope_rules: &ScopeRules| Arc::clone(&scope_rules.ids.connections);
-        match counter {
-            ConnectionCounter::Server => Some((of(&state.rules.server), None)),
-            ConnectionCounter::Backend(name) => {
-                state.rules.backends.get(name).map(|scope_rules| (of(scope_rules), None))
-            }
-            ConnectionCounter::Route(id) => {
-                state.rules.routes.get(id).map(|scope_rules| (of(scope_rules), None))
-            }
-            ConnectionCounter::Client(client) => Some((Arc::clone(&state.rules.accept), Some(client))),
-        }
-    }
-
     fn used(&self, id: &str, key: Option<&[u8]>) -> u64 {
         let usage = self.store.usage(id, key).now();
         usage.ok().and_then(|usage| usage.items.first().map(|item| item.current_count)).unwrap_or(0)
@@ -485,15 +368,6 @@ impl AskError {
             AskError::StalePlan => uncountable_refusal(kind),
         }
     }
-}
-
-/// The limits checked at accept: the server's, and the client's.
-fn accept_limits(state: &ManagerState) -> [PlannedLimit; 2] {
-    let GatewayRules { server, accept, .. } = &state.rules;
-    [
-        PlannedLimit { level: LimitLevel::Server, id: Arc::clone(&server.ids.connections) },
-        PlannedLimit { level: LimitLevel::Client, id: Arc::clone(accept) },
-    ]
 }
 
 /// The plans of all named backends and routes.

@@ -7,7 +7,7 @@
 //!
 //! All errors are reported at once, each with its position. A file with any error gives no spec.
 
-mod checks;
+mod backends_and_routes;
 mod patterns;
 mod schema;
 
@@ -25,7 +25,7 @@ use tidegate_config::{
 };
 use tidegate_core::amount::MAX_LIMIT;
 
-use checks::{check_backends, check_routes};
+use backends_and_routes::{check_backends, check_routes};
 pub use patterns::{HostPattern, MAX_HOST_BYTES, MAX_PATTERN_BYTES, Network, PathPattern, PathRest};
 pub use schema::GATEWAY;
 

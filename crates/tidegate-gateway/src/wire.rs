@@ -18,6 +18,7 @@ pub mod header_fields;
 mod hop_fields;
 pub mod request_head;
 pub mod response_head;
+mod upgrade;
 
 use std::fmt;
 

@@ -23,9 +23,9 @@ use crate::endpoints::UpstreamEndpoint;
 use crate::gateway::{ClientSlot, GatewayState};
 use crate::handshake;
 use crate::health_probe;
+use crate::http1_pool::Http1Pool;
 use crate::http2::{ActiveResponses, Http2Pool};
 use crate::metrics::{DisconnectReason, UpstreamFailure, WorkerCounters};
-use crate::upstream::Http1Pool;
 
 /// How long to wait after a failed accept, for example without free descriptors.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
@@ -120,12 +120,7 @@ pub(crate) fn run_worker(
         }
         let listener = TcpListener::from_std(listener)?;
         accept_connections(listener, &worker).await;
-        let drain = worker.config().drain_timeout();
-        tokio::select! {
-            _in_time = tokio::time::timeout(drain, worker.state.wait_until_idle()) => {}
-            () = worker.state.abort.triggered() => {}
-        }
-        worker.state.abort.trigger();
+        worker.state.finish_connections(worker.config().drain_timeout()).await;
         Ok(worker)
     });
     let worker = worker?;

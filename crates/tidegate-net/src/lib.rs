@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   listen            listening sockets at one address, one per worker
-//!   shutdown          shutdown signal shared by the workers
+//!   shutdown_signal   shutdown signal shared by the workers
 //!   file_watcher      detects changes of a file by polling
 //!   metrics_page      metrics in the text format of Prometheus
 //!   histogram         lock-free histograms
@@ -16,8 +16,8 @@ pub mod histogram;
 pub mod listen;
 pub mod metrics_page;
 pub mod process_metrics;
-pub mod shutdown;
+pub mod shutdown_signal;
 
 pub use file_watcher::{FilePoll, FileWatcher, PollThread};
 pub use listen::listen;
-pub use shutdown::Shutdown;
+pub use shutdown_signal::Shutdown;

@@ -26,7 +26,7 @@ mod activity;
 mod compact_acquire;
 pub mod decision_json;
 pub mod events;
-mod gate;
+mod forward_auth;
 mod index;
 mod leases;
 mod limits;

@@ -21,6 +21,7 @@ mod coarse_clock;
 mod connection_limit;
 mod deadline_watch;
 mod failed_auth_limiter;
+mod graceful_shutdown;
 mod http;
 mod reply_writer;
 mod resp;
@@ -172,23 +173,6 @@ impl Server {
     pub fn connections(&self) -> usize {
         self.state.connections.len()
     }
-
-    /// Shuts down gracefully: stops accepting, closes idle connections, and lets requests in progress finish. Returns when all are
-    /// done, at the latest after [`ConnectionBounds::drain`]. Waiting requests are answered immediately with the current decision.
-    pub fn drain(mut self) {
-        self.state.shutdown.trigger();
-        for thread in self.threads.drain(..) {
-            // A worker that panicked has nothing left to finish.
-            let _joined = thread.join();
-        }
-    }
-}
-
-/// Dropping a server triggers the shutdown without waiting for it.
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.state.shutdown.trigger();
-    }
 }
 
 /// State shared by all workers.
@@ -202,25 +186,6 @@ pub(crate) struct ServerState {
     failed_auths: FailedAuthLimiter,
     shutdown: Shutdown,
     connection_closed: Notify,
-}
-
-impl ServerState {
-    /// Waits until no connection is open. Woken only after the shutdown was triggered.
-    async fn wait_until_empty(&self) {
-        loop {
-            let closed = self.connection_closed.notified();
-            if self.connections.len() == 0 {
-                return;
-            }
-            closed.await;
-        }
-    }
-
-    fn notify_connection_closed(&self) {
-        if self.shutdown.is_triggered() {
-            self.connection_closed.notify_waiters();
-        }
-    }
 }
 
 impl fmt::Debug for ServerState {

@@ -19,10 +19,10 @@
 //! a tree of sums, so many thousand orders are checked in about the time it takes to make them.
 
 mod era;
+mod grant_sum_tree;
 mod laws;
 mod refill;
-mod rows;
-mod sums;
+mod row_grants;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -31,7 +31,7 @@ use tidegate_core::{Amount, ItemSpec, LimitSpec, Per, Policy, Tick, Timestamp};
 
 use era::ItemEra;
 use laws::ItemBound;
-use rows::GrantedRows;
+use row_grants::GrantsByRow;
 
 /// One order as its client saw it, restricted to one row of one limit.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -186,7 +186,7 @@ impl std::error::Error for LimitViolation {}
 pub fn check_record(record: &LimitRecord) -> Result<ProofLevel, LimitViolation> {
     let mut grants: Vec<&ObservedOrder> = record.entries.iter().filter(|entry| entry.granted).collect();
     grants.sort_by_key(|entry| entry.earliest());
-    let rows = GrantedRows::of(&grants);
+    let rows = GrantsByRow::of(&grants);
     for era in ItemEra::all(record) {
         for (key, grants) in groups(record, &era, &grants) {
             if let Some(excess) = ItemBound::new(&era, &rows, key.as_deref(), grants).exceeded() {

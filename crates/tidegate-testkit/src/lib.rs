@@ -2,7 +2,7 @@
 //!
 //! | module | provides |
 //! |---|---|
-//! | [`model`] | the reference model: what limits mean, by definition and slowly |
+//! | [`reference_model`] | the reference model: what limits mean, by definition and slowly |
 //! | [`reference_calendar`] | calendar units by definition |
 //! | [`history`] | generated histories, and the replay of one against the model |
 //! | [`suite`] | the behaviours that every store has, as one test each |
@@ -19,9 +19,9 @@ pub mod checker;
 pub mod compact_adapter;
 pub mod history;
 pub mod logged_store;
-pub mod model;
 pub mod postgres_cluster;
 pub mod reference_calendar;
+pub mod reference_model;
 pub mod remote_stub;
 mod skip;
 pub mod stress;

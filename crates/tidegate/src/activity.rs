@@ -31,8 +31,8 @@
 //! A refusal is an `Err`. [`Activity::is_active`] is one query to the store. There is no table of its own: every store keeps
 //! tasks like any other lease.
 
-mod active;
 mod rules;
+mod running_task;
 mod status;
 mod task_watcher;
 
@@ -49,8 +49,8 @@ use crate::store::{Actual, Settlement, Unavailable, durable};
 use status::{Gauge, cause_of, retry_after};
 use task_watcher::TaskWatcher;
 
-pub use active::Active;
 pub use rules::{ActivityRules, ActivityRulesError, LONGEST_TTL};
+pub use running_task::RunningTask;
 pub use status::{ActivityError, ActivityRefusal, BadUser, Reason, SYSTEM_IS_FULL, Status};
 pub use task_watcher::{Ended, LOOK_EVERY, MOST_WATCHED, TaskState, TaskWatch};
 
@@ -179,12 +179,16 @@ impl Activity {
 
     /// Starts a task of this user if both the window and the task bounds have room. With `compat` only the task bounds
     /// count.
-    pub async fn set_active(&self, user: &str) -> Result<Active, ActivityError> {
+    pub async fn set_active(&self, user: &str) -> Result<RunningTask, ActivityError> {
         self.set_active_for(user, None).await
     }
 
     /// The same, with a time to live. The task ends after it unless it is renewed.
-    pub async fn set_active_for(&self, user: &str, ttl: Option<Duration>) -> Result<Active, ActivityError> {
+    pub async fn set_active_for(
+        &self,
+        user: &str,
+        ttl: Option<Duration>,
+    ) -> Result<RunningTask, ActivityError> {
         let rules =
             self.ensure_limit(user, LimitUse::Begin).await?.map_or_else(|| self.rules(), |it| it.rules);
         self.check_limit()?;
@@ -203,7 +207,7 @@ impl Activity {
                 let at = permit.decided_at();
                 // A task that was not counted must not start, whatever `on_outage` says.
                 let lease = permit.into_lease().ok_or_else(unknown)?;
-                Ok(Active::new(self, user, lease, at, rules))
+                Ok(RunningTask::new(self, user, lease, at, rules))
             }
         }
     }

@@ -46,6 +46,7 @@ pub mod error;
 pub mod handle;
 pub mod holder_clock;
 pub mod lease;
+mod lease_operations;
 mod overview;
 mod pending_reply;
 pub mod permit;
@@ -53,7 +54,7 @@ mod renewal_deadline;
 pub mod request;
 mod submit;
 mod wait_queues;
-mod wakeup;
+mod wake_on_drop;
 
 use std::fmt;
 use std::sync::Arc;

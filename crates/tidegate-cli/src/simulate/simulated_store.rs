@@ -10,8 +10,9 @@ use tidegate::reply::{Detail, OrderError, OrderReply, Outcome, Replies};
 use tidegate::store::map::LOOK_AHEAD;
 use tidegate::store::{MapStore, Store};
 
-use crate::{Failure, decision};
+use crate::Failure;
 
+use super::decision_json::DecisionJsonWriter;
 use super::event::{EventOp, EventText, SimulatedEvent};
 use super::summary::SimulationSummary;
 
@@ -25,7 +26,7 @@ pub(super) struct SimulatedStore {
     clock: Arc<ManualClock>,
     latest: Timestamp,
     answers: Replies,
-    writer: decision::DecisionJsonWriter,
+    writer: DecisionJsonWriter,
     labels: LeaseLabels,
     summary: SimulationSummary,
 }
@@ -44,7 +45,7 @@ impl SimulatedStore {
         }
         let answers = Replies::new(Detail::Readings);
         let (latest, writer, labels) =
-            (Timestamp::EPOCH, decision::DecisionJsonWriter::default(), LeaseLabels::default());
+            (Timestamp::EPOCH, DecisionJsonWriter::default(), LeaseLabels::default());
         Ok(SimulatedStore { store, clock, latest, answers, writer, labels, summary })
     }
 

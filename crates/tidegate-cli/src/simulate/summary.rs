@@ -5,7 +5,7 @@ use tidegate::model::{LimitSpec, Mode, Policy};
 use tidegate::reply::{OrderReply, Outcome};
 use tidegate_config::text::suggestion;
 
-use crate::decision::number;
+use super::decision_json::number;
 
 /// Counts per limit, in file order.
 #[derive(Debug)]

@@ -32,7 +32,10 @@
 //! |---|---|
 //! | ```` ```console ```` | runs and is compared |
 //! | ```` ```console no-run ```` | is not run: for what needs a network, a cluster or root |
-//! | ```` ```console server ```` | one command, `$ tidegate serve …`. It becomes the server of the commands that follow, in place of the one before. The lines after it are what it prints until it is ready. `--http` and `--resp` are replaced by free ports; arguments are split at blanks, without quoting |
+//! | ```` ```console server ```` | starts the server of the commands that follow, in place of the one before |
+//!
+//! A `console server` block has one command, `$ tidegate serve …`. The lines after it are what the server prints until it is
+//! ready. `--http` and `--resp` are replaced by free ports. Arguments are split at blanks, without quoting.
 //!
 //! # Directives in HTML comments
 //!

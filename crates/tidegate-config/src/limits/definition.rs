@@ -10,10 +10,10 @@ use tidegate_core::{
 };
 
 use crate::diagnostic::DiagnosticSink;
+use crate::mapping_fields::{FieldPath, Mapping, join_or};
 use crate::schema::{FieldSchema, Presence};
 use crate::source::SourceSpan;
 use crate::yaml::YamlNode;
-use crate::yaml_mapping::{FieldPath, Mapping, join_or};
 
 use super::reserved::{RESERVED, is_reserved};
 use super::schema::ITEM;

@@ -1,11 +1,11 @@
 //! Tests of the core.
 //!
-//! [`reference_store`] is a minimal store on top of the core. The other modules test it, or call the laws directly.
+//! [`minimal_store`] is a minimal store on top of the core. The other modules test it, or call the laws directly.
 
 mod budget;
 mod calendar;
+mod minimal_store;
 mod properties;
-mod reference_store;
 mod regressions;
 mod row_codec;
 mod timelines;

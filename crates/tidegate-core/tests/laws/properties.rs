@@ -15,14 +15,14 @@ use tidegate_testkit::history::{
     History, HistoryEvent, KEYS, START_SECONDS, SystemUnderTest, TimeStep, capacities, histories, items,
     replay, single_item_histories, steps, ticks, windows,
 };
-use tidegate_testkit::model::{ModelRefusal, OwnedAsk};
+use tidegate_testkit::reference_model::{ModelRefusal, OwnedAsk};
 use tidegate_testkit::test_scale::cases;
 
-use crate::reference_store::{ReferenceStore, scope_of};
+use crate::minimal_store::{MinimalStore, scope_of};
 
 /// Replays a history on a new store. Returns the store and the final time.
-fn replay_into_store(history: &History) -> Result<(ReferenceStore, Timestamp), TestCaseError> {
-    let mut store = ReferenceStore::new(history.tick);
+fn replay_into_store(history: &History) -> Result<(MinimalStore, Timestamp), TestCaseError> {
+    let mut store = MinimalStore::new(history.tick);
     let tally = replay(history, &mut store).map_err(TestCaseError::fail)?;
     Ok((store, tally.ended))
 }
@@ -70,7 +70,7 @@ fn record_history(
     (spec, tick, begins): (LimitSpec, Tick, u64),
     events: &[(TimeStep, Amount, Option<Amount>)],
 ) -> LimitRecord {
-    let mut store = ReferenceStore::with(spec.clone(), tick);
+    let mut store = MinimalStore::with(spec.clone(), tick);
     let mut now = start(tick, begins);
     let mut entries = Vec::new();
     let mut open: Vec<(LeaseId, usize)> = Vec::new();
@@ -216,7 +216,7 @@ proptest! {
     #[test]
     fn clock_going_back_never_grants_more((spec, tick, begins) in single_item_limit(), events in vec((steps(), 1u64..=4), 1..40)) {
         let held = matches!(spec.items[0].policy, Policy::Concurrency { .. });
-        let mut store = ReferenceStore::with(spec, tick);
+        let mut store = MinimalStore::with(spec, tick);
         let mut now = start(tick, begins);
         let mut latest = Timestamp::EPOCH;
         for (step, count) in events {
@@ -236,7 +236,7 @@ proptest! {
     #[test]
     fn one_order_of_n_equals_n_orders_of_one((spec, tick, begins) in single_item_limit(), events in vec((steps(), 0u64..=4), 1..30), count in 1u64..=6) {
         let held = matches!(spec.items[0].policy, Policy::Concurrency { .. });
-        let mut store = ReferenceStore::with(spec, tick);
+        let mut store = MinimalStore::with(spec, tick);
         let mut now = start(tick, begins);
         for (step, count) in events {
             now = now.max(advance(now, step, tick));
@@ -264,7 +264,7 @@ proptest! {
         events in vec((steps(), 0u8..4, 0usize..6, 1u64..=3), 1..80),
     ) {
         let item = ItemSpec { charge: Some(Charge::Count), ..ItemSpec::of(Policy::Concurrency { ttl }, limit) };
-        let mut store = ReferenceStore::with(LimitSpec::named("a").with(item), tick);
+        let mut store = MinimalStore::with(LimitSpec::named("a").with(item), tick);
         let mut now = start(tick, 5);
         let mut live: Vec<(LeaseId, Timestamp, Amount)> = Vec::new();
         for (step, what, which, count) in events {
@@ -357,7 +357,7 @@ fn generated_histories_cover_all_outcomes() {
     let (mut granted, mut refused, mut edits, mut settled) = (0, 0, 0, 0);
     for _ in 0..200 {
         let history = histories(true).new_tree(&mut runner).expect("strategies draw").current();
-        let mut store = ReferenceStore::new(history.tick);
+        let mut store = MinimalStore::new(history.tick);
         let tally = replay(&history, &mut store).unwrap_or_else(|difference| panic!("{difference}"));
         granted += tally.granted;
         refused += tally.refused;

@@ -8,9 +8,9 @@ use tidegate_core::{
     LimitSpec, Mode, OverrideSpec, Per, Policy, Precision, Row, RowScope, Span, Tick, Timestamp, Unit, Wait,
 };
 use tidegate_testkit::history::SystemUnderTest;
-use tidegate_testkit::model::OwnedAsk;
+use tidegate_testkit::reference_model::OwnedAsk;
 
-use crate::reference_store::ReferenceStore;
+use crate::minimal_store::MinimalStore;
 
 const MS: Tick = Tick::MILLISECOND;
 
@@ -58,7 +58,7 @@ fn until(at: u64) -> Wait {
 /// throttlecrab clamps its stored time to `now - tolerance` and admits 197 of a burst of 100 after an idle spell.
 #[test]
 fn bucket_credit_never_exceeds_one_burst() {
-    let mut store = ReferenceStore::with(of(bucket(100, 1000, None)), MS);
+    let mut store = MinimalStore::with(of(bucket(100, 1000, None)), MS);
     store.take("a", "u", 50, ms(0));
     let granted = (0..500).filter(|_| store.take("a", "u", 1, ms(1_000_000)) == Decision::Granted).count();
     assert_eq!(granted, 100);
@@ -68,7 +68,7 @@ fn bucket_credit_never_exceeds_one_burst() {
 #[test]
 fn refused_cost_charges_nothing() {
     for policy in every_policy() {
-        let mut store = ReferenceStore::with(of(ItemSpec::of(policy, 5).per_key()), MS);
+        let mut store = MinimalStore::with(of(ItemSpec::of(policy, 5).per_key()), MS);
         let huge = store.take("a", "u", u64::MAX, ms(0));
         let by_ask = matches!(policy, Policy::Concurrency { .. });
         assert_eq!(wait(huge), if by_ask { None } else { Some(Wait::Never) }, "{policy:?}");
@@ -83,7 +83,7 @@ fn refused_cost_charges_nothing() {
 fn first_item_is_not_charged_when_second_refuses() {
     let second = ItemSpec { name: Some("second".to_owned()), ..ItemSpec::of(Policy::Total, 0) };
     let mut store =
-        ReferenceStore::with(LimitSpec::named("a").with(ItemSpec::of(Policy::Total, 5)).with(second), MS);
+        MinimalStore::with(LimitSpec::named("a").with(ItemSpec::of(Policy::Total, 5)).with(second), MS);
     let answer = store.order(Intent::Acquire, &[ask(1)], false, ms(0));
     assert_eq!(answer.refusal.expect("the second item refuses").item, "second");
     assert_eq!(answer.readings[0].used, 0);
@@ -92,7 +92,7 @@ fn first_item_is_not_charged_when_second_refuses() {
 /// redis-cell#54: raising the rate of a drained bucket made it refuse for longer, because the backlog was kept as time.
 #[test]
 fn raised_rate_never_lengthens_wait() {
-    let mut store = ReferenceStore::with(of(bucket(1, 1000, Some(10))), MS);
+    let mut store = MinimalStore::with(of(bucket(1, 1000, Some(10))), MS);
     store.take("a", "u", 10, ms(0));
     assert_eq!(wait(store.take("a", "u", 1, ms(0))), Some(until(1000)));
     assert!(store.put(&of(bucket(10, 1000, Some(10))), ms(0)));
@@ -102,7 +102,7 @@ fn raised_rate_never_lengthens_wait() {
 /// A lowered rate applies at once and keeps the usage.
 #[test]
 fn lowered_rate_applies_at_once_and_keeps_usage() {
-    let mut store = ReferenceStore::with(of(bucket(10, 1000, Some(10))), MS);
+    let mut store = MinimalStore::with(of(bucket(10, 1000, Some(10))), MS);
     store.take("a", "u", 10, ms(0));
     assert!(store.put(&of(bucket(1, 1000, Some(10))), ms(500)));
     // Half of it had come back. The rest comes back at a tenth of the rate.
@@ -115,7 +115,7 @@ fn lowered_rate_applies_at_once_and_keeps_usage() {
 fn edit_keeps_usage_for_every_policy() {
     for policy in every_policy() {
         let item = |limit| ItemSpec { name: Some("it".to_owned()), ..ItemSpec::of(policy, limit).per_key() };
-        let mut store = ReferenceStore::with(of(item(5)), MS);
+        let mut store = MinimalStore::with(of(item(5)), MS);
         for _ in 0..5 {
             assert_eq!(store.take("a", "u", 1, ms(0)), Decision::Granted);
         }
@@ -130,7 +130,7 @@ fn edit_keeps_usage_for_every_policy() {
 /// A burst lowered below the usage neither panics nor forgives usage.
 #[test]
 fn lowered_burst_below_usage_refuses_until_drained() {
-    let mut store = ReferenceStore::with(of(bucket(10, 1000, Some(10))), MS);
+    let mut store = MinimalStore::with(of(bucket(10, 1000, Some(10))), MS);
     store.take("a", "u", 10, ms(0));
     assert!(store.put(&of(bucket(10, 1000, Some(2))), ms(0)));
     assert_eq!(wait(store.take("a", "u", 1, ms(0))), Some(until(900)));
@@ -140,7 +140,7 @@ fn lowered_burst_below_usage_refuses_until_drained() {
 /// redis-cell#56 rounds its retry time down and throttlecrab reports 0, so a client that waits that long is refused again.
 #[test]
 fn wait_is_rounded_up() {
-    let mut store = ReferenceStore::with(of(bucket(3, 10_000, Some(1))), MS);
+    let mut store = MinimalStore::with(of(bucket(3, 10_000, Some(1))), MS);
     store.take("a", "u", 1, ms(0));
     assert_eq!(wait(store.take("a", "u", 1, ms(0))), Some(until(3334)), "a third of ten seconds, rounded up");
     assert_ne!(store.take("a", "u", 1, ms(3333)), Decision::Granted);
@@ -175,7 +175,7 @@ fn start_rounds_up_and_ends_round_down() {
 fn calendar_units_have_real_lengths() {
     let day = 86_400_000;
     let end = |unit| {
-        let mut store = ReferenceStore::with(of(ItemSpec::of(Policy::Calendar(unit), 1)), MS);
+        let mut store = MinimalStore::with(of(ItemSpec::of(Policy::Calendar(unit), 1)), MS);
         store.take("a", "u", 1, ms(0));
         wait(store.take("a", "u", 1, ms(0)))
     };
@@ -189,7 +189,7 @@ fn calendar_units_have_real_lengths() {
 fn refund_never_exceeds_charge() {
     for policy in every_policy() {
         let item = ItemSpec { charge: Some(Charge::Count), ..ItemSpec::of(policy, 3).per_key() };
-        let mut store = ReferenceStore::with(of(item), MS);
+        let mut store = MinimalStore::with(of(item), MS);
         let lease = store.order(Intent::Acquire, &[ask(2)], true, ms(0)).lease.expect("it is held").lease;
         assert!(store.settle(lease, 0, ms(0)));
         assert!(!store.settle(lease, 0, ms(0)), "the second settlement returns false");
@@ -201,7 +201,7 @@ fn refund_never_exceeds_charge() {
 /// `TAT -= cost * T` returns units that have already come back.
 #[test]
 fn late_bucket_refund_does_not_return_refilled_units() {
-    let mut store = ReferenceStore::with(of(bucket(10, 1000, Some(10))), MS);
+    let mut store = MinimalStore::with(of(bucket(10, 1000, Some(10))), MS);
     let lease = store.order(Intent::Acquire, &[ask(5)], true, ms(0)).lease.expect("it is held").lease;
     // At 500 ms all five units are back. Five more are charged, and the first five are refunded.
     assert_eq!(store.take("a", "u", 5, ms(500)), Decision::Granted);
@@ -214,8 +214,8 @@ fn late_bucket_refund_does_not_return_refilled_units() {
 #[test]
 fn bucket_refund_accounts_for_earlier_refunds() {
     // One unit every ten milliseconds.
-    let mut store = ReferenceStore::with(of(bucket(100, 1000, Some(10))), MS);
-    let hold = |store: &mut ReferenceStore| {
+    let mut store = MinimalStore::with(of(bucket(100, 1000, Some(10))), MS);
+    let hold = |store: &mut MinimalStore| {
         store.order(Intent::Acquire, &[ask(2)], true, ms(0)).lease.expect("held").lease
     };
     let (first, second) = (hold(&mut store), hold(&mut store));
@@ -232,7 +232,7 @@ fn bucket_refund_accounts_for_earlier_refunds() {
 fn refund_of_ended_window_changes_nothing() {
     let day = 86_400_000;
     for policy in [Policy::Calendar(Unit::Day), Policy::Interval { window: Duration::from_secs(86_400) }] {
-        let mut store = ReferenceStore::with(of(ItemSpec::of(policy, 5).per_key()), MS);
+        let mut store = MinimalStore::with(of(ItemSpec::of(policy, 5).per_key()), MS);
         let held =
             store.order(Intent::Acquire, &[ask(5)], true, ms(day - 10)).lease.expect("it is held").lease;
         assert_eq!(store.take("a", "u", 5, ms(2 * day)), Decision::Granted);
@@ -247,7 +247,7 @@ fn refund_of_ended_window_changes_nothing() {
 /// be dropped, and a bucket is not evictable one tick before it is full.
 #[test]
 fn bucket_in_use_by_one_tick_is_not_evictable() {
-    let mut store = ReferenceStore::with(of(bucket(1, 1000, Some(1))), MS);
+    let mut store = MinimalStore::with(of(bucket(1, 1000, Some(1))), MS);
     store.take("a", "u", 1, ms(0));
     store.forget(ms(999));
     assert_ne!(store.take("a", "u", 1, ms(999)), Decision::Granted);
@@ -260,7 +260,7 @@ fn bucket_in_use_by_one_tick_is_not_evictable() {
 #[test]
 fn sliding_row_exactly_one_window_old_is_not_evictable() {
     let policy = Policy::Sliding { window: Duration::from_secs(1), precision: Precision::Exact };
-    let mut store = ReferenceStore::with(of(ItemSpec::of(policy, 1).per_key()), MS);
+    let mut store = MinimalStore::with(of(ItemSpec::of(policy, 1).per_key()), MS);
     store.take("a", "u", 1, ms(0));
     store.forget(ms(1000));
     assert_ne!(store.take("a", "u", 1, ms(1000)), Decision::Granted);
@@ -273,7 +273,7 @@ fn sliding_row_exactly_one_window_old_is_not_evictable() {
 fn total_is_not_evictable_before_limit_ends() {
     let mut spec = of(ItemSpec::of(Policy::Total, 1).per_key());
     spec.ends_at = Some(Duration::from_secs(1_000_000));
-    let mut store = ReferenceStore::with(spec, MS);
+    let mut store = MinimalStore::with(spec, MS);
     store.take("a", "u", 1, ms(0));
     store.forget(ms(999_999_999));
     assert!(store.rows.values().any(|row| row.memory_bytes() > 0));
@@ -286,7 +286,7 @@ fn total_is_not_evictable_before_limit_ends() {
 #[test]
 fn second_release_of_lease_returns_false() {
     let policy = Policy::Concurrency { ttl: Duration::from_secs(60) };
-    let mut store = ReferenceStore::with(of(ItemSpec::of(policy, 1)), MS);
+    let mut store = MinimalStore::with(of(ItemSpec::of(policy, 1)), MS);
     let first = store.order(Intent::Acquire, &[ask(1)], false, ms(0)).lease.expect("held");
     assert!(store.release(first.lease, ms(1)));
     let second = store.order(Intent::Acquire, &[ask(1)], false, ms(2)).lease.expect("free again");
@@ -301,7 +301,7 @@ fn second_release_of_lease_returns_false() {
 #[test]
 fn expired_lease_frees_only_its_own_slot() {
     let policy = Policy::Concurrency { ttl: Duration::from_secs(60) };
-    let mut store = ReferenceStore::with(of(ItemSpec::of(policy, 2)), MS);
+    let mut store = MinimalStore::with(of(ItemSpec::of(policy, 2)), MS);
     store.order(Intent::Acquire, &[ask(1)], false, ms(0));
     let alive = store.order(Intent::Acquire, &[ask(1)], false, ms(1)).lease.expect("held").lease;
     assert!(store.renew(alive, ms(120_000), ms(59_999)));
@@ -314,7 +314,7 @@ fn expired_lease_frees_only_its_own_slot() {
 #[test]
 fn large_counts_in_small_windows_are_exact() {
     let policy = Policy::Sliding { window: Duration::from_millis(1), precision: Precision::Exact };
-    let mut store = ReferenceStore::with(of(ItemSpec::of(policy, 1_000_000).per_key()), Tick::NANOSECOND);
+    let mut store = MinimalStore::with(of(ItemSpec::of(policy, 1_000_000).per_key()), Tick::NANOSECOND);
     assert_eq!(store.take("a", "u", 999_999, ms(0)), Decision::Granted);
     assert_eq!(store.take("a", "u", 1, ms(1)), Decision::Granted);
     assert_eq!(wait(store.take("a", "u", 1, ms(1))), Some(until(1_000_001)));
@@ -325,7 +325,7 @@ fn large_counts_in_small_windows_are_exact() {
 fn bucket_of_a_million_per_second_keeps_its_rate() {
     let fast =
         ItemSpec::of(Policy::Bucket { window: Duration::from_secs(1), burst: Some(1) }, 1_000_000).per_key();
-    let mut store = ReferenceStore::with(of(fast), Tick::NANOSECOND);
+    let mut store = MinimalStore::with(of(fast), Tick::NANOSECOND);
     let granted = (0..1_000_000u64)
         .step_by(500)
         .filter(|&at| store.take("a", "u", 1, Timestamp::from_ticks(at)) == Decision::Granted)
@@ -337,12 +337,12 @@ fn bucket_of_a_million_per_second_keeps_its_rate() {
 #[test]
 fn cost_zero_opens_no_window() {
     for policy in every_policy() {
-        let mut store = ReferenceStore::with(of(ItemSpec::of(policy, 5).per_key()), MS);
+        let mut store = MinimalStore::with(of(ItemSpec::of(policy, 5).per_key()), MS);
         assert_eq!(store.take("a", "u", 0, ms(7)), Decision::Granted);
         store.forget(ms(7));
         assert!(store.rows.is_empty(), "{policy:?}");
     }
-    let mut store = ReferenceStore::with(
+    let mut store = MinimalStore::with(
         of(ItemSpec::of(Policy::Interval { window: Duration::from_secs(60) }, 1).per_key()),
         MS,
     );
@@ -364,7 +364,7 @@ fn largest_counts_saturate_and_decode() {
             charge: Some(Charge::Count),
             ..ItemSpec::of(policy, 1).per_key()
         };
-        let mut store = ReferenceStore::with(of(item), MS);
+        let mut store = MinimalStore::with(of(item), MS);
         for at in [0, 1, 5_000, 70_000] {
             assert_eq!(store.take("a", "u", u64::MAX, ms(at)), Decision::Granted, "{policy:?}");
             let limit = &store.limits["a"];
@@ -421,7 +421,7 @@ fn absurd_bucket_is_an_error_not_a_panic() {
 /// throttlecrab computes a state lifetime of 0 for a burst of 1 and never limits at all.
 #[test]
 fn burst_of_one_limits() {
-    let mut store = ReferenceStore::with(of(bucket(1, 1000, Some(1))), MS);
+    let mut store = MinimalStore::with(of(bucket(1, 1000, Some(1))), MS);
     assert_eq!(store.take("a", "u", 1, ms(0)), Decision::Granted);
     store.forget(ms(0));
     assert_eq!(wait(store.take("a", "u", 1, ms(0))), Some(until(1000)));
@@ -462,7 +462,7 @@ fn item_name_with_another_policy_is_refused() {
 /// rescaled, and before it nothing could be refunded.
 #[test]
 fn override_rate_ends_with_override() {
-    let mut store = ReferenceStore::with(with_override(of(bucket(1, 1000, Some(1))), 10, 500), MS);
+    let mut store = MinimalStore::with(with_override(of(bucket(1, 1000, Some(1))), 10, 500), MS);
     // Ten per second with a burst of ten, until 500 ms; then one per second with a burst of one.
     assert_eq!(store.take("a", "u", 10, ms(499)), Decision::Granted);
     // At 500 ms nearly ten units are in use, and each now takes a second to come back.
@@ -472,7 +472,7 @@ fn override_rate_ends_with_override() {
 /// The reset time of a bucket was computed at the override's rate even if the override ends earlier.
 #[test]
 fn reading_accounts_for_override_end() {
-    let mut store = ReferenceStore::with(with_override(of(bucket(1, 1000, Some(1))), 10, 500), MS);
+    let mut store = MinimalStore::with(with_override(of(bucket(1, 1000, Some(1))), 10, 500), MS);
     let answer = store.order(Intent::Acquire, &[ask(10)], false, ms(0));
     assert_eq!(answer.readings[0].resets_at, Some(ms(500 + 5_000)));
 }
@@ -484,7 +484,7 @@ fn wait_for_release_ignores_override_end() {
     let policy = Policy::Concurrency { ttl: Duration::from_millis(60) };
     for (own, overridden) in [(1, 1), (5, 1), (1, 2)] {
         let item = ItemSpec { charge: Some(Charge::Count), ..ItemSpec::of(policy, own).per_key() };
-        let mut store = ReferenceStore::with(with_override(of(item), overridden, 100), MS);
+        let mut store = MinimalStore::with(with_override(of(item), overridden, 100), MS);
         assert_eq!(store.take("a", "u", 1, ms(0)), Decision::Granted);
         assert_eq!(wait(store.take("a", "u", overridden, ms(1))), Some(Wait::OnRelease));
         assert_eq!(store.take("a", "u", overridden, ms(60)), Decision::Granted);
@@ -495,7 +495,7 @@ fn wait_for_release_ignores_override_end() {
 #[test]
 fn wait_for_release_past_limit_end_is_never() {
     let policy = Policy::Concurrency { ttl: Duration::from_secs(60) };
-    let mut store = ReferenceStore::with(of(ItemSpec::of(policy, 1).per_key()), MS);
+    let mut store = MinimalStore::with(of(ItemSpec::of(policy, 1).per_key()), MS);
     assert_eq!(store.take("a", "u", 1, ms(0)), Decision::Granted);
     let mut closed = with_override(of(ItemSpec::of(policy, 1).per_key()), 0, 100);
     closed.ends_at = Some(Duration::from_millis(100));
@@ -507,7 +507,7 @@ fn wait_for_release_past_limit_end_is_never() {
 #[test]
 fn limit_in_mode_off_is_not_checked_or_charged() {
     let spec = LimitSpec { mode: Mode::Off, ..of(ItemSpec::of(Policy::Total, 0)) };
-    let mut store = ReferenceStore::with(spec, MS);
+    let mut store = MinimalStore::with(spec, MS);
     let answer = store.order(Intent::Acquire, &[ask(1)], false, ms(0));
     assert!(answer.refusal.is_none() && answer.readings.is_empty());
     assert!(
@@ -522,7 +522,7 @@ fn limit_in_mode_off_is_not_checked_or_charged() {
 #[test]
 fn expired_lease_holds_nothing() {
     let policy = Policy::Concurrency { ttl: Duration::from_millis(60) };
-    let mut store = ReferenceStore::with(of(ItemSpec::of(policy, 1)), MS);
+    let mut store = MinimalStore::with(of(ItemSpec::of(policy, 1)), MS);
     let lease: LeaseId = store.order(Intent::Acquire, &[ask(1)], false, ms(0)).lease.expect("held").lease;
     let row = &store.rows[&("a".to_owned(), None)];
     assert_eq!((row.held_units(ms(59)), row.held_units(ms(60))), (1, 0));

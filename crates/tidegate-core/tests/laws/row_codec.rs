@@ -10,10 +10,10 @@ use tidegate_core::{
     Charge, Decision, Intent, ItemSpec, Limit, LimitSpec, Per, Policy, Precision, Row, Tick, Timestamp, Unit,
 };
 use tidegate_testkit::history::{SystemUnderTest, histories, replay};
-use tidegate_testkit::model::OwnedAsk;
+use tidegate_testkit::reference_model::OwnedAsk;
 use tidegate_testkit::test_scale::cases;
 
-use crate::reference_store::{ReferenceStore, scope_of};
+use crate::minimal_store::{MinimalStore, scope_of};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -30,8 +30,8 @@ fn hex(text: &str) -> Vec<u8> {
 }
 
 /// Charges a limit with (time, count) pairs and returns the row of all keys.
-fn charged(spec: LimitSpec, events: &[(u64, u64)]) -> (ReferenceStore, Row) {
-    let mut store = ReferenceStore::with(spec, Tick::MILLISECOND);
+fn charged(spec: LimitSpec, events: &[(u64, u64)]) -> (MinimalStore, Row) {
+    let mut store = MinimalStore::with(spec, Tick::MILLISECOND);
     for &(at, count) in events {
         assert_eq!(store.take("a", "u", count, ms(at)), Decision::Granted);
     }
@@ -125,7 +125,7 @@ fn row_of_every_law() {
 
 #[test]
 fn row_with_hold_stores_hold_count() {
-    let mut store = ReferenceStore::with(of(Policy::Total, 9), Tick::MILLISECOND);
+    let mut store = MinimalStore::with(of(Policy::Total, 9), Tick::MILLISECOND);
     let ask = OwnedAsk { limit_id: "a".to_owned(), key: Some(b"u".to_vec()), count: 2 };
     store.order(Intent::Acquire, &[ask], true, ms(1000)).lease.expect("it is held");
     let mut written = Vec::new();
@@ -227,7 +227,7 @@ proptest! {
         history in histories(false),
         damage in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
     ) {
-        let mut store = ReferenceStore::new(history.tick);
+        let mut store = MinimalStore::new(history.tick);
         let tally = replay(&history, &mut store).map_err(TestCaseError::fail)?;
         for (row_key, row) in &store.rows {
             let limit = &store.limits[&row_key.0];

@@ -25,16 +25,16 @@ use tidegate_core::{
     Timestamp, Unit, Wait, WeekStart, Zone,
 };
 use tidegate_testkit::history::SystemUnderTest;
-use tidegate_testkit::model::OwnedAsk;
+use tidegate_testkit::reference_model::OwnedAsk;
 
-use crate::reference_store::ReferenceStore;
+use crate::minimal_store::MinimalStore;
 
 const TICK: Tick = Tick::NANOSECOND;
 
 /// Runs a timeline and compares every answer.
 #[track_caller]
 fn check(timeline: &str) {
-    let mut runner = TimelineRunner { store: ReferenceStore::new(TICK), pending: None, limits: Vec::new() };
+    let mut runner = TimelineRunner { store: MinimalStore::new(TICK), pending: None, limits: Vec::new() };
     for line in timeline.lines().map(str::trim).filter(|line| !line.is_empty()) {
         let words: Vec<&str> = line.split_whitespace().collect();
         if let Err(what) = runner.read(&words) {
@@ -45,7 +45,7 @@ fn check(timeline: &str) {
 }
 
 struct TimelineRunner {
-    store: ReferenceStore,
+    store: MinimalStore,
     /// The limit that is being read, and its time.
     pending: Option<(Timestamp, LimitSpec)>,
     limits: Vec<String>,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use tidegate_core::budget::Rate;
 
 use super::bandwidth::QuotaBurst;
-use super::controller::enable_below;
+use super::cgroup_quota_files::enable_below;
 use super::signals::tree_of;
 use super::{EnforceError, Enforcer, QuotaEnforcer, refused};
 use crate::cgroups::{

@@ -5,7 +5,7 @@ use std::path::Path;
 use tidegate_core::budget::Rate;
 
 use super::bandwidth::{Bandwidth, QuotaBurst};
-use super::controller::{Controller, enable_below};
+use super::cgroup_quota_files::{CgroupQuotaFiles, enable_below};
 use super::protected_processes::check_cgroup;
 use super::{EnforceError, Enforcer};
 use crate::cgroups::{Cgroup, CgroupError, CgroupVersion, FilesystemRoots, Hierarchy};
@@ -16,7 +16,7 @@ use crate::watchdog::{CpuWatchdog, UndoList};
 #[derive(Debug)]
 pub struct QuotaEnforcer {
     roots: FilesystemRoots,
-    controller: Controller,
+    files: CgroupQuotaFiles,
     burst: QuotaBurst,
     undo_list: UndoList,
     is_limited: bool,
@@ -46,31 +46,25 @@ impl QuotaEnforcer {
         watchdog: &CpuWatchdog,
     ) -> Result<QuotaEnforcer, EnforceError> {
         let mut undo_list = UndoList::new(watchdog, &roots.processes());
-        let controller = match (Controller::of(hierarchy.version, &cgroup.limits), cgroup.limits.parent()) {
+        let files = match (CgroupQuotaFiles::of(hierarchy.version, &cgroup.limits), cgroup.limits.parent()) {
             (Err(CgroupError::NoController { .. }), Some(parent))
                 if hierarchy.version == CgroupVersion::Two =>
             {
                 enable_below(&hierarchy.limits, parent, &mut undo_list)?;
-                Controller::of(hierarchy.version, &cgroup.limits)
+                CgroupQuotaFiles::of(hierarchy.version, &cgroup.limits)
             }
-            (controller, _) => controller,
+            (files, _) => files,
         };
-        Ok(QuotaEnforcer {
-            roots: roots.clone(),
-            controller: controller?,
-            burst,
-            undo_list,
-            is_limited: false,
-        })
+        Ok(QuotaEnforcer { roots: roots.clone(), files: files?, burst, undo_list, is_limited: false })
     }
 
     /// Writes a limit in kernel parameters.
     pub(super) fn write_limit(&mut self, limit: Bandwidth) -> Result<(), EnforceError> {
         if !self.is_limited {
-            self.undo_list.register(self.controller.undos()?)?;
+            self.undo_list.register(self.files.undos()?)?;
             self.is_limited = true;
         }
-        self.controller.write(limit)
+        self.files.write(limit)
     }
 
     pub(super) fn burst(&self) -> QuotaBurst {

@@ -18,7 +18,7 @@ use std::io;
 use std::path::PathBuf;
 
 use super::EnforceError;
-use super::controller::can_have_cpu;
+use super::cgroup_quota_files::can_have_cpu;
 use super::protected_processes::{ProtectedProcesses, check_cgroup};
 use crate::cgroups::{CgroupError, CgroupVersion, ControllerUse, FilesystemRoots, Hierarchy};
 use crate::processes::ProcFs;

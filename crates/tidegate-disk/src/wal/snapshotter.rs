@@ -8,8 +8,8 @@ use std::sync::{TryLockError, mpsc};
 use tidegate::store::Unavailable;
 
 use super::WriteAheadLog;
-use super::append_queue::{LogHealth, SegmentRoll};
 use super::file_names::{self, DirectoryListing};
+use super::group_commit::{LogHealth, SegmentRoll};
 use super::snapshot_file::{SnapshotWriter, remove_if_exists};
 
 /// Why no snapshot was taken. The log is unchanged and continues.

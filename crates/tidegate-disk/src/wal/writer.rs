@@ -11,8 +11,8 @@ use tidegate::store::Unavailable;
 
 use super::WalShared;
 use super::active_segment::{ActiveSegment, WriteFailure};
-use super::append_queue::{CloseMode, LogHealth, PendingBlock, SegmentRoll, WriterJob, now};
 use super::block::{self, BlockKind};
+use super::group_commit::{CloseMode, LogHealth, PendingBlock, SegmentRoll, WriterJob, now};
 use super::snapshot_file::SnapshotHeader;
 
 /// How long to wait before writing to a full disk again.

@@ -15,6 +15,7 @@ use std::task::{Context, Poll};
 use tidegate_net::Shutdown;
 use tokio::net::TcpStream;
 
+use super::upgrade::switches_protocol;
 use crate::buffers::{BUFFER_SIZE, ReadBuffer, WriteBuffer};
 use crate::handshake::ClientStream;
 use crate::local_reply::LocalReply;
@@ -459,11 +460,8 @@ impl<'e, S: ClientStream> Http1Exchange<'e, S> {
             self.response_in.consume(length);
             return Ok(!self.response_in.is_empty());
         }
-        if head.status == 101 && !self.allows_upgrade {
-            return Err(ExchangeError::InvalidResponse(WireError::Malformed(
-                "the endpoint switches to a protocol that was not requested",
-            )));
-        }
+        let is_upgrade =
+            switches_protocol(head.status, self.allows_upgrade).map_err(ExchangeError::InvalidResponse)?;
         if self.response_out.bytes.capacity() == 0 {
             *self.response_out = WriteBuffer::new();
         }
@@ -475,7 +473,7 @@ impl<'e, S: ClientStream> Http1Exchange<'e, S> {
         self.progress.status = head.status;
         self.client_keep_alive = keep_alive;
         self.upstream_keep_alive = head.keeps_alive;
-        self.stage = if head.status == 101 {
+        self.stage = if is_upgrade {
             ResponseStage::Upgraded
         } else {
             let body = BodyDecoder::new(head.framing, u64::MAX).map_err(ExchangeError::InvalidResponse)?;

@@ -22,7 +22,7 @@ use crate::deadline::deadline_after;
 use crate::endpoints::{InFlightGuard, UpstreamEndpoint};
 use crate::local_reply::LocalReply;
 use crate::metrics::UpstreamFailure;
-use crate::upstream::{classify_connect_error, connect};
+use crate::upstream_connect::{classify_connect_error, connect};
 use crate::wire::{MAX_FIELDS, MAX_HEAD_BYTES, WireError};
 use crate::worker::GatewayWorker;
 

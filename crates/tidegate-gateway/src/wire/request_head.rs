@@ -10,6 +10,7 @@ use super::header_fields::{
     HeaderField, classify_field, has_dot_segment, is_host, list_contains, list_items,
 };
 use super::hop_fields::HopFields;
+use super::upgrade::{accepts_upgrade, push_upgrade};
 use super::{MAX_FIELDS, MAX_HEAD_BYTES, MAX_TARGET_BYTES, WireError, has_bare_line_feed, push_number};
 
 /// The gateway's name in `Via`.
@@ -138,8 +139,8 @@ impl<'b, 'r> Http1RequestHead<'b, 'r> {
         self.framing = hop.framing(BodyFraming::None)?;
         self.keeps_alive = hop.keeps_alive(self.minor);
         self.names_fields = hop.named > 0;
-        let may_upgrade = hop.upgrades && self.minor > 0 && self.framing == BodyFraming::None;
-        self.upgrade = self.upgrade.filter(|protocol| may_upgrade && !is_http(protocol));
+        self.upgrade =
+            self.upgrade.filter(|protocol| accepts_upgrade(protocol, &hop, self.minor, self.framing));
         if target.len() > MAX_TARGET_BYTES {
             return Err(WireError::TargetTooLong);
         }
@@ -237,8 +238,7 @@ impl<'b, 'r> Http1RequestHead<'b, 'r> {
             BodyFraming::None | BodyFraming::UntilClose => {}
         }
         if let Some(protocol) = self.upgrade {
-            push_field(out, b"Connection", b"Upgrade");
-            push_field(out, b"Upgrade", protocol);
+            push_upgrade(out, protocol);
         }
         out.extend_from_slice(b"\r\n");
     }
@@ -303,15 +303,6 @@ pub(crate) fn push_address(out: &mut Vec<u8>, address: IpAddr) {
 /// The number of gateways in a `Via` value.
 pub(crate) fn count_hops(via: &[u8]) -> usize {
     list_items(via).filter(|hop| hop.ends_with(VIA_NAME)).count()
-}
-
-/// Whether an upgrade protocol is HTTP or a transport for it. Such an upgrade would bypass the gateway's
-/// routing and limits.
-fn is_http(protocols: &[u8]) -> bool {
-    list_items(protocols).any(|protocol| {
-        let name = protocol.split(|byte| *byte == b'/').next().unwrap_or_default().trim_ascii();
-        [&b"http"[..], b"h2c", b"h2", b"h3", b"tls"].iter().any(|known| name.eq_ignore_ascii_case(known))
-    })
 }
 
 fn strip_scheme(target: &str) -> Option<&str> {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::Limiter;
-use tidegate::activity::{Active, Activity, ActivityError, ActivityRefusal, ActivityRules, Reason};
+use tidegate::activity::{Activity, ActivityError, ActivityRefusal, ActivityRules, Reason, RunningTask};
 use tidegate::clock::{Clock, ManualClock};
 use tidegate::model::Timestamp;
 use tidegate_postgres::{PostgresStore, TimeSource};
@@ -39,7 +39,7 @@ struct ViewRow {
 }
 
 impl ViewRow {
-    fn of(task: &Active) -> ViewRow {
+    fn of(task: &RunningTask) -> ViewRow {
         ViewRow {
             began: task.timestamp().ticks() / 1000,
             id: task.active_id().to_string(),
@@ -116,7 +116,7 @@ impl ActivityFixture {
     }
 
     #[track_caller]
-    fn start_task(&self, user: &str) -> Active {
+    fn start_task(&self, user: &str) -> RunningTask {
         self.runtime.block_on(self.activity.set_active(user)).expect("the task is granted")
     }
 
@@ -159,7 +159,7 @@ impl ActivityFixture {
 
     /// Asserts that the view shows exactly these tasks.
     #[track_caller]
-    fn assert_view_shows<'t>(&self, tasks: impl IntoIterator<Item = &'t Active>) {
+    fn assert_view_shows<'t>(&self, tasks: impl IntoIterator<Item = &'t RunningTask>) {
         let mut tasks: Vec<ViewRow> = tasks.into_iter().map(ViewRow::of).collect();
         tasks.sort();
         assert_eq!(self.view_rows(), tasks);

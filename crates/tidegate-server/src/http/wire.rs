@@ -10,8 +10,8 @@ pub(super) mod instant;
 pub(super) mod lease;
 pub(super) mod limit;
 pub(super) mod number;
-pub(super) mod object;
 pub(super) mod override_body;
+pub(super) mod strict_object;
 pub(super) mod usage;
 
 use serde::Deserialize;

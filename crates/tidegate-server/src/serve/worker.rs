@@ -73,8 +73,7 @@ pub(super) fn run(
             // The task ends on shutdown. If it panicked, the other protocols and workers go on.
             let _joined = each.await;
         }
-        let drain = worker.state.bounds.drain;
-        let _in_time = tokio::time::timeout(drain, worker.state.wait_until_empty()).await;
+        worker.state.finish_connections().await;
         Ok(())
     })
 }

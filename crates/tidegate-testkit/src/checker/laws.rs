@@ -17,15 +17,15 @@ use tidegate_core::{Charge, Per, Policy, Timestamp, Unit};
 
 use super::ObservedOrder;
 use super::era::{ItemEra, charge};
-use super::rows::{GrantedRow, GrantedRows};
-use super::sums::SuffixSums;
+use super::grant_sum_tree::GrantSumTree;
+use super::row_grants::{GrantsByRow, RowGrantTimes};
 use crate::reference_calendar::ReferenceCalendar;
 
 /// The bound of one item for one key, and its grants.
 pub(super) struct ItemBound<'a> {
     era: &'a ItemEra<'a>,
     /// All grants to the key, in and between eras.
-    row: Option<&'a GrantedRow>,
+    row: Option<&'a RowGrantTimes>,
     /// Sorted by their latest instant.
     grants: Vec<&'a ObservedOrder>,
     /// Position of each grant by its earliest instant.
@@ -47,7 +47,7 @@ pub(super) struct BoundViolation {
 impl<'a> ItemBound<'a> {
     pub(super) fn new(
         era: &'a ItemEra<'a>,
-        rows: &'a GrantedRows<'a>,
+        rows: &'a GrantsByRow<'a>,
         key: Option<&[u8]>,
         mut grants: Vec<&'a ObservedOrder>,
     ) -> ItemBound<'a> {
@@ -120,9 +120,9 @@ impl<'a> ItemBound<'a> {
         windows: u128,
         mut from: impl FnMut(&ObservedOrder) -> Option<u64>,
     ) -> Option<BoundViolation> {
-        let mut sums = SuffixSums::new(self.grants.len());
+        let mut sums = GrantSumTree::new(self.grants.len());
         // Charges without a check. Only the last stretch of an interval is judged together with them.
-        let mut forced = SuffixSums::new(self.grants.len());
+        let mut forced = GrantSumTree::new(self.grants.len());
         let mut forced_charges = ForcedCharges::default();
         // Refunds, earliest first.
         let mut refunds = BinaryHeap::new();
@@ -212,7 +212,7 @@ impl<'a> ItemBound<'a> {
     }
 
     /// Checks the windows that can be rebuilt after the first pause.
-    fn exceeded_rebuilt_window(&self, row: &GrantedRow, window: u64) -> Option<BoundViolation> {
+    fn exceeded_rebuilt_window(&self, row: &RowGrantTimes, window: u64) -> Option<BoundViolation> {
         let mut opened: Option<u64> = None;
         self.exceeded_windows(1, |grant| {
             let at = grant.latest();
@@ -228,7 +228,7 @@ impl<'a> ItemBound<'a> {
     }
 
     /// Checks the windows that opened after a pause.
-    fn exceeded_after_pause(&self, row: &GrantedRow, longest: u64) -> Option<BoundViolation> {
+    fn exceeded_after_pause(&self, row: &RowGrantTimes, longest: u64) -> Option<BoundViolation> {
         let mut by_earliest = self.grants.clone();
         by_earliest.sort_by_key(|grant| grant.earliest());
         let mut hits: &[&ObservedOrder] = &by_earliest;
@@ -270,7 +270,7 @@ impl<'a> ItemBound<'a> {
         let boosts = |resets: usize| i128::try_from(resets).expect("resets are few") * boost;
         let by_then = |to: u64| refill.by(to) + boosts(self.resets_started_by(to));
         let before = |from: u64| refill.by(from) + boosts(self.resets_ended_before(from));
-        let mut sums = SuffixSums::new(self.grants.len());
+        let mut sums = GrantSumTree::new(self.grants.len());
         let mut forced_charges = ForcedCharges::default();
         let mut spent: Vec<&ObservedOrder> = Vec::new();
         for (grant, &rank) in self.grants.iter().zip(&self.ranks) {

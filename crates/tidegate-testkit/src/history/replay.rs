@@ -6,7 +6,9 @@ use std::time::Duration;
 use tidegate_core::{Amount, Hold, Intent, LeaseId, LeaseTerm, LimitSpec, Mode, Timestamp, Wait};
 
 use super::{History, HistoryEvent, KEYS, TimeStep};
-use crate::model::{KeyWithoutRoom, ModelReading, ModelRefusal, OwnedAsk, ReferenceModel, RefundView};
+use crate::reference_model::{
+    KeyWithoutRoom, ModelReading, ModelRefusal, OwnedAsk, ReferenceModel, RefundView,
+};
 
 /// Reply of the system under test to an order.
 #[derive(Debug, Clone)]

@@ -12,7 +12,7 @@ use tidegate_core::{Amount, Intent, LeaseId, LeaseTerm, LimitSpec, Tick, Timesta
 
 use super::StoreFixture;
 use crate::history::{History, ReplayReply, SystemUnderTest, replay};
-use crate::model::{ModelReading, ModelRefusal, OwnedAsk};
+use crate::reference_model::{ModelReading, ModelRefusal, OwnedAsk};
 use crate::test_scale;
 
 /// Replays generated histories against fresh stores and the reference model.

@@ -12,7 +12,7 @@ use super::pending_reply::{Decision, is_decided};
 use super::permit::Permit;
 use super::submit::{SentOrder, refuse_behind_waiter, takes_something};
 use super::wait_queues::QueuePosition;
-use super::wakeup::WakeTarget;
+use super::wake_on_drop::WakeTarget;
 use super::{Limiter, LimiterState, item_at};
 use crate::reply::{Detail, OrderRefusal, Replies};
 use crate::store::{CompactBatch, CompactReplies, Lsn, StoreReply, Unavailable, block_on, wait_durable};

@@ -30,7 +30,7 @@ use super::error::AcquireError;
 use super::holder_clock::{HolderInstant, Sleep};
 use super::renewal_deadline::{RenewalDeadline, RenewalOutcome};
 use super::wait_queues::RowId;
-use super::wakeup::WakeTarget;
+use super::wake_on_drop::WakeTarget;
 use crate::reply::{GrantedLease, OrderError};
 use crate::store::{Actual, Later, Reach, Settlement, StoreReply};
 

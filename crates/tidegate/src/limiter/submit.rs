@@ -18,7 +18,7 @@ use super::lease::Lease;
 use super::pending_reply::{Decision, SubmitReply};
 use super::permit::{Permit, PermitDetails};
 use super::wait_queues::{QueuePosition, RowId, RowKind, WaiterId};
-use super::wakeup::WakeTarget;
+use super::wake_on_drop::WakeTarget;
 use super::{LimiterState, item_at};
 use crate::reply::{Detail, OrderError, OrderReply, Outcome, Replies};
 use crate::store::{StoreReply, Unavailable};

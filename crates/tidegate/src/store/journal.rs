@@ -14,7 +14,7 @@ use tidegate_core::{Capacity, LeaseId, Limit, Timestamp, UsageRecord};
 pub use crate::catalog::Origin;
 use crate::catalog::RemovalMode;
 pub use crate::store::leases::{HeldAsk, LeaseHolding, LeaseRecord};
-pub use crate::store::requests::{RememberedAsk, RememberedGrant};
+pub use crate::store::remembered_grants::{RememberedAsk, RememberedGrant};
 
 /// 96 bits of a key's fingerprint. The journal names rows by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

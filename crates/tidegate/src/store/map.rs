@@ -27,7 +27,7 @@ use map_limit::MapLimit;
 
 use super::leases::LeaseTable;
 use super::order_path::{check_key, check_ttl};
-use super::requests::RequestTable;
+use super::remembered_grants::RequestTable;
 
 /// Number of orders of a batch whose rows are touched before the first is decided.
 pub const LOOK_AHEAD: usize = 16;

@@ -9,7 +9,7 @@ mod vectors;
 
 use std::time::Duration;
 
-use tidegate::activity::{Active, Activity, ActivityError, ActivityRefusal, ActivityRules, Reason};
+use tidegate::activity::{Activity, ActivityError, ActivityRefusal, ActivityRules, Reason, RunningTask};
 use tidegate::model::Capacity;
 
 use super::LimiterFixture;
@@ -58,7 +58,7 @@ impl ActivityFixture {
         status.reason
     }
 
-    async fn begins(&self, user: &str) -> Active {
+    async fn begins(&self, user: &str) -> RunningTask {
         self.activity.set_active(user).await.expect("there is room")
     }
 

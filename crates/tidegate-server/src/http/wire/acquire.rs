@@ -8,7 +8,7 @@ use tidegate::model::{Ask, Hold};
 use tidegate_core::order::MAX_WAIT;
 
 use super::number::optional;
-use super::object::JsonObject;
+use super::strict_object::StrictObject;
 use crate::http::problem::Problem;
 
 /// One ask, or `asks`, with options.
@@ -22,7 +22,7 @@ pub(in crate::http) struct AcquireBody<'a> {
     #[serde(default, deserialize_with = "count")]
     count: Option<u64>,
     #[serde(borrow)]
-    asks: Option<Vec<JsonObject<AskBody<'a>>>>,
+    asks: Option<Vec<StrictObject<AskBody<'a>>>>,
     #[serde(borrow)]
     request_id: Option<Cow<'a, str>>,
     hold: Option<bool>,
@@ -54,7 +54,7 @@ impl AcquireBody<'_> {
             }
             (None, Some(asks)) => Ok(asks
                 .iter()
-                .map(|JsonObject(one)| ask(&one.limit_id, one.limit_key.as_deref(), one.count))
+                .map(|StrictObject(one)| ask(&one.limit_id, one.limit_key.as_deref(), one.count))
                 .collect()),
             (Some(_), Some(_)) => Err(Problem::bad_request("either limit_id or asks, not both")),
             (None, None) => Err(Problem::bad_request("limit_id is missing; or give a list of asks")),

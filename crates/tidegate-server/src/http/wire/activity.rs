@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::{Deserialize, Deserializer, Serialize};
-use tidegate::activity::{Active, Reason, Status};
+use tidegate::activity::{Reason, RunningTask, Status};
 use tidegate::model::{Amount, Tick};
 
 use super::instant;
@@ -42,7 +42,7 @@ pub(in crate::http) struct StartedTaskBody {
 
 impl StartedTaskBody {
     /// Converts a task and detaches its lease from this process.
-    pub(in crate::http) fn of(active: Active, tick: Tick) -> StartedTaskBody {
+    pub(in crate::http) fn of(active: RunningTask, tick: Tick) -> StartedTaskBody {
         let (timestamp, expires_at) = (active.timestamp(), active.expires_at());
         StartedTaskBody {
             active_id: active.into_id().to_string(),

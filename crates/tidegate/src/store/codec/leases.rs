@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use crate::reply::{GrantedLease, ItemReading, OrderReply, Outcome};
 use crate::store::leases::{HeldAsk, LeaseHolding, LeaseRecord};
-use crate::store::requests::RememberedGrant;
+use crate::store::remembered_grants::RememberedGrant;
 use tidegate_core::law::token_bucket::BucketReceipt;
 use tidegate_core::{Capacity, ChargeRecord, ItemPosition, Limit, Reading, Receipt, Span};
 

@@ -23,7 +23,7 @@ use super::map_limit::MapLimit;
 use super::{MapState, check_key, check_ttl};
 use crate::reply::{OrderError, Replies};
 use crate::store::leases::LeaseRecord;
-use crate::store::requests::RememberedGrant;
+use crate::store::remembered_grants::RememberedGrant;
 use crate::store::{Actual, Settlement, Usage};
 
 pub use super::key_table::UnloadedRows;

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use tidegate::activity::{Active, ActivityRules, Reason};
+use tidegate::activity::{ActivityRules, Reason, RunningTask};
 use tidegate::limiter::Renewal;
 use tidegate::model::{Capacity, Per};
 use tokio::sync::Barrier;
@@ -53,7 +53,7 @@ async fn f2_concurrent_requests_get_exactly_thirty_tasks() {
                 tasks.extend(racer.await.expect("no panic"));
             }
             assert_eq!(tasks.len(), 30, "all of them, and no more");
-            let names: HashSet<_> = tasks.iter().map(Active::active_id).collect();
+            let names: HashSet<_> = tasks.iter().map(RunningTask::active_id).collect();
             assert_eq!((names.len(), activity_fixture.running("u-0").await.0), (30, 30));
             drop(tasks);
             assert_eq!(activity_fixture.running("u-0").await.0, 0);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tidegate::Limiter;
-use tidegate::activity::{Active, Activity, ActivityRules, Reason, SYSTEM_IS_FULL};
+use tidegate::activity::{Activity, ActivityRules, Reason, RunningTask, SYSTEM_IS_FULL};
 use tidegate::catalog::{Catalog, ExpectedVersion};
 use tidegate::limiter::Renewal;
 use tidegate::model::{Capacity, LeaseId, Per};
@@ -147,7 +147,7 @@ async fn literal_rules_refuse_only_after_is_active() {
     assert_eq!(activity_fixture.running("u").await, (4, 4));
     // The same through task ids.
     tasks.push(activity_fixture.begins("u").await);
-    let names: Vec<LeaseId> = tasks.into_iter().map(Active::into_id).collect();
+    let names: Vec<LeaseId> = tasks.into_iter().map(RunningTask::into_id).collect();
     assert_eq!(activity_fixture.is_limited("u").await, Some(Reason::UserWindow));
     assert_eq!(activity_fixture.activity.remove("u", names[2]).await.unwrap(), 1);
     assert_eq!(activity_fixture.is_limited("u").await, None);

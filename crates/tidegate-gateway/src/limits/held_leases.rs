@@ -1,4 +1,4 @@
-//! The leases that a connection holds until it is dropped.
+//! The permit of a connection: the leases that it holds until it is dropped.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

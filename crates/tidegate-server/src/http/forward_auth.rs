@@ -1,4 +1,4 @@
-//! The gate: acquires one unit, for proxies that read only the status.
+//! Forward authentication (`/v1/gate`): acquires one unit, for proxies that read only the status.
 //!
 //! nginx's `auth_request`, Traefik's `ForwardAuth` and curl in a shell understand 200 and 429. Any method is accepted, because proxies
 //! forward the original one. During a store outage a limit that allows answers 200, and one that denies answers 503 without a

@@ -1,4 +1,4 @@
-//! The gate: a status and a few headers.
+//! Forward authentication (`/v1/gate`): a status and a few headers.
 
 use std::time::Duration;
 

@@ -20,18 +20,18 @@ const UNLIMITED: &str = "-1";
 
 /// The quota files of a cgroup.
 #[derive(Debug)]
-pub(super) struct Controller {
+pub(super) struct CgroupQuotaFiles {
     version: CgroupVersion,
     folder: PathBuf,
     has_burst: bool,
 }
 
-impl Controller {
+impl CgroupQuotaFiles {
     /// The files in this directory. Fails if they are missing or not writable.
-    pub(super) fn of(version: CgroupVersion, folder: &Path) -> Result<Controller, CgroupError> {
-        let mut controller = Controller { version, folder: folder.to_owned(), has_burst: false };
-        controller.has_burst = controller.burst().is_file();
-        for file in controller.files() {
+    pub(super) fn of(version: CgroupVersion, folder: &Path) -> Result<CgroupQuotaFiles, CgroupError> {
+        let mut quota = CgroupQuotaFiles { version, folder: folder.to_owned(), has_burst: false };
+        quota.has_burst = quota.burst().is_file();
+        for file in quota.files() {
             check_writable(&file).map_err(|error| match error.kind() {
                 // If the whole cgroup was removed meanwhile, the controller is not what is missing.
                 io::ErrorKind::NotFound if folder.is_dir() => {
@@ -40,7 +40,7 @@ impl Controller {
                 _ => CgroupError::of(&file, error),
             })?;
         }
-        Ok(controller)
+        Ok(quota)
     }
 
     /// Undo steps for the current content. Performed in reverse order, every write is valid.

@@ -20,7 +20,7 @@ use crate::store::Actual;
 ///
 /// A refused request returns no such value, so there is nothing that it could release.
 #[must_use = "a task that is dropped gives its place back"]
-pub struct Active {
+pub struct RunningTask {
     activity: Activity,
     user: Box<str>,
     id: LeaseId,
@@ -32,15 +32,15 @@ pub struct Active {
     is_detached: Arc<AtomicBool>,
 }
 
-impl Active {
+impl RunningTask {
     pub(super) fn new(
         activity: &Activity,
         user: &str,
         lease: Lease,
         timestamp: Timestamp,
         rules: ActivityRules,
-    ) -> Active {
-        Active {
+    ) -> RunningTask {
+        RunningTask {
             activity: activity.clone(),
             user: user.into(),
             id: lease.id(),
@@ -140,7 +140,7 @@ impl Active {
     }
 }
 
-impl Drop for Active {
+impl Drop for RunningTask {
     fn drop(&mut self) {
         if self.lease.is_none() {
             return;
@@ -156,9 +156,9 @@ impl Drop for Active {
     }
 }
 
-impl fmt::Debug for Active {
+impl fmt::Debug for RunningTask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Active").field("id", &self.id).field("user", &self.user).finish_non_exhaustive()
+        f.debug_struct("RunningTask").field("id", &self.id).field("user", &self.user).finish_non_exhaustive()
     }
 }
 

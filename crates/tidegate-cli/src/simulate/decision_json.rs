@@ -11,13 +11,13 @@ use crate::instant;
 
 /// Writes decisions.
 #[derive(Debug, Default)]
-pub(crate) struct DecisionJsonWriter {
+pub(super) struct DecisionJsonWriter {
     instants: instant::InstantWriter,
 }
 
 impl DecisionJsonWriter {
     /// Appends the fields of a decision, from `"allowed"` to `"readings"`, without braces.
-    pub(crate) fn write(&mut self, answer: &OrderReply, answers: &Replies, out: &mut Vec<u8>) {
+    pub(super) fn write(&mut self, answer: &OrderReply, answers: &Replies, out: &mut Vec<u8>) {
         let verdict =
             match &answer.outcome {
                 Outcome::Granted(grant) => DecisionVerdict::Granted(grant.as_ref().map(|grant| {
@@ -35,7 +35,7 @@ impl DecisionJsonWriter {
     }
 
     /// Appends an instant in quotes.
-    pub(crate) fn instant(&mut self, at: Timestamp, out: &mut Vec<u8>) {
+    pub(super) fn instant(&mut self, at: Timestamp, out: &mut Vec<u8>) {
         out.push(b'"');
         self.instants.write(at, out);
         out.push(b'"');
@@ -51,6 +51,6 @@ fn wait_time(wait: Wait, decided_at: Timestamp) -> Option<Duration> {
 }
 
 /// Appends a whole number.
-pub(crate) fn number(value: u64, out: &mut Vec<u8>) {
+pub(super) fn number(value: u64, out: &mut Vec<u8>) {
     out.extend_from_slice(itoa::Buffer::new().format(value).as_bytes());
 }

@@ -14,42 +14,42 @@ use std::collections::BTreeMap;
 use super::ObservedOrder;
 
 /// The rows of one limit.
-pub(super) struct GrantedRows<'a> {
-    all: GrantedRow,
-    each: BTreeMap<&'a [u8], GrantedRow>,
+pub(super) struct GrantsByRow<'a> {
+    all: RowGrantTimes,
+    each: BTreeMap<&'a [u8], RowGrantTimes>,
 }
 
 /// When a row was charged.
-pub(super) struct GrantedRow {
+pub(super) struct RowGrantTimes {
     /// Earliest instant of each charge, and the latest instant of all charges so far.
     hits: Vec<(u64, u64)>,
     /// Whether every instant is known and every charge was judged.
     is_known: bool,
 }
 
-impl<'a> GrantedRows<'a> {
+impl<'a> GrantsByRow<'a> {
     /// Groups these grants by row. They must be sorted by their earliest instant.
-    pub(super) fn of(grants: &[&'a ObservedOrder]) -> GrantedRows<'a> {
-        let mut rows = GrantedRows { all: GrantedRow::new(), each: BTreeMap::new() };
+    pub(super) fn of(grants: &[&'a ObservedOrder]) -> GrantsByRow<'a> {
+        let mut rows = GrantsByRow { all: RowGrantTimes::new(), each: BTreeMap::new() };
         // An ask of zero opens no window.
         for grant in grants.iter().filter(|grant| grant.count > 0) {
             rows.all.push(grant);
             if let Some(key) = &grant.key {
-                rows.each.entry(key).or_insert_with(GrantedRow::new).push(grant);
+                rows.each.entry(key).or_insert_with(RowGrantTimes::new).push(grant);
             }
         }
         rows
     }
 
     /// The row of this key, or the `all` row.
-    pub(super) fn get(&self, key: Option<&[u8]>) -> Option<&GrantedRow> {
+    pub(super) fn get(&self, key: Option<&[u8]>) -> Option<&RowGrantTimes> {
         key.map_or(Some(&self.all), |key| self.each.get(key))
     }
 }
 
-impl GrantedRow {
-    fn new() -> GrantedRow {
-        GrantedRow { hits: Vec::new(), is_known: true }
+impl RowGrantTimes {
+    fn new() -> RowGrantTimes {
+        RowGrantTimes { hits: Vec::new(), is_known: true }
     }
 
     fn push(&mut self, grant: &ObservedOrder) {

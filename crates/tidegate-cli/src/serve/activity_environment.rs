@@ -17,7 +17,7 @@ const REQUESTS: &str = "SLIDE_WINDOW_QUESTION_COUNT";
 const WINDOW: &str = "SLIDE_WINDOW_TIME";
 
 /// Reads the variables. Fails with every error at once.
-pub(crate) fn environment() -> Result<ActivitySpec, Failure> {
+pub(super) fn environment() -> Result<ActivitySpec, Failure> {
     let mut values = Vec::new();
     for name in [TASKS, REQUESTS, WINDOW] {
         values.extend(client::environment(name)?.map(|value| (name, value)));

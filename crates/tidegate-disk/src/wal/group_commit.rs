@@ -1,4 +1,4 @@
-//! The queue of appends that are not written yet.
+//! Group commit: the queue of appends that one sync will make durable together.
 //!
 //! Appends are copied into pending blocks. The buffer of a pending block has room for the block header in
 //! front, so the payload is copied only once. While the writer makes one block durable, the next one fills.

@@ -1,7 +1,7 @@
-//! The scope of a row: all keys together, or one key with its overrides.
+//! Overrides of one key: the rule that a row follows now.
 //!
-//! The rule of an item depends on the key and the time, because an override applies to one key and can end. Only this
-//! module resolves overrides.
+//! A row counts all keys together, or one key with its overrides. The rule of an item depends on the key and the time,
+//! because an override applies to one key and can end. Only this module resolves overrides.
 
 use std::borrow::Cow;
 

@@ -1,6 +1,10 @@
-//! A tunnel: after an upgrade, bytes are relayed in both directions without parsing.
+//! Protocol upgrades, such as WebSocket: the endpoint's 101 response, and the tunnel after it.
+//!
+//! In a tunnel, bytes are relayed in both directions without parsing. `wire/upgrade.rs` decides which upgrades a request
+//! may ask for.
 
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -8,11 +12,49 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
+use super::Http1Connection;
 use crate::buffers::ReadBuffer;
 use crate::deadline::{ConnectionActivity, ConnectionDeadline, Interruption};
 use crate::handshake::ClientStream;
-use crate::request_log::TransferProgress;
+use crate::request_log::{RequestRecord, RequestSummary, TransferProgress};
+use crate::wire::WireError;
 use crate::worker::ClientConnectionEnd;
+
+/// Whether a response switches the protocol. An upgrade that was not requested is an error.
+pub(super) const fn switches_protocol(status: u16, is_requested: bool) -> Result<bool, WireError> {
+    match status {
+        101 if is_requested => Ok(true),
+        101 => Err(WireError::Malformed("the endpoint switches to a protocol that was not requested")),
+        _ => Ok(false),
+    }
+}
+
+impl<S: ClientStream> Http1Connection<S> {
+    /// Relays a tunnel until it ends. Logs its request with the bytes of the tunnel.
+    pub(super) async fn relay_upgraded(
+        &mut self,
+        upstream: TcpStream,
+        arrived: ReadBuffer,
+        max_wait: Duration,
+        progress: TransferProgress,
+    ) -> ClientConnectionEnd {
+        let worker = Arc::clone(&self.client.worker);
+        worker.metrics.count_upgrade();
+        let input = std::mem::take(&mut self.input);
+        let mut unrecorded = TransferProgress::default();
+        let live_progress = self.record.as_mut().map_or(&mut unrecorded, RequestRecord::progress_mut);
+        *live_progress = TransferProgress { sent: 0, received: 0, ..progress };
+        let end =
+            relay(&mut self.stream, input, upstream, arrived, &mut self.deadline, max_wait, live_progress)
+                .await;
+        if let Some(mut record) = self.record.take() {
+            let progress = *record.progress_mut();
+            let summary = || RequestSummary::from_composed(&self.request_out.bytes);
+            record.finish(&worker, summary, progress, worker.now());
+        }
+        end
+    }
+}
 
 /// One direction of a tunnel.
 struct TunnelDirection {
@@ -70,7 +112,7 @@ impl TunnelDirection {
 }
 
 /// Relays both directions until both have ended or nothing moves for too long. Updates `progress` on the way.
-pub(super) async fn relay<S: ClientStream>(
+async fn relay<S: ClientStream>(
     client: &mut S,
     input: ReadBuffer,
     mut upstream: TcpStream,

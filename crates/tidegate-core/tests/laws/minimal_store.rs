@@ -10,14 +10,14 @@ use tidegate_core::{
     LimitSpec, Per, Row, RowScope, Tick, Timestamp, decide,
 };
 use tidegate_testkit::history::{ReplayReply, SystemUnderTest};
-use tidegate_testkit::model::{ModelReading, ModelRefusal, OwnedAsk};
+use tidegate_testkit::reference_model::{ModelReading, ModelRefusal, OwnedAsk};
 
 /// The limit id, and the key unless the row is that of all keys.
 pub(crate) type RowKey = (String, Option<Vec<u8>>);
 
 /// Limits and rows in maps.
 #[derive(Debug, Clone)]
-pub(crate) struct ReferenceStore {
+pub(crate) struct MinimalStore {
     tick: Tick,
     pub(crate) limits: BTreeMap<String, Rc<Limit>>,
     pub(crate) rows: BTreeMap<RowKey, Row>,
@@ -34,9 +34,9 @@ struct Hold {
     charges: Vec<(RowKey, String, ChargeRecord, u32)>,
 }
 
-impl ReferenceStore {
-    pub(crate) fn new(tick: Tick) -> ReferenceStore {
-        ReferenceStore {
+impl MinimalStore {
+    pub(crate) fn new(tick: Tick) -> MinimalStore {
+        MinimalStore {
             tick,
             limits: BTreeMap::new(),
             rows: BTreeMap::new(),
@@ -46,8 +46,8 @@ impl ReferenceStore {
     }
 
     /// A store with one limit.
-    pub(crate) fn with(spec: LimitSpec, tick: Tick) -> ReferenceStore {
-        let mut store = ReferenceStore::new(tick);
+    pub(crate) fn with(spec: LimitSpec, tick: Tick) -> MinimalStore {
+        let mut store = MinimalStore::new(tick);
         let limit = Limit::new(spec, tick).unwrap_or_else(|errors| panic!("{errors:?}"));
         store.limits.insert(limit.id().to_owned(), Rc::new(limit));
         store
@@ -188,7 +188,7 @@ pub(crate) fn scope_of<'a>(limit: &'a Limit, row_key: &RowKey) -> RowScope<'a> {
     }
 }
 
-impl SystemUnderTest for ReferenceStore {
+impl SystemUnderTest for MinimalStore {
     fn put(&mut self, spec: &LimitSpec, now: Timestamp) -> bool {
         let former = self.limits.get(&spec.id).cloned();
         if former.as_ref().is_some_and(|former| former.spec() == spec) {

@@ -7,17 +7,17 @@
 const NOTHING: i128 = i128::MIN / 4;
 
 /// Sums over leaves in a fixed order.
-pub(super) struct SuffixSums {
+pub(super) struct GrantSumTree {
     leaves: usize,
     /// (sum, best suffix with its handicap). The root is at 1, the leaves start at `leaves`.
     nodes: Vec<(i128, i128)>,
 }
 
-impl SuffixSums {
+impl GrantSumTree {
     /// A tree with room for this many leaves, all zero.
-    pub(super) fn new(leaves: usize) -> SuffixSums {
+    pub(super) fn new(leaves: usize) -> GrantSumTree {
         let leaves = leaves.next_power_of_two();
-        SuffixSums { leaves, nodes: vec![(0, NOTHING); 2 * leaves] }
+        GrantSumTree { leaves, nodes: vec![(0, NOTHING); 2 * leaves] }
     }
 
     /// Sets a leaf.
@@ -61,7 +61,7 @@ mod tests {
     fn sums_and_suffixes_are_those_of_a_list() {
         let weights = [3, 1, 4, 1, 5, 9, 2];
         let handicaps = [-9, 0, -3, 7, -20, -8, 1];
-        let mut sums = SuffixSums::new(weights.len());
+        let mut sums = GrantSumTree::new(weights.len());
         let mut list = [None; 7];
         for leaf in [4, 0, 6, 2, 5, 1, 3] {
             sums.insert(leaf, weights[leaf], handicaps[leaf]);
