@@ -212,6 +212,11 @@ impl SlidingWindow {
         self.window
     }
 
+    /// The length of a sub-window.
+    pub const fn granularity(&self) -> Span {
+        self.granularity
+    }
+
     /// Whether the granularity is one tick.
     pub fn is_exact(&self) -> bool {
         self.granularity == Span::ONE_TICK

@@ -37,7 +37,11 @@ mod row_epoch;
 mod rule_snapshot;
 mod shared_rows;
 mod single_ask;
+#[cfg_attr(any(not(test), tidegate_loom), expect(dead_code, reason = "used by the engine"))]
+mod slab;
 mod sliding_path;
+#[cfg_attr(any(not(test), tidegate_loom), expect(dead_code, reason = "used by the engine"))]
+mod sliding_words;
 pub mod snapshot_walk;
 mod sync;
 
