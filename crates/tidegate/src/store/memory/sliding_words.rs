@@ -696,18 +696,15 @@ mod tests {
         fn charge(&mut self, cost: Amount, now: Timestamp) -> bool {
             let mut next = self.state.clone();
             self.rule.charge(&mut next, cost, None, now);
-            match self.law.charge(&self.slab, &self.budget, self.word, cost, now) {
-                Some(word) => {
-                    self.word = word;
-                    self.state = next;
-                }
-                None => {
-                    assert!(!self.can_pack(cost, now), "{cost} at {now:?} fits {:?}", self.state);
-                    return false;
-                }
+            let word = self.law.charge(&self.slab, &self.budget, self.word, cost, now);
+            if let Some(word) = word {
+                self.word = word;
+                self.state = next;
+            } else {
+                assert!(!self.can_pack(cost, now), "{cost} at {now:?} fits {:?}", self.state);
             }
             self.compare(now);
-            true
+            word.is_some()
         }
 
         /// Whether a log with another charge can be packed.
