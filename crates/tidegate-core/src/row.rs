@@ -82,6 +82,21 @@ impl Row {
         Row { states: States::One(state), holds: 0 }
     }
 
+    /// A row with these states, in the order of its items.
+    pub fn from_states(states: impl IntoIterator<Item = State>) -> Row {
+        Row { states: states.into_iter().collect(), holds: 0 }
+    }
+
+    /// The states, in the order of the items.
+    pub fn states(&self) -> &[State] {
+        &self.states
+    }
+
+    /// The number of open holds.
+    pub fn open_holds(&self) -> u32 {
+        self.holds
+    }
+
     /// The state of a row that has one item and no open holds.
     pub fn single_state(&self) -> Option<&State> {
         match &self.states {

@@ -165,12 +165,13 @@ impl Tick {
     }
 
     /// The first instant of a second since the epoch.
-    pub(crate) const fn at_second(self, second: u64) -> Timestamp {
+    pub const fn at_second(self, second: u64) -> Timestamp {
         Timestamp(second.saturating_mul(self.per_second()))
     }
 
     /// The second that contains an instant.
-    pub(crate) const fn second_of(self, at: Timestamp) -> u64 {
+    #[inline]
+    pub const fn second_of(self, at: Timestamp) -> u64 {
         at.0 / self.per_second()
     }
 }

@@ -1,55 +1,54 @@
-//! Header of a leaf: the epoch of its rows, and the instant from which they may be decided.
+//! Header of a leaf: the epoch of its rows, and the earliest instant at which they may be decided.
 
-#![expect(clippy::inline_always, reason = "these are parts of the quick way, which is one piece of code")]
+#![expect(clippy::inline_always, reason = "these functions are parts of a decision of 20 ns")]
 
 use tidegate_core::Timestamp;
 
 use super::sync::{AtomicU64, Ordering};
 
-/// Rows are being carried over, or have gone elsewhere.
-const NONE: u64 = u64::MAX;
+/// The rows are being converted, or have moved.
+const NO_EPOCH: u64 = u64::MAX;
 
-/// What is true of all the rows of a leaf, or of an `all` row.
+/// The state that all rows of a leaf share, or that of a row of all keys.
 #[derive(Debug)]
-pub(super) struct Stamp {
-    edition: AtomicU64,
-    /// The latest instant at which somebody with the lock forgot a row, gave something back, or decided. Whoever comes with an earlier
-    /// time is decided at this one: what was forgotten then may have mattered before.
+pub(super) struct LeafHeader {
+    epoch: AtomicU64,
+    /// The latest instant at which a thread with the leaf's lock dropped a row, gave units back, or decided. A thread with an
+    /// earlier time decides at this one: a dropped row may have mattered before.
     floor: AtomicU64,
 }
 
-impl Stamp {
-    pub(super) fn new(edition: u64) -> Stamp {
-        Stamp { edition: AtomicU64::new(edition), floor: AtomicU64::new(0) }
+impl LeafHeader {
+    pub(super) fn new(epoch: u64) -> LeafHeader {
+        LeafHeader { epoch: AtomicU64::new(epoch), floor: AtomicU64::new(0) }
     }
 
-    /// The edition of the rows.
+    /// The epoch of the rows.
     #[inline(always)]
-    pub(super) fn edition(&self) -> u64 {
-        self.edition.load(Ordering::Acquire)
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
     }
 
-    /// The earliest instant at which the rows may be decided on. It is looked at after a row was read.
+    /// The earliest instant at which the rows may be decided. Read it after the row.
     #[inline(always)]
     pub(super) fn floor(&self) -> Timestamp {
         Timestamp::from_ticks(self.floor.load(Ordering::Relaxed))
     }
 
-    /// Nobody is to be decided on at an earlier instant. It is said before a row is changed. Only with the lock.
+    /// Raises the floor before a row is changed. Threads with different row locks may raise it at once.
     pub(super) fn raise(&self, now: Timestamp) {
         if self.floor() < now {
-            self.floor.store(now.ticks(), Ordering::Relaxed);
+            self.floor.fetch_max(now.ticks(), Ordering::Relaxed);
         }
     }
 
-    /// From now on the rows are in no edition, so that nobody begins to judge them. Who began before finds that the board has turned, or that
-    /// the row is not in its line any more. Only with the lock.
+    /// From now on the rows are in no epoch, so that no decision on them begins. Only under the lock.
     pub(super) fn lift(&self) {
-        self.edition.store(NONE, Ordering::Release);
+        self.epoch.store(NO_EPOCH, Ordering::Release);
     }
 
-    /// All rows are in this edition. Only with the lock.
-    pub(super) fn set(&self, edition: u64) {
-        self.edition.store(edition, Ordering::Release);
+    /// All rows are in this epoch. Only under the lock.
+    pub(super) fn set_epoch(&self, epoch: u64) {
+        self.epoch.store(epoch, Ordering::Release);
     }
 }

@@ -1,229 +1,216 @@
 //! The table of one limit: its rules and rows.
 
-#![expect(clippy::inline_always, reason = "these are parts of the quick way, which is one piece of code")]
+#![expect(clippy::inline_always, reason = "these functions are parts of a decision of 20 ns")]
 
 use std::sync::{Arc, PoisonError};
 
 use tidegate_core::{Item, Law, Limit, Mode, Per, Row, Timestamp, UsageRecord};
 
-use super::cache_line::{self, Tag};
 use super::counters::Counts;
-use super::fingerprint::{Printer, Secret};
-use super::leaf::{Leaf, Means, Near, Owned, Shortcut};
-use super::leaf_header::Stamp;
+use super::fingerprint::{Fingerprinter, Secret};
+use super::leaf::{HomeLines, Leaf, LeafContext, LockedLeaf, Shortcut};
+use super::leaf_header::LeafHeader;
+use super::line::{self, NO_TAG, RowWords, Tag, read_words, write_words};
 use super::memory_budget::Budget;
-use super::overflow::Shelf;
-use super::row_epoch::{Because, Draft, Edition};
-use super::rule_snapshot::Board;
-use super::shared_rows::Place;
+use super::row_epoch::{EpochCause, EpochDraft, RowEpoch, RowStore};
+use super::rule_snapshot::RuleSnapshot;
+use super::shared_rows::SharedRow;
 use super::sync::{AtomicU64, Mutex, MutexGuard, OnceLock, Ordering, RwLock, fence};
-use crate::store::journal::{Origin, Text};
+use crate::store::journal::{Text, Origin};
 
-/// How many editions may be remembered for leaves that nobody came to since.
-const MOST_EDITIONS: usize = 32;
-
-/// No key has this tag that matters: it stands for all of them.
-pub(super) const NO_TAG: Tag = Tag { low: 0, high: 0 };
+/// The most epochs that are kept for leaves without access since.
+const MOST_EPOCHS: usize = 32;
 
 /// A limit and its rows.
-pub(super) struct Tenant {
+pub(super) struct LimitTable {
     pub(super) id: Box<str>,
-    /// Which incarnation of its id it is.
+    /// The number of this limit among all limits ever added.
     pub(super) generation: u64,
-    pub(super) printer: Printer,
-    pub(super) board: Board,
+    pub(super) printer: Fingerprinter,
+    pub(super) snapshot: RuleSnapshot,
     pub(super) all: AllRow,
+    pub(super) rows: RowStore,
     root: OnceLock<Box<Leaf>>,
-    /// The way past its first levels, once there are that many.
+    /// The leaves below the first levels, once there are that many.
     shortcut: OnceLock<Shortcut>,
-    /// Moves from leaf to leaf, looking for fresh rows.
-    hand: AtomicU64,
-    /// The latest fence it gave.
+    /// Moves from leaf to leaf in search of evictable rows.
+    sweep: AtomicU64,
+    /// The latest fence.
     pub(super) fence: AtomicU64,
     pub(super) counts: Counts,
     pub(super) budget: Budget,
-    /// Whether it was put with others, as files are.
+    /// 1 if the limit comes from a file.
     applied: AtomicU64,
-    /// The number of the present edition, or none while there is about to be another.
+    /// The number of the present epoch, or [`NO_EPOCH`] while the next one begins.
     present: AtomicU64,
-    /// Whose rows it has if they can be decided on the lean way, as somebody thinks who only looks.
-    lean: AtomicU64,
-    /// The editions that rows may still be in; the last is the present one.
-    editions: RwLock<Vec<Arc<Edition>>>,
+    /// The epochs that rows may be in. The last is the present one.
+    epochs: RwLock<Vec<Arc<RowEpoch>>>,
 }
 
-/// There is about to be another edition.
-const IN_BETWEEN: u64 = u64::MAX;
+/// The next epoch is about to begin.
+const NO_EPOCH: u64 = u64::MAX;
 
-const LEAN_ALL: u64 = 1;
-const LEAN_KEY: u64 = 2;
-
-fn lean_word(lean: Option<Per>) -> u64 {
-    match lean {
-        None => 0,
-        Some(Per::All) => LEAN_ALL,
-        Some(Per::Key) => LEAN_KEY,
-    }
-}
-
-/// When the brief of a new edition is written. Until it is, everybody is decided on with the locks.
+/// When the snapshot of a new epoch is written. Until then decisions take the locked path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Brief {
+pub(super) enum PublishTime {
     Now,
-    /// By whoever comes, or is told to.
+    /// By the next decision, or by an explicit refresh.
     Later,
 }
 
-/// How many editions a limit has.
+/// Whether a limit has too many epochs.
 #[must_use]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Crowd {
+pub(super) enum EpochCount {
     Few,
-    /// More than may be remembered.
     TooMany,
 }
 
-/// The limit's `all` row, found without looking for it.
+/// The row of all keys.
 pub(super) struct AllRow {
-    pub(super) stamp: Stamp,
-    pub(super) place: Place,
-    shelf: Mutex<Shelf>,
+    pub(super) header: LeafHeader,
+    pub(super) place: SharedRow,
+    conversion: Mutex<()>,
 }
 
-/// The `all` row with its lock held.
-pub(super) struct OwnedAll<'a> {
+/// The row of all keys with its lock held.
+pub(super) struct LockedAll<'a> {
     pub(super) row: &'a AllRow,
-    pub(super) shelf: MutexGuard<'a, Shelf>,
+    _conversion: MutexGuard<'a, ()>,
 }
 
-impl Tenant {
+impl LimitTable {
     pub(super) fn new(
         limit: &Arc<Limit>,
         generation: u64,
         fence: u64,
         secret: Secret,
-        whole: &Arc<Budget>,
-        place: Place,
+        store: &Arc<Budget>,
+        place: SharedRow,
         now: Timestamp,
-    ) -> Tenant {
-        let printer = Printer::new(secret, generation);
-        let budget = Budget::half_of(whole);
+    ) -> LimitTable {
+        let printer = Fingerprinter::new(secret, generation);
+        let budget = Budget::half_of(store);
         budget.bound_rows(limit.spec().max_keys);
         let counts = Counts::new();
         let columns = counts.columns(limit.items().iter().map(Item::name));
-        let edition = Edition::new(1, now, Because::Put, Arc::clone(limit), columns, &printer);
-        let tenant = Tenant {
+        let draft = EpochDraft::new(Arc::clone(limit), columns, &printer);
+        let epoch = RowEpoch::of(draft, 1, now, EpochCause::Put, None, place.words());
+        let table = LimitTable {
             id: limit.id().into(),
             generation,
             printer,
-            board: Board::new(place.clone()),
-            all: AllRow { stamp: Stamp::new(1), place, shelf: Mutex::new(Shelf::default()) },
+            snapshot: RuleSnapshot::new(),
+            all: AllRow { header: LeafHeader::new(1), place, conversion: Mutex::new(()) },
+            rows: RowStore::new(),
             root: OnceLock::new(),
             shortcut: OnceLock::new(),
-            hand: AtomicU64::new(0),
+            sweep: AtomicU64::new(0),
             fence: AtomicU64::new(fence),
             counts,
             budget,
             applied: AtomicU64::new(0),
             present: AtomicU64::new(1),
-            lean: AtomicU64::new(lean_word(edition.lean())),
-            editions: RwLock::new(vec![Arc::new(edition)]),
+            epochs: RwLock::new(vec![Arc::new(epoch)]),
         };
-        tenant.all.own().settle(tenant.edition().as_ref(), Row::blank(limit, Per::All));
-        tenant.refresh(now);
-        tenant
+        let epoch = table.epoch();
+        let row = Row::blank(limit, Per::All);
+        let words = epoch.store_new(Per::All, NO_TAG, row, &table.rows, &table.budget);
+        write_words(table.all.place.cells(), &words);
+        table.refresh(now);
+        table
     }
 
-    /// The present edition.
-    pub(super) fn edition(&self) -> Arc<Edition> {
-        let editions = self.editions.read().unwrap_or_else(PoisonError::into_inner);
-        Arc::clone(editions.last().expect("there is always one"))
+    /// The present epoch.
+    pub(super) fn epoch(&self) -> Arc<RowEpoch> {
+        let epochs = self.epochs.read().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(epochs.last().expect("a limit always has an epoch"))
     }
 
-    /// Whether this is the present edition, as somebody sees it who waits for nobody. What was read of the time before [`fence`] was called
-    /// was read before the instant of whatever edition comes next.
-    pub(super) fn is_present(&self, edition: &Edition) -> bool {
-        self.present.load(Ordering::Relaxed) == edition.number
+    /// Whether this is the present epoch, without waiting. A clock that was read before the acquire fence of the caller was
+    /// read before the start of the next epoch.
+    pub(super) fn is_present(&self, epoch: &RowEpoch) -> bool {
+        self.present.load(Ordering::Relaxed) == epoch.number
     }
 
-    /// Whose rows it has if they can be decided on the lean way. Before anything is decided it is seen whether that is still so.
-    #[inline]
-    pub(super) fn lean(&self) -> Option<Per> {
-        match self.lean.load(Ordering::Relaxed) {
-            LEAN_ALL => Some(Per::All),
-            LEAN_KEY => Some(Per::Key),
-            _ => None,
-        }
-    }
-
-    /// The edition of this number, if it is remembered.
-    pub(super) fn edition_of(&self, number: u64) -> Option<Arc<Edition>> {
-        let editions = self.editions.read().unwrap_or_else(PoisonError::into_inner);
-        editions.iter().find(|edition| edition.number == number).map(Arc::clone)
+    /// The epoch of this number, if it is kept.
+    pub(super) fn epoch_of(&self, number: u64) -> Option<Arc<RowEpoch>> {
+        let epochs = self.epochs.read().unwrap_or_else(PoisonError::into_inner);
+        epochs.iter().find(|epoch| epoch.number == number).map(Arc::clone)
     }
 
     /// The limit as it is.
     pub(super) fn limit(&self) -> Arc<Limit> {
-        Arc::clone(&self.edition().limit)
+        Arc::clone(&self.epoch().limit)
     }
 
-    /// Whose it is.
     pub(super) fn origin(&self) -> Origin {
         if self.applied.load(Ordering::Relaxed) == 0 { Origin::Put } else { Origin::Applied }
     }
 
-    /// Whose it is from now on.
-    pub(super) fn belongs_to(&self, origin: Origin) {
+    pub(super) fn set_origin(&self, origin: Origin) {
         self.applied.store(u64::from(origin == Origin::Applied), Ordering::Relaxed);
     }
 
-    /// A text of the limit, as whoever keeps a log is told of it.
+    /// The definition of the limit for a log.
     pub(super) fn text<'a>(&self, limit: &'a Arc<Limit>, at: Timestamp) -> Text<'a> {
         let fence = self.fence.load(Ordering::Relaxed);
         Text { generation: self.generation, limit, at, fence, origin: self.origin() }
     }
 
-    /// The leaf where a tag belongs.
+    /// What changes of a leaf need to know.
+    pub(super) fn context<'a>(&'a self, epoch: &'a RowEpoch, now: Timestamp) -> LeafContext<'a> {
+        LeafContext { epoch, rows: &self.rows, budget: &self.budget, now }
+    }
+
+    /// The leaf of a tag.
     #[inline(always)]
     pub(super) fn leaf(&self, tag: Tag) -> Option<&Leaf> {
         self.root.get().map(|root| root.descend(tag))
     }
 
-    /// The line where a tag belongs.
+    /// The lines of a tag.
     #[inline(always)]
-    pub(super) fn near(&self, tag: Tag) -> Option<Near<'_>> {
-        self.near_of(tag.low)
-    }
-
-    /// The same by the half of the tag that says so.
-    #[inline(always)]
-    pub(super) fn near_of(&self, low: u64) -> Option<Near<'_>> {
-        // A list that is written once and never wrong is nothing to try every order of.
+    pub(super) fn home_lines(&self, tag: Tag) -> Option<HomeLines<'_>> {
+        // A list that is written once and never wrong needs no model.
         let shortcut = if cfg!(tidegate_loom) { None } else { self.shortcut.get() };
         let (leaf, bits) = match shortcut {
-            Some(shortcut) => shortcut.leaf(low),
-            None => (&**self.root.get()?, low),
+            Some(shortcut) => shortcut.leaf(tag.low),
+            None => (&**self.root.get()?, tag.low),
         };
-        leaf.near_below(bits)
+        leaf.home_lines_below(bits)
     }
 
-    /// The leaf where a tag belongs, with a first one if there was none.
+    /// The leaf of a tag. Creates the first one.
     pub(super) fn leaf_or_new(&self, tag: Tag) -> &Leaf {
         let first = || {
             self.budget.take_anyway(size_of::<Leaf>());
-            Box::new(Leaf::new(0, self.edition().number))
+            let epoch = self.epoch();
+            Box::new(Leaf::new(0, epoch.number, epoch.key_shape()))
         };
         let root = self.root.get_or_init(first);
         let leaf = root.descend(tag);
         if !cfg!(tidegate_loom) && Shortcut::reaches(leaf) && self.shortcut.get().is_none() {
-            self.shorten(root);
+            self.add_shortcut(root);
         }
         leaf
     }
 
-    /// Makes the shortcut if the table has grown that far.
+    /// Locks the leaf of a tag with its rows in the present epoch.
+    pub(super) fn lock_leaf(&self, tag: Tag) -> (LockedLeaf<'_>, Arc<RowEpoch>) {
+        loop {
+            let mut locked = self.leaf_or_new(tag).lock();
+            let epoch = self.epoch();
+            self.convert_leaf(&mut locked, &epoch);
+            // Its rows may have moved while this thread waited, or when they became wider.
+            if !locked.leaf.is_branch() {
+                return (locked, epoch);
+            }
+        }
+    }
+
     #[cold]
-    fn shorten(&self, root: &Leaf) {
+    fn add_shortcut(&self, root: &Leaf) {
         if let Some(shortcut) = Shortcut::of(root) {
             self.shortcut.get_or_init(|| {
                 self.budget.take_anyway(Shortcut::BYTES);
@@ -232,239 +219,209 @@ impl Tenant {
         }
     }
 
-    /// Where the rows of keys begin.
+    /// The first leaf.
     pub(super) fn root(&self) -> Option<&Leaf> {
         self.root.get().map(|root| &**root)
     }
 
-    /// The version of the first edition that is remembered.
+    /// The version of the first epoch that is kept.
     pub(super) fn first_version(&self) -> u32 {
-        let editions = self.editions.read().unwrap_or_else(PoisonError::into_inner);
-        editions.first().map_or(0, |edition| edition.limit.version())
+        let epochs = self.epochs.read().unwrap_or_else(PoisonError::into_inner);
+        epochs.first().map_or(0, |epoch| epoch.limit.version())
     }
 
-    /// A row of an earlier or the present version of the limit that remembers these traces, carried over to the present edition. `None` if
-    /// the version is not remembered, or if these are no traces of it.
-    pub(super) fn carried(
+    /// A row of this version of the limit with this usage, converted to the present epoch. `None` if the version is not kept,
+    /// or if these are no records of it.
+    pub(super) fn converted(
         &self,
         version: u32,
         key: Option<Tag>,
-        traces: impl IntoIterator<Item = (usize, UsageRecord)>,
+        records: impl IntoIterator<Item = (usize, UsageRecord)>,
     ) -> Option<Row> {
-        let editions = self.editions.read().unwrap_or_else(PoisonError::into_inner);
-        let first = editions.iter().rposition(|edition| edition.limit.version() == version)?;
+        let epochs = self.epochs.read().unwrap_or_else(PoisonError::into_inner);
+        let first = epochs.iter().rposition(|epoch| epoch.limit.version() == version)?;
         let per = if key.is_none() { Per::All } else { Per::Key };
-        let mut row = Row::blank(&editions[first].limit, per);
-        for (item, trace) in traces {
-            if !row.merge_usage(&editions[first].limit, item, trace) {
+        let mut row = Row::blank(&epochs[first].limit, per);
+        for (item, record) in records {
+            if !row.merge_usage(&epochs[first].limit, item, record) {
                 return None;
             }
         }
-        for pair in editions[first..].windows(2) {
-            pair[1].adopt(&pair[0], per, key.unwrap_or(NO_TAG), &mut row);
+        for pair in epochs[first..].windows(2) {
+            pair[1].convert(&pair[0], per, key.unwrap_or(NO_TAG), &mut row);
         }
         Some(row)
     }
 
-    /// Every leaf that has rows of its own.
+    /// Visits every leaf that has rows of its own.
     pub(super) fn each_leaf(&self, visit: &mut dyn FnMut(&Leaf)) {
         if let Some(root) = self.root.get() {
             root.each(visit);
         }
     }
 
-    /// Writes the brief anew: a window has ended, or begun.
+    /// Writes the snapshot anew: a window has ended, or begun.
     pub(super) fn refresh(&self, now: Timestamp) {
-        let editions = self.editions.write().unwrap_or_else(PoisonError::into_inner);
-        let present = editions.last().expect("there is always one");
-        self.show(present, now);
+        let epochs = self.epochs.write().unwrap_or_else(PoisonError::into_inner);
+        let present = epochs.last().expect("a limit always has an epoch");
+        self.publish_snapshot(present, now);
     }
 
-    /// Writes the brief of an edition. Where rows are too many already, every key has to be looked at with the locks: one whose row
-    /// is fresh is a new one.
-    fn show(&self, edition: &Edition, now: Timestamp) {
+    /// Writes the snapshot of an epoch. If there are more rows than a lowered bound allows, there is none: then each
+    /// evictable row counts as a new key, which only the locked path can tell.
+    fn publish_snapshot(&self, epoch: &RowEpoch, now: Timestamp) {
         if self.budget.has_too_many_rows() {
-            self.board.clear();
+            self.snapshot.clear();
         } else {
-            self.board.show(edition, now);
+            self.snapshot.publish(epoch, now);
         }
     }
 
-    /// Sees to it that the brief is good, if there can be one.
-    pub(super) fn keep_brief(&self, edition: &Edition, now: Timestamp) {
-        if edition.may_be_brief() && !self.budget.has_too_many_rows() && self.board.is_behind(edition, now) {
+    /// Refreshes the snapshot if it is outdated and there can be one.
+    pub(super) fn refresh_if_outdated(&self, epoch: &RowEpoch, now: Timestamp) {
+        if epoch.fits_snapshot() && !self.budget.has_too_many_rows() && self.snapshot.is_outdated(epoch, now) {
             self.refresh(now);
         }
-        if edition.is_worn_out(now) {
-            self.publish(Arc::clone(&edition.limit), Because::WornOut, || now);
-        }
     }
 
-    /// Nobody is to be decided on without looking again whether the limit is there.
+    /// Removes the snapshot, so that the next decision looks whether the limit is still there.
     pub(super) fn retire(&self) {
-        let _alone = self.editions.write().unwrap_or_else(PoisonError::into_inner);
-        self.board.clear();
+        let _alone = self.epochs.write().unwrap_or_else(PoisonError::into_inner);
+        self.snapshot.clear();
     }
 
-    /// Makes a new edition, and carries all rows over if there are too many editions.
-    pub(super) fn publish(&self, limit: Arc<Limit>, because: Because, clock: impl Fn() -> Timestamp) {
-        let draft = self.draft(limit);
-        self.catch_up_if(self.announce(draft, because, Brief::Now, clock, |_| {}));
-    }
-
-    /// What can be made of an edition before it comes.
-    pub(super) fn draft(&self, limit: Arc<Limit>) -> Draft {
+    /// The parts of an epoch that can be prepared before it begins.
+    pub(super) fn draft(&self, limit: Arc<Limit>) -> EpochDraft {
         let columns = self.counts.columns(limit.items().iter().map(Item::name));
-        Draft::new(limit, columns, &self.printer)
+        EpochDraft::new(limit, columns, &self.printer)
     }
 
-    /// Makes a new edition. Rows follow when somebody comes to them. Its instant is read once nobody can be decided on by the former
-    /// edition any more who has not been already: what was charged under that one was charged no later, and is carried over as of then.
-    /// `before` is told the instant while nobody has been decided on by the new edition.
-    pub(super) fn announce(
+    /// Begins a new epoch. Rows are converted at their next access.
+    ///
+    /// The clock is read once no decision can begin under the former epoch. So a charge of the former epoch is not later,
+    /// and is converted as of then. `before` receives the instant before the first decision of the new epoch.
+    pub(super) fn begin_epoch(
         &self,
-        draft: Draft,
-        because: Because,
-        brief: Brief,
+        draft: EpochDraft,
+        cause: EpochCause,
+        publish: PublishTime,
         clock: impl Fn() -> Timestamp,
         before: impl FnOnce(Timestamp),
-    ) -> Crowd {
-        let mut editions = self.editions.write().unwrap_or_else(PoisonError::into_inner);
-        let present = editions.last().expect("there is always one");
-        if because == Because::WornOut && !present.is_worn_out(clock()) {
-            return Crowd::Few;
-        }
-        self.board.clear();
-        self.present.store(IN_BETWEEN, Ordering::Relaxed);
+    ) -> EpochCount {
+        let mut epochs = self.epochs.write().unwrap_or_else(PoisonError::into_inner);
+        let present = epochs.last().expect("a limit always has an epoch");
+        self.snapshot.clear();
+        self.present.store(NO_EPOCH, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         let now = clock();
         before(now);
         self.budget.bound_rows(draft.limit.spec().max_keys);
         let number = present.number + 1;
-        let edition = Arc::new(Edition::of(draft, number, now, because, Some(present)));
-        if brief == Brief::Now {
-            self.show(&edition, now);
+        let words = self.all.place.words();
+        let epoch = Arc::new(RowEpoch::of(draft, number, now, cause, Some(present), words));
+        if publish == PublishTime::Now {
+            self.publish_snapshot(&epoch, now);
         }
-        self.lean.store(lean_word(edition.lean()), Ordering::Relaxed);
-        editions.push(edition);
+        epochs.push(epoch);
         self.present.store(number, Ordering::Relaxed);
-        if editions.len() > MOST_EDITIONS { Crowd::TooMany } else { Crowd::Few }
+        if epochs.len() > MOST_EPOCHS { EpochCount::TooMany } else { EpochCount::Few }
     }
 
-    /// Forgets editions if there are too many. This goes to every row; nobody has to wait for all of it.
-    pub(super) fn catch_up_if(&self, crowd: Crowd) {
-        if crowd == Crowd::TooMany {
-            self.catch_up();
+    /// Converts all rows and drops the former epochs if there are too many. No decision waits for all of it.
+    pub(super) fn drop_epochs_if(&self, count: EpochCount) {
+        if count == EpochCount::TooMany {
+            self.drop_epochs();
         }
     }
 
-    /// Carries every row over to the present edition, a leaf at a time, and forgets the editions before it.
-    fn catch_up(&self) {
-        let present = self.edition();
-        self.all.own().adopt(self, &present);
-        self.each_leaf(&mut |leaf| self.bring(&mut leaf.own(), &present));
-        let mut editions = self.editions.write().unwrap_or_else(PoisonError::into_inner);
-        // Whoever holds one may be about to tell what was decided in it, or in one after it. Nobody takes one while we are here.
-        let is_held = |edition: &Arc<Edition>| Arc::strong_count(edition) > 1;
-        let first = editions.iter().position(|edition| edition.number >= present.number || is_held(edition));
-        editions.drain(..first.unwrap_or_default());
+    /// Converts all rows to the present epoch, one leaf at a time, and drops the epochs before it.
+    fn drop_epochs(&self) {
+        let present = self.epoch();
+        self.all.lock().convert(self, &present);
+        self.each_leaf(&mut |leaf| self.convert_leaf(&mut leaf.lock(), &present));
+        let mut epochs = self.epochs.write().unwrap_or_else(PoisonError::into_inner);
+        // A thread that holds an epoch may be about to report a decision under it or a later one.
+        let is_held = |epoch: &Arc<RowEpoch>| Arc::strong_count(epoch) > 1;
+        let first = epochs.iter().position(|epoch| epoch.number >= present.number || is_held(epoch));
+        epochs.drain(..first.unwrap_or_default());
     }
 
-    /// Carries the rows of a leaf over to an edition, if they are not in it.
-    pub(super) fn bring(&self, owned: &mut Owned<'_>, edition: &Arc<Edition>) {
-        if owned.leaf.stamp.edition() < edition.number {
-            owned.adopt(&self.since(owned.leaf.stamp.edition(), edition.number));
-        }
-        if owned.leaf.stamp.edition() == edition.number {
-            owned.inner.shelf.is_in(edition);
+    /// Converts the rows of a leaf to an epoch, if they are in an earlier one. The leaf may become a branch.
+    pub(super) fn convert_leaf(&self, locked: &mut LockedLeaf<'_>, epoch: &Arc<RowEpoch>) {
+        let former = locked.leaf.header.epoch();
+        if former < epoch.number && !locked.leaf.is_branch() {
+            locked.convert(&self.epochs_between(former, epoch.number), &self.rows, &self.budget);
         }
     }
 
-    /// The editions from one to another.
-    pub(super) fn since(&self, from: u64, to: u64) -> Vec<Arc<Edition>> {
-        let editions = self.editions.read().unwrap_or_else(PoisonError::into_inner);
-        editions.iter().filter(|edition| (from..=to).contains(&edition.number)).map(Arc::clone).collect()
+    /// The epochs from one to another.
+    pub(super) fn epochs_between(&self, from: u64, to: u64) -> Vec<Arc<RowEpoch>> {
+        let epochs = self.epochs.read().unwrap_or_else(PoisonError::into_inner);
+        epochs.iter().filter(|epoch| (from..=to).contains(&epoch.number)).map(Arc::clone).collect()
     }
 
-    /// Looks for fresh rows in one leaf more, if nobody is busy there.
-    pub(super) fn move_hand(&self, means: Means<'_>) {
-        let step = self.hand.fetch_add(1, Ordering::Relaxed);
+    /// Evicts rows in one more leaf, if its lock is free.
+    pub(super) fn sweep(&self, context: LeafContext<'_>) {
+        let step = self.sweep.fetch_add(1, Ordering::Relaxed);
         let tag = Tag { low: step.wrapping_mul(0x9e37_79b9_7f4a_7c15), high: 0 };
-        if let Some(mut owned) = self.leaf(tag).and_then(Leaf::try_own)
-            && !owned.leaf.is_branch()
-            && owned.leaf.stamp.edition() == means.edition.number
+        if let Some(mut locked) = self.leaf(tag).and_then(Leaf::try_lock)
+            && !locked.leaf.is_branch()
+            && locked.leaf.header.epoch() == context.epoch.number
         {
-            owned.drop_fresh_if_due(means);
+            locked.evict_if_due(context);
         }
     }
 
-    /// About how many bytes it takes.
+    /// The memory of the limit, about, in bytes.
     pub(super) fn bytes(&self) -> usize {
-        size_of::<Tenant>() + self.budget.taken()
+        size_of::<LimitTable>() + self.budget.taken()
     }
 }
 
 impl AllRow {
-    /// Its cell.
-    #[inline(always)]
-    pub(super) fn cell(&self) -> &AtomicU64 {
-        self.place.cell()
-    }
-
-    /// Waits for the row's lock.
-    pub(super) fn own(&self) -> OwnedAll<'_> {
-        OwnedAll { row: self, shelf: self.shelf.lock().unwrap_or_else(PoisonError::into_inner) }
+    /// Waits for the row's lock. It orders conversions, not decisions.
+    pub(super) fn lock(&self) -> LockedAll<'_> {
+        LockedAll { row: self, _conversion: self.conversion.lock().unwrap_or_else(PoisonError::into_inner) }
     }
 }
 
-impl OwnedAll<'_> {
-    /// Carries the row over to an edition, if it is not in it.
-    pub(super) fn adopt(&mut self, tenant: &Tenant, edition: &Arc<Edition>) {
-        let former = self.row.stamp.edition();
-        if former < edition.number {
-            self.carry(tenant, former, edition);
+impl LockedAll<'_> {
+    /// Converts the row to an epoch, if it is in an earlier one.
+    pub(super) fn convert(&mut self, table: &LimitTable, epoch: &Arc<RowEpoch>) {
+        let former = self.row.header.epoch();
+        if former >= epoch.number {
+            return;
         }
-        if self.row.stamp.edition() == edition.number {
-            self.shelf.is_in(edition);
+        let epochs = table.epochs_between(former, epoch.number);
+        let [first, .., last] = epochs.as_slice() else { return };
+        self.row.header.lift();
+        self.row.header.raise(last.at);
+        let (seen, words) = self.lock_row();
+        let mut row = first.take(Per::All, &words, &table.rows, &table.budget);
+        first.free(Per::All, &words, &table.rows, &table.budget);
+        for pair in epochs.windows(2) {
+            pair[1].convert(&pair[0], Per::All, NO_TAG, &mut row);
         }
+        let words = last.store_new(Per::All, NO_TAG, row, &table.rows, &table.budget);
+        self.unlock_row(seen, &words);
+        self.row.header.set_epoch(last.number);
     }
 
-    fn carry(&mut self, tenant: &Tenant, former: u64, edition: &Edition) {
-        let editions = tenant.since(former, edition.number);
-        let [first, .., last] = editions.as_slice() else { return };
-        self.row.stamp.lift();
-        self.row.stamp.raise(last.at);
-        let word = self.row.place.hold();
-        let mut row = first.unpack(Per::All, word, &mut self.shelf);
-        for pair in editions.windows(2) {
-            pair[1].adopt(&pair[0], Per::All, NO_TAG, &mut row);
-        }
-        self.shelf.forget_rings();
-        self.settle(last, row);
-        self.row.stamp.set(last.number);
+    /// Locks the line of the row. Returns its control word and the words of the row.
+    pub(super) fn lock_row(&self) -> (u32, RowWords) {
+        let seen = line::lock(self.row.place.control());
+        (seen, read_words(self.row.place.cells()))
     }
 
-    /// Writes the row down; its cell is held, or new.
-    pub(super) fn settle(&mut self, edition: &Edition, row: Row) {
-        let word = edition.pack(Per::All, NO_TAG, row, &mut self.shelf);
-        cache_line::give_back(self.row.cell(), word);
-    }
-
-    /// Writes a row down that was borrowed when its cell said `word`.
-    pub(super) fn settle_again(&mut self, edition: &Edition, word: u64, row: Row) {
-        let word = edition.repack(Per::All, NO_TAG, word, row, &mut self.shelf);
-        cache_line::give_back(self.row.cell(), word);
-    }
-
-    /// Puts a row back that was borrowed when its cell said `word`, and has not changed.
-    pub(super) fn leave(&mut self, word: u64, row: Row) {
-        Edition::restore(word, row, &mut self.shelf);
-        cache_line::give_back(self.row.cell(), word);
+    /// Stores the words of the row and releases its line.
+    pub(super) fn unlock_row(&self, seen: u32, words: &RowWords) {
+        write_words(self.row.place.cells(), words);
+        line::unlock(self.row.place.control(), seen);
     }
 }
 
-/// Whether a grant of the limit may come with a lease that nobody asked for.
-pub(super) fn holds(limit: &Limit) -> bool {
+/// Whether a grant of the limit may come with a lease that the order did not ask for.
+pub(super) fn grants_leases(limit: &Limit) -> bool {
     limit.mode() != Mode::Off
         && limit.items().iter().any(|item| matches!(item.rule().law, Law::Concurrency(_)))
 }

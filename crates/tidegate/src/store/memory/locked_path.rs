@@ -1,15 +1,11 @@
-//! Locked path: orders decided under the locks of all their rows.
+//! Locked path: orders decided by the core, under the locks of all their lines.
 //!
-//! All threads take locks in one order: the lease registry (leases and request ids) if the order may need it, then leaves
-//! and `all` rows by address, then their cells by address. Under the locks, rows are converted to the current epoch and
-//! new keys get a row. Every row is then taken out, decided and charged by the core, and put back.
+//! The steps are those of [the engine](super::engine). Here the lines are locked before the rows are judged, because a row
+//! may be stored in full, or because the order needs more than its words say: a lease, a request id, an override.
 //!
-//! This path is frequent, so it allocates no memory: an order's data is on the stack, a row keeps its place while it is
-//! out, and an uncharged row is put back unchanged. An order is decided under the epochs that it started with, or
-//! restarted. Common sliding windows have [their own path](super::sliding_path) with the same locks.
-//!
-//! Alternative refused: a path for sliding rows without these locks. A row of several words cannot be taken and written
-//! atomically. Such a path would need a lock per row and all handling of insertion, eviction and conversion.
+//! If all rows exist, only their lines are locked, with the engine's rule: a thread that holds a line never waits. If a row
+//! is missing, the leaves of all keys are locked first, by address. Then new keys get a row that no other thread decides on.
+//! The order of locks is: the lease registry, leaves by address, lines.
 
 use std::sync::Arc;
 
@@ -20,13 +16,14 @@ use tidegate_core::{
     AskTotals, Hold, Intent, Item, Law, Limit, Order, Per, Row, RowScope, Timestamp, UsageRecord,
 };
 
-use super::cache_line::{self, Tag};
-use super::leaf::{Leaf, Means, Owned, Reserved, Spot};
-use super::limit_table::{AllRow, NO_TAG, OwnedAll, Tenant, holds};
-use super::lockfree::Plea;
-use super::row_epoch::{Edition, RESERVED};
-use super::sync::{Ordering, fence};
-use super::{Desk, Shared};
+use super::engine::ResolvedAsk;
+use super::leaf::{Leaf, LockedLeaf, Reservation, RowPlace};
+use super::leaf_header::LeafHeader;
+use super::limit_table::{LimitTable, grants_leases};
+use super::line::{self, LOCKED, NO_TAG, RowWords, Tag, read_words, write_words};
+use super::row_epoch::{RESERVED, RowEpoch};
+use super::sync::{AtomicU32, Ordering, fence, pause};
+use super::{LeaseRegistry, StoreState};
 use crate::reply::{GrantedLease, OrderRefusal, OrderReply, Outcome, Replies};
 use crate::store::journal::{ChargeNote, LeaseAction, Notes};
 use crate::store::order_path::{
@@ -34,546 +31,602 @@ use crate::store::order_path::{
     refusal_of,
 };
 
-/// A limit that an order is about, in the edition it was found in.
-struct Member<'a> {
-    tenant: &'a Tenant,
-    edition: Arc<Edition>,
+/// The attempts to lock the lines of existing rows before their leaves are locked.
+const TRIES_WITHOUT_LEAVES: u32 = if cfg!(tidegate_loom) { 1 } else { 16 };
+
+/// A limit of the order, in the epoch in which it was found.
+struct OrderLimit<'a> {
+    table: &'a LimitTable,
+    epoch: Arc<RowEpoch>,
 }
 
-impl Member<'_> {
-    fn means(&self, now: Timestamp) -> Means<'_> {
-        Means { edition: &self.edition, budget: &self.tenant.budget, now }
-    }
-}
-
-/// A row that an order is about.
-struct Party<'a> {
-    /// Its limit,
-    member: usize,
-    /// the first ask it is for,
+/// A row of the order.
+struct OrderRow<'a> {
+    limit: usize,
+    /// The first ask that it belongs to.
     ask: usize,
-    /// and its lock.
-    lock: usize,
-    /// Whose row; none for that of all keys.
+    /// The key's tag. `None` for the row of all keys.
     tag: Option<Tag>,
-    load: AskTotals,
+    totals: AskTotals,
     location: RowLocation,
-    /// Where a key's row is, if it has one.
-    spot: Option<Spot<'a>>,
-    /// What the cell of the `all` row said.
-    word: u64,
+    place: Option<RowPlace<'a>>,
+    words: RowWords,
 }
 
-/// A lock that an order needs, and of which limit.
-struct Lock<'a> {
-    member: usize,
-    door: Door<'a>,
+/// A leaf of the order.
+struct OrderLeaf<'a> {
+    limit: usize,
+    leaf: &'a Leaf,
+    locked: Option<LockedLeaf<'a>>,
 }
 
-enum Door<'a> {
-    All(&'a AllRow, Option<OwnedAll<'a>>),
-    Leaf(&'a Leaf, Option<Owned<'a>>),
+/// An order on the locked path. It is large and stays where it is.
+pub(super) struct LockedOrder<'a> {
+    limits: ArrayVec<OrderLimit<'a>, MAX_ASKS>,
+    rows: ArrayVec<OrderRow<'a>, MAX_ASKED_ROWS>,
+    leaves: ArrayVec<OrderLeaf<'a>, MAX_ASKS>,
 }
 
-impl<'a> Lock<'a> {
-    fn address(&self) -> usize {
-        match &self.door {
-            Door::All(all, _) => std::ptr::from_ref(*all).addr(),
-            Door::Leaf(leaf, _) => std::ptr::from_ref(*leaf).addr(),
-        }
-    }
-
-    fn floor(&self) -> Timestamp {
-        match &self.door {
-            Door::All(all, _) => all.stamp.floor(),
-            Door::Leaf(leaf, _) => leaf.stamp.floor(),
-        }
-    }
-
-    fn raise(&self, now: Timestamp) {
-        match &self.door {
-            Door::All(all, _) => all.stamp.raise(now),
-            Door::Leaf(leaf, _) => leaf.stamp.raise(now),
-        }
-    }
-
-    fn leaf(&mut self) -> &mut Owned<'a> {
-        match &mut self.door {
-            Door::Leaf(_, Some(owned)) => owned,
-            _ => unreachable!("keys are in leaves, and all of them are locked"),
-        }
-    }
-
-    fn all(&mut self) -> &mut OwnedAll<'a> {
-        match &mut self.door {
-            Door::All(_, Some(owned)) => owned,
-            _ => unreachable!("it is the lock of an `all` row, and all of them are locked"),
-        }
-    }
-}
-
-/// Everything that one order is about, and what of it is locked. It takes no memory but its own, and it is large: it stays where it is.
-pub(super) struct Sitting<'a> {
-    members: ArrayVec<Member<'a>, MAX_ASKS>,
-    locks: ArrayVec<Lock<'a>, MAX_ASKED_ROWS>,
-    parties: ArrayVec<Party<'a>, MAX_ASKED_ROWS>,
-    now: Timestamp,
-}
-
-/// What came of a sitting.
-pub(super) enum Sat {
-    Answered(OrderReply),
-    /// Nothing was done: a limit has changed, or rows are elsewhere.
+/// The result of an order on the locked path.
+pub(super) enum LockedResult {
+    Decided(OrderReply),
+    /// Nothing was done: a limit has changed, or rows have moved.
     Outdated,
+}
+
+/// The locks of the lines. They are released when this is dropped, also after a panic.
+#[derive(Default)]
+struct LineLocks<'a>(ArrayVec<(&'a AtomicU32, u32), MAX_ASKED_ROWS>);
+
+impl<'a> LineLocks<'a> {
+    /// Locks a line that is still as `seen`. A line that is locked already must have been seen the same.
+    fn try_lock(&mut self, control: &'a AtomicU32, seen: u32) -> bool {
+        if let Some((_, own)) = self.0.iter().find(|(own, _)| std::ptr::eq(*own, control)) {
+            return *own == seen;
+        }
+        let is_ours = seen & LOCKED == 0 && line::try_lock(control, seen);
+        if is_ours {
+            self.0.push((control, seen));
+        }
+        is_ours
+    }
+}
+
+impl Drop for LineLocks<'_> {
+    fn drop(&mut self) {
+        for (control, seen) in &self.0 {
+            line::unlock(control, *seen);
+        }
+    }
 }
 
 type AskedRows<'m> = ArrayVec<AskedRow<&'m Arc<Limit>>, MAX_ASKED_ROWS>;
 
-impl<'a> Sitting<'a> {
-    /// Nobody yet.
-    pub(super) fn new() -> Sitting<'a> {
-        Sitting {
-            members: ArrayVec::new(),
-            locks: ArrayVec::new(),
-            parties: ArrayVec::new(),
-            now: Timestamp::EPOCH,
+impl<'a> LockedOrder<'a> {
+    /// The rows of these asks, with nothing locked.
+    pub(super) fn new(asks: &[ResolvedAsk<'a>]) -> LockedOrder<'a> {
+        let mut order = LockedOrder { limits: ArrayVec::new(), rows: ArrayVec::new(), leaves: ArrayVec::new() };
+        for (index, ask) in asks.iter().enumerate() {
+            order.enter(index, ask);
         }
+        order
     }
 
-    /// The rows that the pleas are about, with nothing locked.
-    pub(super) fn enter_all(&mut self, pleas: &[Plea<'a>]) {
-        for (ask, plea) in pleas.iter().enumerate() {
-            self.enter(ask, plea);
-        }
-    }
-
-    /// One party per row: those of a limit side by side with its `all` row first, if it has one, repeated asks added up.
-    fn enter(&mut self, ask: usize, plea: &Plea<'a>) {
-        let (tenant, load) = (plea.tenant, AskTotals::of(plea.count));
-        let known = self.members.iter().position(|member| std::ptr::eq(member.tenant, tenant));
-        let member = known.unwrap_or(self.members.len());
+    /// Adds the rows of an ask. The rows of a limit are side by side with its row of all keys first, and repeated asks are
+    /// added up.
+    fn enter(&mut self, index: usize, ask: &ResolvedAsk<'a>) {
+        let (table, totals) = (ask.table, AskTotals::of(ask.count));
+        let known = self.limits.iter().position(|limit| std::ptr::eq(limit.table, table));
+        let limit = known.unwrap_or(self.limits.len());
         if known.is_none() {
-            self.members.push(Member { tenant, edition: tenant.edition() });
+            self.limits.push(OrderLimit { table, epoch: table.epoch() });
         }
-        let limit = &self.members[member].edition.limit;
-        let (first, end) = match known {
-            None => (self.parties.len(), self.parties.len()),
-            Some(_) => self.side_by_side(member),
+        let definition = &self.limits[limit].epoch.limit;
+        let is_own = |row: &OrderRow<'_>| row.limit == limit;
+        let first = self.rows.iter().position(is_own).unwrap_or(self.rows.len());
+        let mut end = first + self.rows[first..].iter().take_while(|row| is_own(row)).count();
+        let row = |tag, location| OrderRow {
+            limit,
+            ask: index,
+            tag,
+            totals,
+            location,
+            place: None,
+            words: RowWords::default(),
         };
-        let party =
-            |tag, lock, location| Party { member, ask, lock, tag, load, location, spot: None, word: 0 };
-        let needs_key = limit.needs_key();
-        let mut end = end;
-        if limit.items().iter().any(|item| item.per() == Per::All) {
+        let needs_key = definition.needs_key();
+        if definition.items().iter().any(|item| item.per() == Per::All) {
             if known.is_some() {
-                self.parties[first].load = self.parties[first].load.plus(load);
+                self.rows[first].totals = self.rows[first].totals.plus(totals);
             } else {
-                self.locks.push(Lock { member, door: Door::All(&tenant.all, None) });
-                self.parties.push(party(None, self.locks.len() - 1, RowLocation::All));
+                self.rows.push(row(None, RowLocation::All));
                 end += 1;
             }
         }
-        let Some(tag) = plea.tag().filter(|_| needs_key) else { return };
-        if let Some(twin) = self.parties[first..end].iter_mut().find(|party| party.tag == Some(tag)) {
-            twin.load = twin.load.plus(load);
+        let Some(tag) = ask.tag().filter(|_| needs_key) else { return };
+        if let Some(same) = self.rows[first..end].iter_mut().find(|row| row.tag == Some(tag)) {
+            same.totals = same.totals.plus(totals);
             return;
         }
-        let leaf = tenant.leaf_or_new(tag);
-        let same = |lock: &Lock<'_>| matches!(lock.door, Door::Leaf(other, _) if std::ptr::eq(other, leaf));
-        let lock = self.locks.iter().position(same).unwrap_or_else(|| {
-            self.locks.push(Lock { member, door: Door::Leaf(leaf, None) });
-            self.locks.len() - 1
-        });
-        self.parties.insert(end, party(Some(tag), lock, RowLocation::Key(0)));
+        self.rows.insert(end, row(Some(tag), RowLocation::Key(0)));
     }
 
-    /// Where the parties of a limit begin and end.
-    fn side_by_side(&self, member: usize) -> (usize, usize) {
-        let own = |party: &Party<'_>| party.member == member;
-        let first = self.parties.iter().position(own).unwrap_or(self.parties.len());
-        (first, first + self.parties[first..].iter().take_while(|party| own(party)).count())
-    }
-
-    /// The first of the pleas whose limit counts per key, and which names none.
-    pub(super) fn key_missing<'p>(&self, pleas: &'p [Plea<'a>]) -> Option<&'p Plea<'a>> {
-        let needs_key = |tenant: &Tenant| {
-            let own = |member: &&Member<'_>| std::ptr::eq(member.tenant, tenant);
-            self.members.iter().find(own).is_some_and(|member| member.edition.limit.needs_key())
+    /// The first of the asks that lacks the key its limit needs.
+    pub(super) fn key_missing<'p>(&self, asks: &'p [ResolvedAsk<'a>]) -> Option<&'p ResolvedAsk<'a>> {
+        let needs_key = |table: &LimitTable| {
+            let mut limits = self.limits.iter();
+            limits.any(|limit| std::ptr::eq(limit.table, table) && limit.epoch.limit.needs_key())
         };
-        pleas.iter().find(|plea| plea.key.is_none() && needs_key(plea.tenant))
+        asks.iter().find(|ask| ask.key.is_none() && needs_key(ask.table))
     }
 
-    /// Whether a grant may come with a lease that nobody asked for.
-    pub(super) fn may_hold(&self) -> bool {
-        self.members.iter().any(|member| holds(&member.edition.limit))
+    /// Whether a grant may come with a lease that the order did not ask for.
+    pub(super) fn may_grant_lease(&self) -> bool {
+        self.limits.iter().any(|limit| grants_leases(&limit.epoch.limit))
     }
 
-    /// Decides the order with its locks. The desk is given if the order may take or find something there.
-    pub(super) fn sit(
+    /// Decides the order. The registry is given if the order may use it.
+    pub(super) fn decide(
         &mut self,
-        shared: &Shared,
+        store: &StoreState,
         order: &Order<'_>,
         now: Timestamp,
-        desk: Option<&mut Desk>,
-        answers: &mut Replies,
-    ) -> Sat {
-        if !self.lock(shared, now) || !self.make_rows(order) {
-            return Sat::Outdated;
-        }
-        self.hold_rows();
-        self.decide(shared, order, desk, answers)
-    }
-
-    /// Takes the locks by address, and brings the rows to the present edition. `false` if a leaf has become a branch, or a limit has
-    /// changed, since it was found.
-    fn lock(&mut self, shared: &Shared, now: Timestamp) -> bool {
-        for (_, index) in &by_address(self.locks.iter().map(Lock::address)) {
-            match &mut self.locks[*index].door {
-                Door::All(all, owned) => *owned = Some(all.own()),
-                Door::Leaf(leaf, owned) => {
-                    *owned = Some(leaf.own());
-                    if leaf.is_branch() {
-                        return false;
-                    }
-                }
+        mut registry: Option<&mut LeaseRegistry>,
+        replies: &mut Replies,
+    ) -> LockedResult {
+        let mut turn = 0;
+        for _ in 0..TRIES_WITHOUT_LEAVES {
+            // A limit with more rows than a lowered bound allows treats each evictable row as a new key.
+            if self.limits.iter().any(|limit| limit.table.budget.has_too_many_rows()) || !self.find_rows() {
+                break;
             }
-        }
-        // The time first, then the limits: who is told of an edit is not decided on before it under what was there before.
-        let floor = self.locks.iter().map(Lock::floor).max().unwrap_or_default();
-        self.now = floor.max(shared.latest(now));
-        if !is_up_to_date(&self.members) {
-            return false;
-        }
-        for Lock { member, door } in &mut self.locks {
-            let Member { tenant, edition } = &self.members[*member];
-            match door {
-                Door::All(_, Some(owned)) => owned.adopt(tenant, edition),
-                Door::Leaf(_, Some(owned)) => tenant.bring(owned, edition),
-                _ => {}
+            if let Some(lines) = self.lock_lines() {
+                return self.decide_rows(store, order, now, registry, replies, lines);
             }
+            pause(&mut turn);
         }
-        true
+        let now = match self.lock_leaves(store, now) {
+            Some(now) => now,
+            None => return self.outdated(),
+        };
+        if !self.create_rows(order, now) {
+            return self.outdated();
+        }
+        loop {
+            let _all_or_new = self.find_rows();
+            if let Some(lines) = self.lock_lines() {
+                let result = self.decide_rows(store, order, now, registry.take(), replies, lines);
+                self.leaves.clear();
+                return result;
+            }
+            pause(&mut turn);
+        }
     }
 
-    /// Finds the row of every key, and gives those one that will need it. `false` if rows have moved and everything must be found again.
-    fn make_rows(&mut self, order: &Order<'_>) -> bool {
-        self.forget_fresh(order.asks.len() as u64);
-        if self.find_rows() {
-            return true;
-        }
-        let needs = |party: &Party<'_>| party.load.count > 0 || order.hold == Hold::Yes;
-        // Whoever only looks is to find what whoever asks would: a place is made for both, and is free again when nothing was charged.
-        if !self.reserve_all(needs) {
-            self.open_reserved();
-            return false;
-        }
-        self.find_rows();
-        true
+    fn outdated(&mut self) -> LockedResult {
+        self.leaves.clear();
+        LockedResult::Outdated
     }
 
-    /// Finds the row of every key. Whether every key has one.
+    /// Finds the row of every key. Returns whether each has one that can be decided without the leaf's lock.
     fn find_rows(&mut self) -> bool {
+        let LockedOrder { limits, rows, .. } = self;
         let mut has_all = true;
-        for Party { lock, tag, spot, .. } in &mut self.parties {
-            if let Some(tag) = *tag {
-                *spot = self.locks[*lock].leaf().leaf.find(tag);
-                has_all &= spot.is_some();
-            }
+        for row in rows {
+            let Some(tag) = row.tag else { continue };
+            let OrderLimit { table, epoch } = &limits[row.limit];
+            let shape = epoch.key_shape();
+            let leaf = table.leaf(tag).filter(|leaf| leaf.header.epoch() == epoch.number);
+            row.place = leaf.and_then(|leaf| leaf.find(shape, tag));
+            has_all &= row.place.is_some_and(|place| place.line.read(shape, place.slot)[0] != RESERVED);
         }
         has_all
     }
 
-    /// Makes a row for every key that will need one. `false` if rows have moved.
-    fn reserve_all(&mut self, needs: impl Fn(&Party<'_>) -> bool) -> bool {
-        // Making a place may forget a fresh row that is asked for as well, so go on until there is nothing to make.
+    /// Locks the lines of all rows, if they are still as they were found. Reads the rows.
+    fn lock_lines(&mut self) -> Option<LineLocks<'a>> {
+        let LockedOrder { limits, rows, .. } = self;
+        let mut lines = LineLocks::default();
+        for row in rows.iter_mut() {
+            let (control, seen): (&'a AtomicU32, u32) = match (row.tag, row.place) {
+                (None, _) => {
+                    let control = limits[row.limit].table.all.place.control();
+                    (control, control.load(Ordering::Relaxed))
+                }
+                (Some(_), Some(RowPlace { line, seen, .. })) => (line.control(), seen),
+                (Some(_), None) => continue,
+            };
+            // A line that this order has locked already is seen without its lock.
+            let own = lines.0.iter().find(|(own, _)| std::ptr::eq(*own, control)).map(|(_, seen)| *seen);
+            if !lines.try_lock(control, own.filter(|_| seen & LOCKED != 0).unwrap_or(seen)) {
+                return None;
+            }
+        }
+        for row in rows {
+            let OrderLimit { table, epoch } = &limits[row.limit];
+            row.words = match (row.tag, row.place) {
+                (None, _) => read_words(table.all.place.cells()),
+                (Some(_), Some(place)) => place.line.read(epoch.key_shape(), place.slot),
+                (Some(_), None) => RowWords::default(),
+            };
+        }
+        Some(lines)
+    }
+
+    /// Locks the leaves of all keys by address, with their rows in the epochs of the order. Returns the time of the decision.
+    /// `None` if a leaf has become a branch, or a limit has changed, since it was found.
+    fn lock_leaves(&mut self, store: &StoreState, now: Timestamp) -> Option<Timestamp> {
+        let LockedOrder { limits, rows, leaves } = self;
+        leaves.clear();
+        for row in rows.iter() {
+            let Some(tag) = row.tag else { continue };
+            let leaf = limits[row.limit].table.leaf_or_new(tag);
+            if !leaves.iter().any(|other| std::ptr::eq(other.leaf, leaf)) {
+                leaves.push(OrderLeaf { limit: row.limit, leaf, locked: None });
+            }
+        }
+        leaves.sort_unstable_by_key(|leaf| std::ptr::from_ref(leaf.leaf).addr());
+        for leaf in leaves.iter_mut() {
+            leaf.locked = Some(leaf.leaf.lock());
+            if leaf.leaf.is_branch() {
+                return None;
+            }
+        }
+        // The time first, then the limits: a decision after an edit is not made before it.
+        let now = self.floor().max(store.latest(now));
+        if !self.is_up_to_date() {
+            return None;
+        }
+        for OrderLeaf { limit, locked, leaf } in &mut self.leaves {
+            let OrderLimit { table, epoch } = &self.limits[*limit];
+            if let Some(locked) = locked {
+                table.convert_leaf(locked, epoch);
+            }
+            if leaf.is_branch() {
+                return None;
+            }
+        }
+        Some(now)
+    }
+
+    /// The headers of all rows.
+    fn headers(&self) -> impl Iterator<Item = &LeafHeader> {
+        self.rows.iter().filter_map(|row| {
+            let table = self.limits[row.limit].table;
+            match row.tag {
+                None => Some(&table.all.header),
+                Some(tag) => table.leaf(tag).map(|leaf| &leaf.header),
+            }
+        })
+    }
+
+    /// The earliest instant at which the rows may be decided.
+    fn floor(&self) -> Timestamp {
+        self.headers().map(LeafHeader::floor).max().unwrap_or_default()
+    }
+
+    /// Whether the limits are still those of the order. A clock that was read before this was read before any later edit.
+    fn is_up_to_date(&self) -> bool {
+        fence(Ordering::Acquire);
+        self.limits.iter().all(|limit| limit.table.is_present(&limit.epoch))
+    }
+
+    /// Creates a row for every key that needs one. Returns `false` if rows have moved and everything must be found again.
+    fn create_rows(&mut self, order: &Order<'_>, now: Timestamp) -> bool {
+        self.evict_for(order.asks.len() as u64, now);
+        let needs = |row: &OrderRow<'_>| row.totals.count > 0 || order.hold == Hold::Yes;
+        // An order that only looks must find what an order that charges would: both get a place. It is free again if nothing
+        // was charged.
+        if !self.reserve_all(needs, now) {
+            self.open_reserved(now);
+            return false;
+        }
+        true
+    }
+
+    /// Reserves a row for every key that needs one. Returns `false` if rows have moved.
+    fn reserve_all(&mut self, needs: impl Fn(&OrderRow<'_>) -> bool, now: Timestamp) -> bool {
+        let LockedOrder { limits, rows, leaves } = self;
+        // A reservation may evict another row of the order, so this goes on until there is nothing to reserve.
         loop {
-            let mut made = false;
-            for party in &mut self.parties {
-                let (Some(tag), true) = (party.tag, needs(party)) else { continue };
-                let owned = self.locks[party.lock].leaf();
-                if matches!(party.location, RowLocation::NewKey(_)) || owned.leaf.find(tag).is_some() {
+            let mut reserved = false;
+            for row in rows.iter_mut() {
+                let (Some(tag), true) = (row.tag, needs(row)) else { continue };
+                let OrderLimit { table, epoch } = &limits[row.limit];
+                let Some(locked) = leaf_of(leaves, table, tag) else { return false };
+                if matches!(row.location, RowLocation::NewKey(_)) || locked.find(tag).is_some() {
                     continue;
                 }
-                let member = &self.members[party.member];
-                let means = member.means(self.now);
-                match owned.reserve(tag, means) {
-                    Reserved::Here => made = true,
-                    Reserved::Below => return false,
-                    Reserved::Crowded(room) => {
-                        party.location = RowLocation::NewKey(room);
-                        // There may be fresh rows elsewhere, for whoever comes next.
-                        member.tenant.move_hand(means);
+                let context = table.context(epoch, now);
+                match locked.reserve(tag, context) {
+                    Reservation::Reserved => reserved = true,
+                    Reservation::Moved => return false,
+                    Reservation::NoRoom(room) => {
+                        row.location = RowLocation::NewKey(room);
+                        // There may be evictable rows elsewhere, for a later order.
+                        table.sweep(context);
                     }
                 }
             }
-            if !made {
+            if !reserved {
                 return true;
             }
         }
     }
 
-    /// Forgets fresh rows where this many more might be too many: a key whose row is fresh is a new one there.
-    fn forget_fresh(&mut self, more: u64) {
-        for Party { member, lock, tag, .. } in &self.parties {
-            let member = &self.members[*member];
-            if tag.is_some() && !member.tenant.budget.has_rows_for(more) {
-                self.locks[*lock].leaf().drop_fresh_if_due(member.means(self.now));
+    /// Evicts rows where so many more might be too many: there an evictable row counts as a new key.
+    fn evict_for(&mut self, more: u64, now: Timestamp) {
+        let LockedOrder { limits, leaves, .. } = self;
+        for OrderLeaf { limit, locked, .. } in leaves {
+            let OrderLimit { table, epoch } = &limits[*limit];
+            if let Some(locked) = locked
+                && !table.budget.has_rows_for(more)
+            {
+                locked.evict_if_due(table.context(epoch, now));
             }
         }
     }
 
-    /// Makes ordinary rows of those that were reserved.
-    fn open_reserved(&mut self) {
-        for Party { member, lock, tag, .. } in &self.parties {
-            if let Some(tag) = *tag {
-                self.locks[*lock].leaf().open(tag, self.members[*member].means(self.now));
+    /// Makes ordinary rows of the reserved ones.
+    fn open_reserved(&mut self, now: Timestamp) {
+        let LockedOrder { limits, rows, leaves } = self;
+        for row in rows.iter() {
+            let OrderLimit { table, epoch } = &limits[row.limit];
+            if let Some(tag) = row.tag
+                && let Some(locked) = leaf_of(leaves, table, tag)
+            {
+                locked.open(tag, table.context(epoch, now));
             }
         }
     }
 
-    /// Holds every cell.
-    fn hold_rows(&mut self) {
-        let address = |Party { member, tag, spot, .. }: &Party<'_>| match (tag, spot) {
-            (None, _) => std::ptr::from_ref(self.members[*member].tenant.all.cell()).addr(),
-            (Some(_), Some(spot)) => std::ptr::from_ref(spot.cell).addr(),
-            (Some(_), None) => 0,
-        };
-        for (_, index) in &by_address(self.parties.iter().map(address)) {
-            let Party { member, tag, spot, word, .. } = &mut self.parties[*index];
-            match (tag, spot) {
-                (None, _) => *word = self.members[*member].tenant.all.place.hold(),
-                (Some(_), Some(spot)) => spot.word = cache_line::take_any(spot.cell),
-                (Some(_), None) => {}
-            }
-        }
-    }
-
-    /// Takes every row out, judges, charges, and puts everything back.
-    fn decide(
+    /// Takes every row out, judges, charges, and puts everything back. All lines are locked.
+    fn decide_rows(
         &mut self,
-        shared: &Shared,
+        store: &StoreState,
         order: &Order<'_>,
-        desk: Option<&mut Desk>,
-        answers: &mut Replies,
-    ) -> Sat {
-        let Sitting { members, locks, parties, now } = self;
+        now: Timestamp,
+        registry: Option<&mut LeaseRegistry>,
+        replies: &mut Replies,
+        lines: LineLocks<'a>,
+    ) -> LockedResult {
+        // The time first, then the limits: a decision after an edit is not made before it.
+        let mut now = self.floor().max(store.latest(now));
+        if !self.is_up_to_date() || !self.are_in_epoch() {
+            return LockedResult::Outdated;
+        }
+        let LockedOrder { limits, rows, .. } = &*self;
         let mut asked_rows = AskedRows::new();
-        for party in parties.iter() {
-            let edition = &members[party.member].edition;
-            let (row, location) = party.borrow_row(edition, &mut locks[party.lock]);
-            asked_rows.push(AskedRow {
-                limit: &edition.limit,
-                ask: party.ask,
-                location,
-                row,
-                load: party.load,
-            });
+        for order_row in rows {
+            let OrderLimit { table, epoch } = &limits[order_row.limit];
+            let (row, location) = order_row.take(table, epoch);
+            let (ask, load) = (order_row.ask, order_row.totals);
+            asked_rows.push(AskedRow { limit: &epoch.limit, ask, location, row, load });
         }
-        // Rows in cells may have been charged by somebody whose clock was read after ours.
-        *now = asked_rows.iter().map(|asked| asked.row.last_charge_time()).fold(*now, Timestamp::max);
-        let now = *now;
-        locks.iter().for_each(|lock| lock.raise(now));
-        if !is_up_to_date(members) {
-            put_rows(members, locks, parties, &mut asked_rows, Change::Nothing, now);
-            return Sat::Outdated;
+        // A row may have been charged by a thread with a later time.
+        now = asked_rows.iter().map(|asked| asked.row.last_charge_time()).fold(now, Timestamp::max);
+        self.headers().for_each(|header| header.raise(now));
+        if !self.is_up_to_date() {
+            self.put_rows(&mut asked_rows, RowChange::Nothing, now);
+            return LockedResult::Outdated;
         }
-        shared.has_seen(now);
-        let first = answers.mark();
-        let number = desk.as_ref().map_or(0, |desk| desk.granted_leases + 1);
-        let (tick, secret, next_lapse) = (shared.tick, shared.lease_secret, shared.next_lapse());
+        store.has_seen(now);
+        let first = replies.mark();
+        let number = registry.as_ref().map_or(0, |registry| registry.granted_leases + 1);
+        let (tick, secret, next_lapse) = (store.tick, store.lease_secret, store.next_lapse());
         let context = DecisionContext { now, tick, secret, number, next_lapse };
-        let decided = decide_rows(order, &mut asked_rows, context, answers);
-        let mut change = Change::Nothing;
+        let decided = decide_rows(order, &mut asked_rows, context, replies);
+        let mut change = RowChange::Nothing;
         let outcome = match decided.decision {
             Decision::Denied(denial) => {
-                let denied = refusal_of(denial, |line| asked_rows[line].limit);
+                let denied = refusal_of(denial, |row| asked_rows[row].limit);
                 Outcome::Denied(OrderRefusal { lapses_at: decided.lapses_at, ..denied })
             }
             Decision::Granted if order.intent == Intent::Peek => Outcome::Granted(None),
             Decision::Granted => {
-                change = Change::Charged;
-                if let Some(notes) = answers.notes() {
-                    note_charges(members, parties, &asked_rows, now, notes);
+                change = RowChange::Charged;
+                if let Some(notes) = replies.notes() {
+                    note_charges(limits, rows, &asked_rows, now, notes);
                 }
-                let notes = answers.notes();
-                Outcome::Granted(register(members, order, &mut asked_rows, &decided, desk, shared, notes))
+                let notes = replies.notes();
+                let lease = register(limits, order, &mut asked_rows, &decided, registry, store, notes);
+                Outcome::Granted(lease)
             }
         };
         if order.intent == Intent::Acquire {
-            count(members, parties, &decided);
+            count(limits, rows, &decided);
         }
-        put_rows(members, locks, parties, &mut asked_rows, change, now);
-        locks.clear();
-        for Member { tenant, edition } in members.iter() {
-            tenant.keep_brief(edition, now);
+        let (degraded, shadowed) = (decided.degraded, decided.shadowed);
+        self.put_rows(&mut asked_rows, change, now);
+        drop(asked_rows);
+        drop(lines);
+        self.leaves.clear();
+        for OrderLimit { table, epoch } in &self.limits {
+            table.refresh_if_outdated(epoch, now);
         }
-        Sat::Answered(OrderReply {
-            outcome,
-            at: now,
-            degraded: decided.degraded,
-            shadowed: decided.shadowed,
-            readings: first..answers.mark(),
+        LockedResult::Decided(OrderReply { outcome, at: now, degraded, shadowed, readings: first..replies.mark() })
+    }
+
+    /// Whether all rows are in the epochs of the order.
+    fn are_in_epoch(&self) -> bool {
+        self.rows.iter().all(|row| {
+            let OrderLimit { table, epoch } = &self.limits[row.limit];
+            match row.tag {
+                None => {
+                    if table.all.header.epoch() != epoch.number {
+                        // Converted at once, for the next attempt.
+                        return false;
+                    }
+                    true
+                }
+                // A key without a row has no words in any epoch.
+                Some(tag) => table.leaf(tag).is_none_or(|leaf| leaf.header.epoch() == epoch.number),
+            }
         })
+    }
+
+    /// Converts the rows of all keys that are in an earlier epoch. Nothing is locked.
+    pub(super) fn convert_all_rows(&self) {
+        for OrderLimit { table, epoch } in &self.limits {
+            if table.all.header.epoch() < epoch.number {
+                table.all.lock().convert(table, epoch);
+            }
+        }
+    }
+
+    /// Puts the rows back. A new row without a charge gives up its place.
+    fn put_rows(&mut self, asked_rows: &mut [AskedRow<&Arc<Limit>>], change: RowChange, now: Timestamp) {
+        let LockedOrder { limits, rows, leaves } = self;
+        for (order_row, asked) in rows.iter().zip(asked_rows) {
+            let OrderLimit { table, epoch } = &limits[order_row.limit];
+            let (row, words) = (std::mem::take(&mut asked.row), &order_row.words);
+            let context = table.context(epoch, now);
+            let Some(tag) = order_row.tag else {
+                match change {
+                    RowChange::Nothing => RowEpoch::restore(words, row, &table.rows, &table.budget),
+                    RowChange::Charged => {
+                        let words = epoch.store(Per::All, NO_TAG, words, row, &table.rows, &table.budget);
+                        write_words(table.all.place.cells(), &words);
+                    }
+                }
+                continue;
+            };
+            let Some(place) = &order_row.place else { continue };
+            let mut locked = leaf_of(leaves, table, tag);
+            if let Some(locked) = &mut locked
+                && locked.vacate_if_evictable(place, tag, &row, words, context)
+            {
+                continue;
+            }
+            if change == RowChange::Nothing && words[0] != RESERVED {
+                RowEpoch::restore(words, row, &table.rows, &table.budget);
+                continue;
+            }
+            let words = epoch.store(Per::Key, tag, words, row, &table.rows, &table.budget);
+            match locked {
+                Some(locked) => locked.write(place, tag, &words, context),
+                None => place.line.write(epoch.key_shape(), place.slot, &words),
+            }
+        }
     }
 }
 
-impl Party<'_> {
-    /// Takes its row out. The place is kept until the row is put back.
-    fn borrow_row(&self, edition: &Edition, lock: &mut Lock<'_>) -> (Row, RowLocation) {
-        match (self.tag, self.spot) {
-            (None, _) => (edition.borrow(Per::All, self.word, &mut lock.all().shelf), RowLocation::All),
-            (Some(_), Some(spot)) => {
-                let row = edition.borrow(Per::Key, spot.word, &mut lock.leaf().inner.shelf);
-                (row, RowLocation::Key(0))
+/// The locked leaf of a tag, if leaves are locked.
+fn leaf_of<'l, 'a>(
+    leaves: &'l mut [OrderLeaf<'a>],
+    table: &LimitTable,
+    tag: Tag,
+) -> Option<&'l mut LockedLeaf<'a>> {
+    if leaves.is_empty() {
+        return None;
+    }
+    let leaf = table.leaf(tag)?;
+    let own = leaves.iter_mut().find(|own| std::ptr::eq(own.leaf, leaf))?;
+    own.locked.as_mut()
+}
+
+impl OrderRow<'_> {
+    /// Takes the row out. Its place stays reserved until the row is put back.
+    fn take(&self, table: &LimitTable, epoch: &RowEpoch) -> (Row, RowLocation) {
+        match (self.tag, self.place) {
+            (None, _) => (epoch.take(Per::All, &self.words, &table.rows, &table.budget), RowLocation::All),
+            (Some(_), Some(_)) => {
+                (epoch.take(Per::Key, &self.words, &table.rows, &table.budget), RowLocation::Key(0))
             }
             (Some(_), None) => match self.location {
-                RowLocation::NewKey(room) => (edition.newcomer(), RowLocation::NewKey(room)),
-                _ => (edition.newcomer(), RowLocation::NewKey(RowRoom::Enough)),
+                RowLocation::NewKey(room) => (epoch.new_row(), RowLocation::NewKey(room)),
+                _ => (epoch.new_row(), RowLocation::NewKey(RowRoom::Enough)),
             },
         }
     }
 }
 
-/// What became of the rows.
+/// The effect of an order on its rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Change {
+enum RowChange {
     Nothing,
     Charged,
 }
 
-/// Puts the rows back; new ones only if they remember something.
-fn put_rows(
-    members: &[Member<'_>],
-    locks: &mut [Lock<'_>],
-    parties: &[Party<'_>],
-    asked_rows: &mut AskedRows<'_>,
-    change: Change,
-    now: Timestamp,
-) {
-    for (party, AskedRow { row, .. }) in parties.iter().zip(asked_rows.drain(..)) {
-        let (member, lock) = (&members[party.member], &mut locks[party.lock]);
-        let edition = &member.edition;
-        let Some(tag) = party.tag else {
-            match change {
-                Change::Nothing => lock.all().leave(party.word, row),
-                Change::Charged => lock.all().settle_again(edition, party.word, row),
-            }
-            continue;
-        };
-        let Some(spot) = &party.spot else { continue };
-        let owned = lock.leaf();
-        if edition.is_forgettable(&row, edition.seat(Per::Key, tag), now) {
-            Edition::let_go(spot.word, &mut owned.inner.shelf);
-            owned.vacate(spot, &member.tenant.budget);
-        } else if change == Change::Nothing && spot.word != RESERVED {
-            owned.leave(spot, row);
-            continue;
-        } else {
-            owned.settle_again(spot, tag, row, member.means(now));
-        }
-        owned.weigh(&member.tenant.budget);
-    }
-}
-
-/// The lease that a grant comes with, written down at the desk.
+/// Registers the lease of a grant.
 fn register(
-    members: &[Member<'_>],
+    limits: &[OrderLimit<'_>],
     order: &Order<'_>,
     asked_rows: &mut [AskedRow<&Arc<Limit>>],
     decided: &OrderDecision,
-    desk: Option<&mut Desk>,
-    shared: &Shared,
+    registry: Option<&mut LeaseRegistry>,
+    store: &StoreState,
     notes: Option<&mut Notes>,
 ) -> Option<GrantedLease> {
-    let desk = desk?;
-    let register = |limit: &Limit| {
-        let tenant = tenant_of(members, limit).expect("its row was taken from there");
-        (tenant.generation, shared.next_fence(tenant))
+    let registry = registry?;
+    let next_fence = |limit: &Limit| {
+        let table = table_of(limits, limit).expect("the limit's row is in the order");
+        (table.generation, store.next_fence(table))
     };
-    let (grant, lease) = make_lease(order, asked_rows, decided, register)?;
-    desk.granted_leases += 1;
+    let (grant, lease) = make_lease(order, asked_rows, decided, next_fence)?;
+    registry.granted_leases += 1;
     if let Some(notes) = notes {
         let generation_of = |limit: &Limit| {
             lease.holdings.iter().find(|held| *held.limit_id == *limit.id()).map(|held| held.generation)
         };
         let fences = grant.fences.iter().filter_map(|(limit, fence)| Some((generation_of(limit)?, *fence)));
         let what = LeaseAction::Granted { id: grant.lease, lease: lease.clone(), fences: fences.collect() };
-        notes.deeds.push(desk.deed(what));
+        notes.deeds.push(registry.note(what));
     }
-    desk.insert(grant.lease, lease);
+    registry.insert(grant.lease, lease);
     Some(grant)
 }
 
-/// Notes how the rows are after they were charged, for whoever keeps a log.
+/// Notes the charged rows for a log.
 fn note_charges(
-    members: &[Member<'_>],
-    parties: &[Party<'_>],
+    limits: &[OrderLimit<'_>],
+    rows: &[OrderRow<'_>],
     asked_rows: &[AskedRow<&Arc<Limit>>],
     now: Timestamp,
     notes: &mut Notes,
 ) {
-    for (asked, party) in asked_rows.iter().zip(parties) {
-        let Member { tenant, edition } = &members[party.member];
-        let seat = edition.seat(asked.per(), party.tag.unwrap_or(NO_TAG));
-        let line = (&**asked.limit, seat, &asked.row);
-        note_row(tenant.generation, party.tag, line, now, notes, |item| decide::cost(item, asked.load) > 0);
+    for (asked, order_row) in asked_rows.iter().zip(rows) {
+        let OrderLimit { table, epoch } = &limits[order_row.limit];
+        let scope = epoch.scope(asked.per(), order_row.tag.unwrap_or(NO_TAG));
+        let row = (&**asked.limit, scope, &asked.row);
+        note_row(table.generation, order_row.tag, row, now, notes, |item| decide::cost(item, asked.load) > 0);
     }
 }
 
-fn count(members: &[Member<'_>], parties: &[Party<'_>], decided: &OrderDecision) {
+fn count(limits: &[OrderLimit<'_>], rows: &[OrderRow<'_>], decided: &OrderDecision) {
     match decided.decision {
-        Decision::Granted => members.iter().for_each(|member| member.tenant.counts.granted()),
+        Decision::Granted => limits.iter().for_each(|limit| limit.table.counts.granted()),
         Decision::Denied(denial) => {
-            let Member { tenant, edition } = &members[parties[denial.binding.row].member];
-            let column = edition.columns.get(denial.binding.item);
-            tenant.counts.refused(column.copied().unwrap_or_default());
+            let OrderLimit { table, epoch } = &limits[rows[denial.binding.row].limit];
+            let column = epoch.columns.get(denial.binding.item);
+            table.counts.refused(column.copied().unwrap_or_default());
         }
     }
     for limit in &decided.shadowed {
-        if let Some(tenant) = tenant_of(members, limit) {
-            tenant.counts.shadowed();
+        if let Some(table) = table_of(limits, limit) {
+            table.counts.shadowed();
         }
     }
 }
 
-fn tenant_of<'a>(members: &[Member<'a>], limit: &Limit) -> Option<&'a Tenant> {
-    members.iter().map(|member| member.tenant).find(|tenant| *tenant.id == *limit.id())
+fn table_of<'a>(limits: &[OrderLimit<'a>], limit: &Limit) -> Option<&'a LimitTable> {
+    limits.iter().map(|own| own.table).find(|table| *table.id == *limit.id())
 }
 
-/// Whether the limits are still what they were when they were found: what was read of the time before this is from before any edit of them.
-fn is_up_to_date(members: &[Member<'_>]) -> bool {
-    fence(Ordering::Acquire);
-    members.iter().all(|member| member.tenant.is_present(&member.edition))
-}
-
-/// These addresses in their order, each with its index: everybody takes what they need in the same order.
-pub(super) fn by_address(addresses: impl Iterator<Item = usize>) -> ArrayVec<(usize, usize), MAX_ASKED_ROWS> {
-    let mut order: ArrayVec<(usize, usize), MAX_ASKED_ROWS> = ArrayVec::new();
-    for (index, address) in addresses.enumerate() {
-        order.push((address, index));
-        let mut place = index;
-        while place > 0 && order[place - 1].0 > address {
-            order.swap(place - 1, place);
-            place -= 1;
-        }
-    }
-    order
-}
-
-/// Notes how the items of a row are, those that were charged.
+/// Notes the items of a row that were charged.
 pub(super) fn note_row(
     generation: u64,
     key: Option<Tag>,
-    (limit, seat, row): (&Limit, RowScope<'_>, &Row),
+    (limit, scope, row): (&Limit, RowScope<'_>, &Row),
     at: Timestamp,
     notes: &mut Notes,
     was_charged: impl Fn(&Item) -> bool,
 ) {
     for (index, item) in limit.items().iter().enumerate() {
-        if item.per() != seat.per() || !was_charged(item) {
+        if item.per() != scope.per() || !was_charged(item) {
             continue;
         }
-        let rule = seat.rule(index, item, at);
+        let rule = scope.rule(index, item, at);
         notes.charges.extend(UsageRecord::latest(rule, row.state(item)).map(|trace| ChargeNote {
             generation,
             version: limit.version(),
@@ -582,7 +635,7 @@ pub(super) fn note_row(
             capacity: rule.capacity,
             trace,
             at,
-            is_alone: matches!(&rule.law, Law::SlidingWindow(rolling) if rolling.is_exact()),
+            is_alone: matches!(&rule.law, Law::SlidingWindow(sliding) if sliding.is_exact()),
         }));
     }
 }

@@ -1,192 +1,251 @@
 //! Row epochs: the rules under which rows are stored, and the conversion from one epoch to the next.
 //!
-//! An edit, a reset of a whole limit, or an exhausted time base starts a new epoch. No row is changed then. Each leaf knows
+//! An edit, a reset of a whole limit, and a start after a crash begin a new epoch. No row is changed then. Each leaf knows
 //! the epoch of its rows. The next access under a later epoch converts the rows of the leaf first, as of the start of each
 //! epoch. Therefore these operations take the same time for one key and for a million.
 
 use std::sync::Arc;
 
+use arrayvec::ArrayVec;
 use hashbrown::HashMap;
-use tidegate_core::{Item, Law, Limit, LimitPhase, Mode, Per, Row, RowScope, Rule, State, Timestamp};
+use tidegate_core::{Item, Limit, LimitPhase, Per, Row, RowScope, State, Timestamp};
 
-use super::cache_line::{PAYLOAD, PRESENT, Tag, WIDE};
-use super::cell::Shape;
-use super::fingerprint::Printer;
-use super::limit_table::NO_TAG;
-use super::overflow::{Ring, Shelf};
+use super::fingerprint::Fingerprinter;
+use super::full_rows::{FullRows, FullSlot};
+use super::line::{MAX_ROW_WORDS, NO_TAG, RowWords, Shape, Tag};
+use super::memory_budget::Budget;
+use super::packed_item::{FULL, PackedItem, PackedKind};
+use super::rule_snapshot::fits_snapshot;
+use super::slab::Slab;
 
-/// Who has no exceptions.
-const NOBODY: RowScope<'static> = RowScope::Key { overrides: &[] };
+/// The scope of a key without overrides.
+const NO_OVERRIDES: RowScope<'static> = RowScope::Key { overrides: &[] };
 
-/// The cell of a row that is about to be decided on for the first time. It is blank, and it is not forgotten.
-pub(super) const RESERVED: u64 = PRESENT | WIDE | 1 << 59;
+/// The first word of a row that an order is about to decide on. Only the thread with the leaf's lock changes it.
+pub(super) const RESERVED: u64 = FULL | 1 << 40;
 
-/// Why there is a new edition.
+/// Why an epoch began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Because {
+pub(super) enum EpochCause {
     /// The limit was put.
     Put,
-    /// Its counts were zeroed.
+    /// Its counts were reset.
     Reset,
-    /// Times no longer fitted the cells.
-    WornOut,
-    /// What was not written down before a crash is taken to have been used.
+    /// Usage that no log has is assumed after a crash.
     Crash,
 }
 
-/// What rows are written under.
+/// Where rows keep what does not fit their words.
+pub(super) struct RowStore {
+    pub(super) full: FullRows,
+    pub(super) slab: Slab,
+}
+
+impl RowStore {
+    pub(super) fn new() -> RowStore {
+        RowStore { full: FullRows::new(), slab: Slab::new() }
+    }
+}
+
+/// The rules under which rows are stored.
 #[derive(Debug)]
-pub(super) struct Edition {
+pub(super) struct RowEpoch {
     /// From 1, without gaps.
     pub(super) number: u64,
-    /// When it was made.
+    /// When it began.
     pub(super) at: Timestamp,
-    pub(super) because: Because,
+    pub(super) cause: EpochCause,
     pub(super) limit: Arc<Limit>,
-    /// Where the refusals of each item are counted.
+    /// The columns in which the refusals of each item are counted.
     pub(super) columns: Box<[usize]>,
-    all: Option<Layout>,
-    key: Option<Layout>,
-    /// The keys with exceptions, by fingerprint.
+    all: RowLayout,
+    key: RowLayout,
+    /// The keys with overrides.
     exceptions: HashMap<Tag, Box<[u8]>>,
-    /// What a key without a row is taken to have used: after a crash nobody knows what was not written down.
-    ghost: Option<Row>,
-    /// Whether all items are of laws that can be told in brief.
-    may_be_brief: bool,
-    /// Whose rows it has, if they are alike enough for [the lean way](super::sliding_path).
-    lean: Option<Per>,
+    /// The usage of a key without a row: after a crash it may have used what no log has.
+    assumed: Option<Row>,
+    fits_snapshot: bool,
 }
 
-/// How rows of one item are written.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Layout {
-    /// The index of the item in its limit.
-    pub(super) item: usize,
-    pub(super) shape: Shape,
-    ring: Option<Ring>,
+/// The words of a row's items.
+#[derive(Debug, Clone, Default)]
+pub(super) struct RowLayout {
+    /// The index, the first word and the rules of each item. Empty if rows are always full.
+    items: ArrayVec<(usize, PackedItem), MAX_ROW_WORDS>,
+    shape: Shape,
 }
 
-/// What of an edition can be made before it is known when and after which one it comes.
-pub(super) struct Draft {
+impl RowLayout {
+    /// The layout of a limit's rows, at most this many words wide.
+    fn of(limit: &Limit, per: Per, columns: &[usize], max_words: usize, at: Timestamp) -> RowLayout {
+        let (mut items, mut offset) = (ArrayVec::new(), 0);
+        for (index, item) in limit.items().iter().enumerate().filter(|(_, item)| item.per() == per) {
+            let column = columns.get(index).copied().unwrap_or_default();
+            let packed = PackedItem::of(item, index, column, offset, limit.tick(), at);
+            let Some(packed) = packed.filter(|_| !items.is_full()) else { return RowLayout::default() };
+            items.push((index, packed));
+            offset += packed.head.kind().words();
+        }
+        match Shape::for_words(offset).filter(|_| offset <= max_words) {
+            Some(shape) => RowLayout { items, shape },
+            None => RowLayout::default(),
+        }
+    }
+
+    /// Whether rows fit words.
+    pub(super) fn is_packed(&self) -> bool {
+        !self.items.is_empty()
+    }
+
+    fn unpack(&self, words: &RowWords, slab: &Slab) -> Row {
+        Row::from_states(self.items.iter().map(|(_, item)| item.state(item.words_of(words), slab)))
+    }
+
+    /// Frees the blocks of a packed row.
+    fn free_blocks(&self, words: &RowWords, slab: &Slab, budget: &Budget) {
+        for (_, item) in &self.items {
+            if item.head.kind() == PackedKind::Sliding {
+                item.sliding().free(slab, budget, item.words_of(words)[0]);
+            }
+        }
+    }
+
+    /// Packs the states of a row. The blocks of `former` are reused. `None` if a state does not fit; then they are freed.
+    fn pack(&self, row: &Row, former: Option<&RowWords>, slab: &Slab, budget: &Budget) -> Option<RowWords> {
+        let mut words = [0; MAX_ROW_WORDS];
+        let mut fits = self.is_packed() && row.open_holds() == 0 && row.states().len() == self.items.len();
+        for (state, (_, item)) in row.states().iter().zip(&self.items) {
+            let own = match state {
+                State::SlidingWindow(log) if item.head.kind() == PackedKind::Sliding => {
+                    let before = former.map_or(0, |former| item.words_of(former)[0]);
+                    if fits {
+                        item.sliding().write(slab, budget, before, log).map(|word| [word, 0])
+                    } else {
+                        item.sliding().free(slab, budget, before);
+                        None
+                    }
+                }
+                state => item.pack(state),
+            };
+            fits &= own.is_some();
+            item.put_words(&mut words, own.unwrap_or_default());
+        }
+        if !fits {
+            self.free_blocks(&words, slab, budget);
+        }
+        fits.then_some(words)
+    }
+}
+
+/// The parts of an epoch that can be prepared before it begins.
+pub(super) struct EpochDraft {
     pub(super) limit: Arc<Limit>,
     columns: Box<[usize]>,
     exceptions: HashMap<Tag, Box<[u8]>>,
-    /// What every key is taken to have used, if nobody knows.
-    pub(super) ghost: Option<Row>,
+    /// The assumed usage of every key.
+    pub(super) assumed: Option<Row>,
 }
 
-impl Draft {
-    pub(super) fn new(limit: Arc<Limit>, columns: Box<[usize]>, printer: &Printer) -> Draft {
-        let keys = limit.spec().overrides.iter().map(|written| written.key.as_slice());
+impl EpochDraft {
+    pub(super) fn new(limit: Arc<Limit>, columns: Box<[usize]>, printer: &Fingerprinter) -> EpochDraft {
+        let keys = limit.spec().overrides.iter().map(|own| own.key.as_slice());
         let exceptions = keys.map(|key| (printer.print(key), key.into())).collect();
-        Draft { limit, columns, exceptions, ghost: None }
+        EpochDraft { limit, columns, exceptions, assumed: None }
     }
 }
 
-impl Edition {
-    pub(super) fn new(
-        number: u64,
-        at: Timestamp,
-        because: Because,
-        limit: Arc<Limit>,
-        columns: Box<[usize]>,
-        printer: &Printer,
-    ) -> Edition {
-        Edition::of(Draft::new(limit, columns, printer), number, at, because, None)
-    }
+/// The words that the row of all keys of this limit needs.
+pub(super) fn shared_words(limit: &Limit) -> usize {
+    let words = |item: &Item| PackedKind::of(item.rule()).map_or(1, PackedKind::words);
+    limit.items().iter().filter(|item| item.per() == Per::All).map(words).sum()
+}
 
+impl RowEpoch {
+    /// The epoch after `former`. The row of all keys has room for `shared_words`.
     pub(super) fn of(
-        draft: Draft,
+        draft: EpochDraft,
         number: u64,
         at: Timestamp,
-        because: Because,
-        former: Option<&Edition>,
-    ) -> Edition {
-        let Draft { limit, columns, exceptions, ghost } = draft;
-        let (all, key) = (layout(&limit, Per::All, at), layout(&limit, Per::Key, at));
-        let is_long = |item: &Item| matches!(item.rule().law, Law::SlidingWindow(_) | Law::Concurrency(_));
-        let may_be_brief = !limit.items().iter().any(is_long);
-        let mut edition = Edition {
+        cause: EpochCause,
+        former: Option<&RowEpoch>,
+        shared_words: usize,
+    ) -> RowEpoch {
+        let EpochDraft { limit, columns, exceptions, assumed } = draft;
+        let all = RowLayout::of(&limit, Per::All, &columns, shared_words, at);
+        let key = RowLayout::of(&limit, Per::Key, &columns, MAX_ROW_WORDS, at);
+        let mut epoch = RowEpoch {
             number,
             at,
-            because,
+            cause,
             limit,
             columns,
             all,
             key,
             exceptions,
-            ghost,
-            may_be_brief,
-            lean: None,
+            assumed,
+            fits_snapshot: false,
         };
-        if let (None, Some(former)) = (&edition.ghost, former)
-            && let Some(mut ghost) = former.ghost.clone().filter(|_| because != Because::Reset)
+        if let (None, Some(former)) = (&epoch.assumed, former)
+            && let Some(mut assumed) = former.assumed.clone().filter(|_| cause != EpochCause::Reset)
         {
-            edition.adopt(former, Per::Key, NO_TAG, &mut ghost);
-            edition.ghost = (!ghost.is_evictable(&edition.limit, NOBODY, at)).then_some(ghost);
+            epoch.convert(former, Per::Key, NO_TAG, &mut assumed);
+            epoch.assumed = (!assumed.is_evictable(&epoch.limit, NO_OVERRIDES, at)).then_some(assumed);
         }
-        edition.lean = edition.may_be_lean();
-        edition
+        epoch.fits_snapshot = fits_snapshot(&epoch);
+        epoch
     }
 
-    /// Whose rows there are, if the limit is one sliding window without an exception of any kind.
-    fn may_be_lean(&self) -> Option<Per> {
-        let [item] = self.limit.items() else { return None };
-        let is_plain = self.limit.mode() == Mode::Enforce
-            && self.limit.is_always_open()
-            && self.exceptions.is_empty()
-            && self.ghost.is_none();
-        (is_plain && matches!(item.rule().law, Law::SlidingWindow(_))).then(|| item.per())
-    }
-
-    /// Whose rows there are, if they can be decided on the lean way.
-    pub(super) fn lean(&self) -> Option<Per> {
-        self.lean
+    /// Whether there can be a snapshot of the rules.
+    pub(super) fn fits_snapshot(&self) -> bool {
+        self.fits_snapshot
     }
 
     /// The row of a key that has none.
-    pub(super) fn newcomer(&self) -> Row {
-        self.ghost.clone().unwrap_or_else(|| Row::blank(&self.limit, Per::Key))
+    pub(super) fn new_row(&self) -> Row {
+        self.assumed.clone().unwrap_or_else(|| Row::blank(&self.limit, Per::Key))
     }
 
-    /// What a key without a row is taken to have used.
-    pub(super) fn ghost(&self) -> Option<&Row> {
-        self.ghost.as_ref()
+    /// The assumed usage of a key without a row.
+    pub(super) fn assumed(&self) -> Option<&Row> {
+        self.assumed.as_ref()
     }
 
-    /// Until when a key without a row is taken to have used something; `None` if none is.
-    pub(super) fn is_haunted_until(&self, now: Timestamp) -> Option<Timestamp> {
-        let ghost = self.ghost.as_ref()?;
-        let freshens =
-            ghost.evictable_at(&self.limit, NOBODY, now).unwrap_or(Timestamp::from_ticks(u64::MAX));
-        (freshens > now).then_some(freshens)
+    /// Until when a key without a row is assumed to have used something.
+    pub(super) fn assumed_until(&self, now: Timestamp) -> Option<Timestamp> {
+        let assumed = self.assumed.as_ref()?;
+        let until =
+            assumed.evictable_at(&self.limit, NO_OVERRIDES, now).unwrap_or(Timestamp::from_ticks(u64::MAX));
+        (until > now).then_some(until)
     }
 
-    /// Whether a key's row says nothing that would not be said without it.
-    pub(super) fn is_forgettable(&self, row: &Row, seat: RowScope<'_>, now: Timestamp) -> bool {
-        row.is_evictable(&self.limit, seat, now) || self.ghost.as_ref().is_some_and(|ghost| ghost == row)
+    /// Whether a key's row can be dropped: a key without a row is the same.
+    pub(super) fn is_evictable(&self, row: &Row, scope: RowScope<'_>, now: Timestamp) -> bool {
+        row.is_evictable(&self.limit, scope, now) || self.assumed.as_ref().is_some_and(|assumed| assumed == row)
     }
 
-    /// How rows are written, if they have one item.
-    pub(super) fn layout(&self, per: Per) -> Option<&Layout> {
+    /// The layout of rows.
+    pub(super) fn layout(&self, per: Per) -> &RowLayout {
         match per {
-            Per::All => self.all.as_ref(),
-            Per::Key => self.key.as_ref(),
+            Per::All => &self.all,
+            Per::Key => &self.key,
         }
     }
 
-    /// Whether times from `now` on will soon not fit any more.
-    pub(super) fn is_worn_out(&self, now: Timestamp) -> bool {
-        [&self.all, &self.key].into_iter().flatten().any(|layout| layout.shape.is_worn_out(now))
+    /// The shape of the rows of keys.
+    pub(super) fn key_shape(&self) -> Shape {
+        self.key.shape
     }
 
-    /// Whether there can be a brief of it at all.
-    pub(super) fn may_be_brief(&self) -> bool {
-        self.may_be_brief
+    /// The rules of an item in words, at `now`.
+    pub(super) fn packed_item(&self, index: usize, now: Timestamp) -> Option<PackedItem> {
+        let item = self.limit.items().get(index)?;
+        let (_, packed) = self.layout(item.per()).items.iter().find(|(own, _)| *own == index)?;
+        let (column, offset) = (packed.head.column(), packed.head.offset());
+        PackedItem::of(item, index, column, offset, self.limit.tick(), now)
     }
 
-    /// Who sits where this tag is.
-    pub(super) fn seat(&self, per: Per, tag: Tag) -> RowScope<'_> {
+    /// The scope of the row with this tag.
+    pub(super) fn scope(&self, per: Per, tag: Tag) -> RowScope<'_> {
         match per {
             Per::All => RowScope::All,
             Per::Key => {
@@ -196,142 +255,142 @@ impl Edition {
         }
     }
 
-    fn ring(&self, per: Per) -> Option<Ring> {
-        self.layout(per).and_then(|layout| layout.ring)
+    fn has_exception(&self, per: Per, tag: Tag) -> bool {
+        per == Per::Key && !self.exceptions.is_empty() && self.exceptions.contains_key(&tag)
     }
 
-    fn rule(&self, layout: &Layout) -> &Rule {
-        self.limit.items()[layout.item].rule()
-    }
-
-    /// Takes the row out that a cell stands for.
-    pub(super) fn unpack(&self, per: Per, cell: u64, shelf: &mut Shelf) -> Row {
-        let row = self.borrow(per, cell, shelf);
-        Edition::let_go(cell, shelf);
-        row
-    }
-
-    /// Takes the row out that a cell stands for, and keeps its place: what becomes of that is said by [`Edition::repack`],
-    /// [`Edition::restore`] or [`Edition::let_go`].
-    pub(super) fn borrow(&self, per: Per, cell: u64, shelf: &mut Shelf) -> Row {
-        if cell == RESERVED {
-            return self.newcomer();
+    /// Takes the row out that these words stand for. Its place stays reserved for it, until [`RowEpoch::store`],
+    /// [`RowEpoch::restore`] or [`RowEpoch::free`]. Only under the lock of its line.
+    pub(super) fn take(&self, per: Per, words: &RowWords, rows: &RowStore, budget: &Budget) -> Row {
+        match words[0] {
+            RESERVED => self.new_row(),
+            _ => match full_slot(words) {
+                Some(slot) => rows.full.take(slot, budget),
+                None if self.layout(per).is_packed() => self.layout(per).unpack(words, &rows.slab),
+                None => Row::blank(&self.limit, per),
+            },
         }
-        if cell & WIDE != 0 {
-            return shelf.lend(cell, self.ring(per));
-        }
-        match self.layout(per) {
-            Some(layout) if cell & PRESENT != 0 => {
-                Row::of(layout.shape.read(self.rule(layout), cell & PAYLOAD))
+    }
+
+    /// Stores a row that was taken out, and returns its words. Only under the lock of its line.
+    pub(super) fn store(
+        &self,
+        per: Per,
+        tag: Tag,
+        former: &RowWords,
+        row: Row,
+        rows: &RowStore,
+        budget: &Budget,
+    ) -> RowWords {
+        let layout = self.layout(per);
+        let slot = full_slot(former);
+        let packed_before = (slot.is_none() && former[0] != RESERVED).then_some(former);
+        if self.has_exception(per, tag) {
+            if let Some(former) = packed_before {
+                layout.free_blocks(former, &rows.slab, budget);
             }
-            _ => Row::blank(&self.limit, per),
+        } else if let Some(words) = layout.pack(&row, packed_before, &rows.slab, budget) {
+            slot.into_iter().for_each(|slot| rows.full.free(slot));
+            return words;
         }
-    }
-
-    /// Packs a row into a cell, and onto the shelf if it must be.
-    pub(super) fn pack(&self, per: Per, tag: Tag, row: Row, shelf: &mut Shelf) -> u64 {
-        let layout = self.layout_of(per, tag);
-        match self.word(layout, &row) {
-            Some(word) => word,
-            None => PRESENT | shelf.put(row, layout.and_then(|layout| layout.ring)),
-        }
-    }
-
-    /// Packs a row that was borrowed when its cell said `cell`: where it was, if it can stay there.
-    pub(super) fn repack(&self, per: Per, tag: Tag, cell: u64, row: Row, shelf: &mut Shelf) -> u64 {
-        let layout = self.layout_of(per, tag);
-        match self.word(layout, &row) {
-            Some(word) => {
-                Edition::let_go(cell, shelf);
-                word
+        match slot {
+            Some(slot) => {
+                rows.full.put(slot, row, budget);
+                *former
             }
-            None if is_shelved(cell) => {
-                PRESENT | shelf.put_again(cell, row, layout.and_then(|layout| layout.ring))
-            }
-            None => PRESENT | shelf.put(row, layout.and_then(|layout| layout.ring)),
+            None => full_words(rows.full.insert(row, budget)),
         }
     }
 
-    /// Puts a row back that was borrowed and has not changed: its cell goes on saying the same.
-    pub(super) fn restore(cell: u64, row: Row, shelf: &mut Shelf) {
-        if is_shelved(cell) {
-            shelf.give_back(cell, row);
+    /// Stores a new row, and returns its words.
+    pub(super) fn store_new(&self, per: Per, tag: Tag, row: Row, rows: &RowStore, budget: &Budget) -> RowWords {
+        self.store(per, tag, &[0; MAX_ROW_WORDS], row, rows, budget)
+    }
+
+    /// Puts a row back that was taken out and has not changed: its words stay as they are.
+    pub(super) fn restore(words: &RowWords, row: Row, rows: &RowStore, budget: &Budget) {
+        if let Some(slot) = full_slot(words) {
+            rows.full.put(slot, row, budget);
         }
     }
 
-    /// The place of a row that was borrowed is free.
-    pub(super) fn let_go(cell: u64, shelf: &mut Shelf) {
-        if is_shelved(cell) {
-            shelf.let_go(cell);
+    /// Frees the place of a row that was taken out.
+    pub(super) fn free(&self, per: Per, words: &RowWords, rows: &RowStore, budget: &Budget) {
+        match full_slot(words) {
+            Some(slot) => rows.full.free(slot),
+            None if words[0] != RESERVED => self.layout(per).free_blocks(words, &rows.slab, budget),
+            None => {}
         }
     }
 
-    /// How the row of a tag is written, if it has one item and no exceptions.
-    fn layout_of(&self, per: Per, tag: Tag) -> Option<&Layout> {
-        let excepted = per == Per::Key && !self.exceptions.is_empty() && self.exceptions.contains_key(&tag);
-        self.layout(per).filter(|_| !excepted)
+    /// Drops the row of these words. Only under the lock of its line.
+    pub(super) fn drop_row(&self, words: &RowWords, rows: &RowStore, budget: &Budget) {
+        if let Some(slot) = full_slot(words) {
+            let _row = rows.full.take(slot, budget);
+        }
+        self.free(Per::Key, words, rows, budget);
     }
 
-    /// A row as a cell, if it fits one.
-    fn word(&self, layout: Option<&Layout>, row: &Row) -> Option<u64> {
-        let (layout, state) = (layout?, row.single_state()?);
-        layout.shape.write(self.rule(layout), state).map(|payload| PRESENT | payload)
-    }
-
-    /// When the row of a cell can be forgotten; `None` if time alone will not do it.
-    pub(super) fn freshens(&self, tag: Tag, cell: u64, shelf: &Shelf, now: Timestamp) -> Option<Timestamp> {
-        if cell == RESERVED {
+    /// When a key's row can be dropped. `None` if time alone does not suffice. The words may be torn unless the row is full.
+    pub(super) fn evictable_at(
+        &self,
+        tag: Tag,
+        words: &RowWords,
+        rows: &RowStore,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
+        if words[0] == RESERVED {
             return None;
         }
-        match self.layout(Per::Key) {
-            // Keys with exceptions are never in cells.
-            Some(layout) if cell & WIDE == 0 => {
-                let rule = self.rule(layout);
-                let state: State = layout.shape.read(rule, cell & PAYLOAD);
-                let empties =
-                    if rule.is_evictable(&state, now) { Some(now) } else { rule.empty_at(&state, now) };
-                match self.limit.ends_at() {
-                    Some(end) => Some(empties.map_or(end, |at| at.min(end))),
-                    None => empties,
-                }
-            }
-            _ => {
-                let seat = self.seat(Per::Key, tag);
-                shelf.look(cell, self.ring(Per::Key), |row| row.evictable_at(&self.limit, seat, now))
-            }
+        if let Some(slot) = full_slot(words) {
+            let scope = self.scope(Per::Key, tag);
+            return rows.full.look(slot, |row| row.evictable_at(&self.limit, scope, now));
+        }
+        let mut latest = Some(now);
+        for (index, packed) in &self.key.items {
+            let own = packed.words_of(words);
+            let at = if packed.head.kind() == PackedKind::Sliding {
+                Some(packed.sliding().evictable_at(&rows.slab, own[0], now))
+            } else {
+                let (rule, state) = (self.limit.items()[*index].rule(), packed.state(own, &rows.slab));
+                if rule.is_evictable(&state, now) { Some(now) } else { rule.empty_at(&state, now) }
+            };
+            latest = latest.zip(at).map(|(latest, at)| latest.max(at));
+        }
+        match self.limit.ends_at() {
+            Some(end) => Some(latest.map_or(end, |at| at.min(end))),
+            None => latest,
         }
     }
 
-    /// Carries a row over from the edition before this one.
-    pub(super) fn adopt(&self, former: &Edition, per: Per, tag: Tag, row: &mut Row) {
-        match self.because {
-            Because::WornOut => {}
-            Because::Crash => {
-                if let (Per::Key, Some(ghost)) = (per, &self.ghost) {
-                    row.merge(ghost, &self.limit, per);
+    /// Converts a row from the epoch before this one.
+    pub(super) fn convert(&self, former: &RowEpoch, per: Per, tag: Tag, row: &mut Row) {
+        match self.cause {
+            EpochCause::Crash => {
+                if let (Per::Key, Some(assumed)) = (per, &self.assumed) {
+                    row.merge(assumed, &self.limit, per);
                 }
             }
-            Because::Reset => row.reset(&self.limit, per),
-            Because::Put if former.limit.phase(self.at) == LimitPhase::After => {
+            EpochCause::Reset => row.reset(&self.limit, per),
+            EpochCause::Put if former.limit.phase(self.at) == LimitPhase::After => {
                 *row = Row::blank(&self.limit, per);
             }
-            Because::Put => {
-                let (old, new) = (former.seat(per, tag), self.seat(per, tag));
+            EpochCause::Put => {
+                let (old, new) = (former.scope(per, tag), self.scope(per, tag));
                 *row = row.migrate((&former.limit, old), (&self.limit, new), self.at);
             }
         }
     }
 }
 
-/// Whether a cell says where its row is on the shelf.
-fn is_shelved(cell: u64) -> bool {
-    cell & WIDE != 0 && cell != RESERVED
+/// The slot of a row that is stored in full.
+pub(super) fn full_slot(words: &RowWords) -> Option<FullSlot> {
+    let is_full = words[0] & FULL != 0 && words[0] != RESERVED;
+    is_full.then(|| FullSlot(u32::try_from(words[0] & u64::from(u32::MAX)).expect("32 bits")))
 }
 
-/// How rows are written that have one item.
-fn layout(limit: &Limit, per: Per, now: Timestamp) -> Option<Layout> {
-    let mut items = limit.items().iter().enumerate().filter(|(_, item): &(usize, &Item)| item.per() == per);
-    let (index, item) = items.next()?;
-    let shape = Shape::of(item.rule(), per, now)?;
-    items.next().is_none().then(|| Layout { item: index, shape, ring: Ring::of(item.rule()) })
+fn full_words(slot: FullSlot) -> RowWords {
+    let mut words = [0; MAX_ROW_WORDS];
+    words[0] = FULL | u64::from(slot.0);
+    words
 }

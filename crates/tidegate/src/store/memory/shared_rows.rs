@@ -1,139 +1,81 @@
-//! Shared lines: storage of the `all` rows of all limits.
+//! Lines for the rows of all keys.
 //!
-//! Limits that are put in sequence are often requested together, so their rows share a cache line. A set of limits then
-//! moves one line between threads instead of one per limit. The line has one **guard** for all its rows: a count of changes
-//! and a held bit. A thread reads the guard before the rows. If it then takes the guard unchanged, no row has changed
-//! since. One compare-and-swap covers all rows.
-//!
-//! ```text
-//!   word     0     1 … 7
-//!          ┌─────┬──────────────────┐
-//!          │guard│ a cell for a row │   64 bytes
-//!          └─────┴──────────────────┘
-//! ```
-//!
-//! The guard is held for a few instructions. A thread that needs a row for longer holds the row's cell, as in any [cache
-//! line](super::cache_line), and the guard only while it takes the cell. So an operation never waits for another limit's.
+//! Limits that are put in sequence are often requested together, so their rows of all keys share a cache line. A set of
+//! such limits then moves one line between threads instead of one per limit. The line has a control word for all its rows,
+//! as every [line](super::line).
 
-#![expect(clippy::inline_always, reason = "these are parts of the quick way, which is one piece of code")]
+#![expect(clippy::inline_always, reason = "these functions are parts of a decision of 20 ns")]
 
 use std::sync::{Arc, PoisonError};
 
-use super::cache_line::{self, HELD};
-use super::sync::{AtomicU64, Mutex, Ordering, pause};
+use super::line::MAX_ROW_WORDS;
+use super::sync::{AtomicU32, AtomicU64, Mutex};
 
-/// Rows that share a line.
-const ROWS: usize = if cfg!(tidegate_loom) { 2 } else { 7 };
-/// The rows and their guard.
-const WORDS: usize = ROWS + 1;
-const GUARD: usize = 0;
+/// Words of a shared line that hold rows.
+const SHARED_WORDS: usize = if cfg!(tidegate_loom) { 2 } else { 7 };
 
-/// A line of `all` rows.
+/// A line of rows of all keys.
 #[repr(C, align(64))]
 #[derive(Debug)]
-pub(super) struct Bench {
-    /// The guard, and the cells.
-    words: [AtomicU64; WORDS],
-    /// How often the boards of the limits whose rows lie here were written.
-    written: AtomicU64,
+struct SharedLine {
+    words: [AtomicU64; SHARED_WORDS],
+    control: AtomicU32,
 }
 
-/// Where an `all` row is. It stays there.
+/// The place of one limit's row of all keys. It never moves.
 #[derive(Debug, Clone)]
-pub(super) struct Place {
-    bench: Arc<Bench>,
-    /// Which of its words.
-    index: usize,
+pub(super) struct SharedRow {
+    line: Arc<SharedLine>,
+    first: usize,
+    words: usize,
 }
 
-/// Where the `all` rows of all limits are.
-pub(super) struct Gallery {
-    next: Mutex<Place>,
+/// The lines of all limits. Rows are given out in sequence.
+pub(super) struct SharedLines {
+    /// The end of the row that was given out last.
+    next: Mutex<(Arc<SharedLine>, usize)>,
 }
 
-impl Gallery {
-    pub(super) fn new() -> Gallery {
-        Gallery { next: Mutex::new(Place { bench: Arc::new(Bench::new()), index: GUARD }) }
+impl SharedLine {
+    fn new() -> Arc<SharedLine> {
+        let words = std::array::from_fn(|_| AtomicU64::new(0));
+        Arc::new(SharedLine { words, control: AtomicU32::new(0) })
+    }
+}
+
+impl SharedLines {
+    pub(super) fn new() -> SharedLines {
+        SharedLines { next: Mutex::new((SharedLine::new(), 0)) }
     }
 
-    /// A place for one row more.
-    pub(super) fn place(&self) -> Place {
+    /// A row of this many words, at least one and at most [`MAX_ROW_WORDS`].
+    pub(super) fn row(&self, words: usize) -> SharedRow {
+        let words = words.clamp(1, MAX_ROW_WORDS.min(SHARED_WORDS));
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
-        if next.index == ROWS {
-            *next = Place { bench: Arc::new(Bench::new()), index: GUARD };
+        if next.1 + words > SHARED_WORDS {
+            *next = (SharedLine::new(), 0);
         }
-        next.index += 1;
-        Place { bench: Arc::clone(&next.bench), index: next.index }
+        let first = next.1;
+        next.1 += words;
+        SharedRow { line: Arc::clone(&next.0), first, words }
     }
 }
 
-impl Bench {
-    fn new() -> Bench {
-        Bench { words: std::array::from_fn(|_| AtomicU64::new(0)), written: AtomicU64::new(0) }
-    }
-
-    /// The guard of all its rows. It is looked at before a row.
+impl SharedRow {
+    /// The control word of the row and its neighbors.
     #[inline(always)]
-    pub(super) fn guard(&self) -> &AtomicU64 {
-        &self.words[GUARD]
+    pub(super) fn control(&self) -> &AtomicU32 {
+        &self.line.control
     }
 
-    /// How often the boards of the limits whose rows lie here were written. Whoever sees one as it was written sees that it was.
+    /// The words of the row.
     #[inline(always)]
-    pub(super) fn written(&self) -> &AtomicU64 {
-        &self.written
+    pub(super) fn cells(&self) -> &[AtomicU64] {
+        &self.line.words[self.first..self.first + self.words]
     }
 
-    /// The cell of a row that lies here.
-    #[inline(always)]
-    pub(super) fn cell(&self, place: &Place) -> &AtomicU64 {
-        &self.words[place.index % WORDS]
+    /// The number of words.
+    pub(super) fn words(&self) -> usize {
+        self.words
     }
-}
-
-impl Place {
-    /// The row's cell.
-    #[inline(always)]
-    pub(super) fn cell(&self) -> &AtomicU64 {
-        self.bench.cell(self)
-    }
-
-    /// The row's line.
-    #[inline(always)]
-    pub(super) fn bench(&self) -> &Bench {
-        &self.bench
-    }
-
-    /// The guard of the row and its neighbours. It is looked at before the row.
-    #[inline(always)]
-    pub(super) fn guard(&self) -> &AtomicU64 {
-        self.bench.guard()
-    }
-
-    /// Holds the row's cell, waiting for whoever does. Returns what it said.
-    pub(super) fn hold(&self) -> u64 {
-        let (guard, cell) = (self.guard(), self.cell());
-        let mut turn = 0;
-        loop {
-            let seen = guard.load(Ordering::Relaxed);
-            if seen & HELD == 0 && cell.load(Ordering::Relaxed) & HELD == 0 && cache_line::take(guard, seen) {
-                // Only now is it certain: with the guard taken nobody else takes the cell.
-                let word = cell.load(Ordering::Relaxed);
-                if word & HELD == 0 {
-                    cell.store(word | HELD, Ordering::Relaxed);
-                }
-                open(guard, seen);
-                if word & HELD == 0 {
-                    return word;
-                }
-            }
-            pause(&mut turn);
-        }
-    }
-}
-
-/// Gives a guard back that was taken when it said `seen`: something was done.
-#[inline(always)]
-pub(super) fn open(guard: &AtomicU64, seen: u64) {
-    cache_line::give_back(guard, (seen + 1) & !HELD);
 }

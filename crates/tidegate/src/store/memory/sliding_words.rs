@@ -353,6 +353,19 @@ impl SlidingWords {
         Judgement::Granted
     }
 
+    /// Whether [`SlidingWords::charge`] certainly succeeds. Callers that charge several rows ask before the first charge.
+    pub(super) fn can_charge(&self, slab: &Slab, word: u64, cost: Amount, now: Timestamp) -> bool {
+        let (entries, total) = match self.open(slab, word) {
+            Packed::Empty => (0, 0),
+            Packed::One(_) => (1, 1),
+            Packed::Ring(ring) => (ring.count as u64, ring.total),
+        };
+        let more = cost.div_ceil(max_units(self.count_bits()));
+        now.ticks() < PAYLOAD - self.granularity
+            && entries.saturating_add(more) < MAX_ENTRIES
+            && total.checked_add(cost).is_some()
+    }
+
     /// Charges `cost` at `now` and returns the next word. The same as the core's `Rule::charge`. `None` if the log cannot
     /// be packed any more; then nothing has changed.
     pub(super) fn charge(

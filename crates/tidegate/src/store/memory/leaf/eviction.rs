@@ -1,122 +1,162 @@
-//! Eviction: fresh rows give up their places. If there is none, the caller learns when a row becomes fresh. It runs under
-//! the leaf's lock.
+//! Eviction: rows that say no more than a missing row give up their places. If there is none, the caller learns when a row
+//! becomes evictable. It runs under the leaf's lock.
 
-use tidegate_core::Timestamp;
+use tidegate_core::{Per, Timestamp};
 
+use super::super::line::{self, LOCKED, Line, NO_TAG, RowWords, Tag};
+use super::super::row_epoch::{RESERVED, full_slot};
 use super::super::sync::pause;
-use super::{
-    EMPTY, HELD, Inner, Line, Means, NEVER, NoRoom, Ordering, Owned, ROWS_A_TURN, SLOTS, SMALL, Searched,
-    Tag, cache_line,
-};
+use super::{FailedSearch, LeafContext, LeafState, LockedLeaf, NEVER, ROWS_PER_INSERTION, RowRoom, SMALL};
 
-impl Owned<'_> {
-    /// Forgets fresh rows, if there may be any. A large leaf is not searched for one of them at every turn.
-    pub(in crate::store::memory) fn drop_fresh_if_due(&mut self, means: Means<'_>) {
-        self.leaf.stamp.raise(means.now);
-        self.inner.turns += 1;
-        let due = self.inner.rows <= SMALL || self.inner.turns * ROWS_A_TURN >= self.inner.rows;
-        if due && self.inner.fresh_from <= means.now {
-            self.drop_fresh(means);
+/// The result of an attempt to evict the row in a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Eviction {
+    /// The slot was empty.
+    Empty,
+    /// The slot is empty now.
+    Evicted,
+    /// The row is evictable from this instant on.
+    Until(Timestamp),
+    /// A decision on the line is under way.
+    Busy,
+}
+
+impl LockedLeaf<'_> {
+    /// Evicts all evictable rows, if there may be any. A large leaf is not searched at each insertion.
+    pub(in crate::store::memory) fn evict_if_due(&mut self, context: LeafContext<'_>) {
+        self.leaf.header.raise(context.now);
+        self.state.insertions += 1;
+        let due = self.state.rows <= SMALL || self.state.insertions * ROWS_PER_INSERTION >= self.state.rows;
+        if due && self.state.evictable_from <= context.now {
+            self.evict(context);
         }
     }
 
-    /// Forgets every fresh row, and learns when the next will be.
-    pub(super) fn drop_fresh(&mut self, means: Means<'_>) {
-        self.inner.turns = 0;
-        let mut next = NEVER;
-        for page in self.leaf.pages_in_use() {
-            page.bring_near();
-            for line in &page.0 {
-                for slot in 0..SLOTS {
-                    next = next.min(self.drop_if_fresh(line, slot, means));
-                }
-            }
-        }
-        self.inner.fresh_from = next;
-    }
-
-    /// Forgets the row in a slot if it is fresh, or says when it will be. One that stays is only looked at: to take it would be most of
-    /// the work.
-    fn drop_if_fresh(&mut self, line: &Line, slot: usize, means: Means<'_>) -> Timestamp {
-        let cell = line.cell(slot);
-        let mut turn = 0;
-        loop {
-            let word = cell.load(Ordering::Relaxed);
-            if word == EMPTY {
-                return NEVER;
-            }
-            if word & HELD == 0 {
-                let freshens = means.edition.freshens(line.tag(slot), word, &self.inner.shelf, means.now);
-                match freshens.unwrap_or(NEVER) {
-                    at if at > means.now => return at,
-                    _ if cache_line::take(cell, word) => {
-                        self.inner.forget(word, means.budget);
-                        cache_line::give_back(cell, EMPTY);
-                        return NEVER;
+    /// Evicts every evictable row, and learns when the next one will be evictable.
+    fn evict(&mut self, context: LeafContext<'_>) {
+        self.state.insertions = 0;
+        let (mut next, rows) = (NEVER, self.state.shape.rows());
+        for line in self.leaf.each_line() {
+            for slot in 0..rows {
+                let mut turn = 0;
+                let evictable_at = loop {
+                    match self.evict_if_fresh(line, slot, context) {
+                        Eviction::Empty | Eviction::Evicted => break NEVER,
+                        Eviction::Until(at) => break at,
+                        Eviction::Busy => pause(&mut turn),
                     }
-                    _ => {}
-                }
+                };
+                next = next.min(evictable_at);
             }
-            // Somebody is deciding on it.
-            pause(&mut turn);
         }
+        self.state.evictable_from = next;
     }
 
-    /// Forgets the fresh rows of the nearest line within reach of a tag that has any. Whether it has; if not, it is known
-    /// when there will be room.
-    pub(super) fn drop_fresh_near(&mut self, tag: Tag, means: Means<'_>) -> bool {
-        if self.inner.fresh_from > means.now || self.inner.searched_in_vain(tag, means.now).is_some() {
+    /// Evicts the row in a slot if it is evictable. A row that stays is only read: its lock would be most of the work.
+    pub(super) fn evict_if_fresh(&mut self, line: &Line, slot: usize, context: LeafContext<'_>) -> Eviction {
+        let LeafContext { epoch, rows, budget, now } = context;
+        let (shape, control) = (self.state.shape, line.control());
+        let seen = line.seen();
+        let tag = line.tag(shape, slot);
+        if tag == NO_TAG {
+            return Eviction::Empty;
+        }
+        if seen & LOCKED != 0 {
+            return Eviction::Busy;
+        }
+        let words = line.read(shape, slot);
+        if words[0] == RESERVED {
+            return Eviction::Until(NEVER);
+        }
+        // A full row can be read only under the lock.
+        let is_full = full_slot(&words).is_some();
+        if is_full && !line::try_lock(control, seen) {
+            return Eviction::Busy;
+        }
+        let evictable_at = epoch.evictable_at(tag, &words, rows, now).unwrap_or(NEVER);
+        if evictable_at > now {
+            if is_full {
+                line::unlock_unchanged(control, seen);
+            } else if !line::is_unchanged(control, seen) {
+                return Eviction::Busy;
+            }
+            return Eviction::Until(evictable_at);
+        }
+        if !is_full && !line::try_lock(control, seen) {
+            return Eviction::Busy;
+        }
+        epoch.drop_row(&words, rows, budget);
+        line.place(shape, slot, NO_TAG, &RowWords::default());
+        line::unlock(control, seen);
+        self.state.rows -= 1;
+        budget.give_row();
+        Eviction::Evicted
+    }
+
+    /// Evicts the evictable rows of the nearest line within reach of a tag that has any. Returns whether it has. If not, it
+    /// is known when there will be room.
+    pub(super) fn evict_near(&mut self, tag: Tag, context: LeafContext<'_>) -> bool {
+        if self.state.evictable_from > context.now || self.state.failed_search(tag, context.now).is_some() {
             return false;
         }
+        let (leaf, rows) = (self.leaf, self.state.shape.rows());
         let mut next = NEVER;
-        for line in self.leaf.within_reach(tag) {
-            let mut dropped = false;
-            for slot in 0..SLOTS {
-                let cell = line.cell(slot);
-                let word = cell.load(Ordering::Relaxed);
-                // Rows that are being decided on are not fresh for long.
-                if word == EMPTY || word & HELD != 0 {
-                    continue;
-                }
-                let freshens = means.edition.freshens(line.tag(slot), word, &self.inner.shelf, means.now);
-                match freshens.unwrap_or(NEVER) {
-                    at if at > means.now => next = next.min(at),
-                    _ if cache_line::take(cell, word) => {
-                        self.inner.forget(word, means.budget);
-                        cache_line::give_back(cell, EMPTY);
-                        dropped = true;
-                    }
-                    _ => {}
+        for line in leaf.within_reach(tag) {
+            let mut evicted = false;
+            for slot in 0..rows {
+                match self.evict_if_fresh(line, slot, context) {
+                    Eviction::Evicted => evicted = true,
+                    Eviction::Until(at) => next = next.min(at),
+                    // A row that is being decided on is soon not evictable.
+                    Eviction::Empty | Eviction::Busy => {}
                 }
             }
-            if dropped {
+            if evicted {
                 return true;
             }
         }
         if next == NEVER {
-            // Nothing here will ever be fresh, but somewhere else there may be.
-            self.drop_fresh(means);
+            // No row here becomes evictable, but others may.
+            self.evict(context);
         } else {
-            self.inner.searched = Some(Searched { tag, at: means.now, next });
+            self.state.searched = Some(FailedSearch { tag, at: context.now, next });
         }
         false
     }
 
-    /// When there may be room again for a row that found none at this instant.
-    pub(in crate::store::memory) fn no_room(&mut self, tag: Tag, now: Timestamp) -> NoRoom {
-        let known = self.inner.fresh_from;
-        let next = if known > now { known } else { self.inner.searched_in_vain(tag, now).unwrap_or(known) };
+    /// When there may be room for a row that found none now.
+    pub(super) fn no_room(&mut self, tag: Tag, context: LeafContext<'_>) -> RowRoom {
+        let (known, now) = (self.state.evictable_from, context.now);
+        let next = if known > now { known } else { self.state.failed_search(tag, now).unwrap_or(known) };
         match next {
-            NEVER if self.inner.shelf.is_held(now) => NoRoom::NoneUntilRelease,
-            NEVER => NoRoom::None,
-            until => NoRoom::NoneUntil(until.max(now)),
+            NEVER if context.rows.full.is_held() => RowRoom::NoneUntilRelease,
+            NEVER => RowRoom::None,
+            until => RowRoom::NoneUntil(until.max(now)),
         }
+    }
+
+    /// Whether a row can be dropped at `now`, and drops it. Its line is locked, and stays so.
+    pub(in crate::store::memory) fn vacate_if_evictable(
+        &mut self,
+        place: &super::RowPlace<'_>,
+        tag: Tag,
+        row: &tidegate_core::Row,
+        words: &RowWords,
+        context: LeafContext<'_>,
+    ) -> bool {
+        let LeafContext { epoch, rows, budget, now } = context;
+        let is_evictable = epoch.is_evictable(row, epoch.scope(Per::Key, tag), now);
+        if is_evictable {
+            epoch.free(Per::Key, words, rows, budget);
+            self.vacate(place, budget);
+        }
+        is_evictable
     }
 }
 
-impl Inner {
-    /// When the first row within reach of a tag will be fresh, if they were searched at this instant and none was.
-    pub(super) fn searched_in_vain(&self, tag: Tag, now: Timestamp) -> Option<Timestamp> {
+impl LeafState {
+    /// When the first row within reach of a tag is evictable, if a search at this instant found none.
+    fn failed_search(&self, tag: Tag, now: Timestamp) -> Option<Timestamp> {
         self.searched.filter(|last| last.tag == tag && last.at == now).map(|last| last.next)
     }
 }

@@ -4,73 +4,77 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use tidegate_core::Per;
-
-use super::super::LOOK_AHEAD;
+use super::super::line::{self, Line, NO_TAG, PASSED, RowWords, Tag};
 use super::{
-    BRANCH_BYTES, Branch, Budget, EMPTY, Edition, FAN, FAN_BITS, FULL_ENOUGH, Leaf, Line, MOST_PAGES,
-    MOST_WIDE, Means, Ordering, Owned, PAGE_BYTES, Page, Rebuilt, Room, SLOTS, Shelf, Tag, WIDE, cache_line,
+    BRANCH_BYTES, Branch, Budget, FAN, FAN_BITS, FULL_ENOUGH, Leaf, LockedLeaf, MOST_PAGES, Ordering, PAGE_BYTES,
+    Page,
 };
 
+/// Rows without a place.
+type DrainedRows = Vec<(Tag, RowWords)>;
+
 thread_local! {
-    /// Where rows are while a leaf is rebuilt, kept for the next time.
-    static SCRATCH: Cell<Vec<(Tag, u64)>> = const { Cell::new(Vec::new()) };
+    /// The memory for drained rows, kept for the next rebuild.
+    static SCRATCH: Cell<DrainedRows> = const { Cell::new(Vec::new()) };
 }
 
-/// Keeps room for rows, unless there is more of it already.
-fn keep_scratch(rows: Vec<(Tag, u64)>) {
+/// Keeps the memory of drained rows, unless more of it is kept already.
+fn keep_scratch(rows: DrainedRows) {
     let other = SCRATCH.take();
     SCRATCH.set(if other.capacity() > rows.capacity() { other } else { rows });
 }
 
-/// How room is made.
+/// The result of a rebuild.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in super::super) enum Rebuilt {
+    HasRoom,
+    /// The rows have moved to the next level.
+    Split,
+    /// The budget does not allow it.
+    Unchanged,
+}
+
+/// How a rebuild makes room.
 enum Step {
-    /// By placing the rows better.
-    Anew,
-    /// By more pages.
+    /// It places the rows again.
+    Same,
+    /// It adds pages.
     Grow { pages: usize },
-    /// By handing them a level down.
+    /// It moves the rows to the next level.
     Split,
 }
 
-impl Owned<'_> {
-    /// Makes room: by placing the rows better, by more pages, or a level further down.
-    pub(super) fn rebuild(&mut self, room: Room, means: Means<'_>) -> Rebuilt {
-        let Some(step) = self.pay_for(room, means.budget) else { return Rebuilt::AsItWas };
+impl LockedLeaf<'_> {
+    /// Makes room: among the lines there are, if they are not too full, or with more pages or leaves if it `grows`.
+    pub(super) fn rebuild(&mut self, grows: bool, budget: &Budget) -> Rebuilt {
+        let Some(step) = self.pay_for(grows, budget) else { return Rebuilt::Unchanged };
         self.leaf.turn_moves();
         let rows = self.drain();
         let rebuilt = match step {
-            Step::Anew => self.arrange(rows, means),
+            Step::Same => self.refill(rows, budget),
             Step::Grow { pages } => {
                 self.add_pages(pages);
-                self.arrange(rows, means)
+                self.refill(rows, budget)
             }
-            Step::Split => self.scatter(rows, means),
+            Step::Split => self.scatter(rows, budget),
         };
         self.leaf.turn_moves();
         rebuilt
     }
 
-    /// How room will be made, once it is paid for. `None` if it cannot be; then nothing has moved.
-    fn pay_for(&self, room: Room, budget: &Budget) -> Option<Step> {
-        let places = self.leaf.lines() * SLOTS;
-        if room == Room::Here && places > 0 && self.inner.rows * 100 <= places * FULL_ENOUGH {
-            return Some(Step::Anew);
+    /// How room will be made, once it is paid for. `None` if the budget does not allow it.
+    fn pay_for(&self, grows: bool, budget: &Budget) -> Option<Step> {
+        let slots = self.leaf.lines() * self.state.shape.rows();
+        if !grows && slots > 0 && self.state.rows * 100 <= slots * FULL_ENOUGH {
+            return Some(Step::Same);
         }
         let pages = self.pages();
-        if self.is_largest() {
-            // New leaves cost their own size; the pages are the same.
+        if pages == MOST_PAGES {
+            // New leaves cost their own size. The pages stay.
             return budget.take(BRANCH_BYTES).then_some(Step::Split);
         }
         let more = (pages / 8).clamp(1, MOST_PAGES - pages);
         budget.take(more * PAGE_BYTES).then_some(Step::Grow { pages: more })
-    }
-
-    /// Whether it has all the pages it may have. Rows at full width take longer to hand down, so it may not have as many of them. The leaves of
-    /// the next level get as many pages each.
-    fn is_largest(&self) -> bool {
-        let pages = self.pages();
-        pages == MOST_PAGES || pages > 0 && pages.is_multiple_of(FAN) && self.inner.shelf.rows() > MOST_WIDE
     }
 
     pub(super) fn pages(&self) -> usize {
@@ -86,57 +90,60 @@ impl Owned<'_> {
     }
 
     /// Takes every row out of its line.
-    pub(super) fn drain(&mut self) -> Vec<(Tag, u64)> {
+    pub(super) fn drain(&mut self) -> DrainedRows {
+        let shape = self.state.shape;
         let mut rows = SCRATCH.take();
         rows.clear();
-        rows.reserve(self.inner.rows);
-        for page in self.leaf.pages_in_use() {
-            page.bring_near();
-            for line in &page.0 {
-                for slot in 0..SLOTS {
-                    let cell = line.cell(slot);
-                    if cell.load(Ordering::Relaxed) != EMPTY {
-                        rows.push((line.tag(slot), cache_line::take_any(cell)));
-                        cache_line::give_back(cell, EMPTY);
-                    }
+        rows.reserve(self.state.rows);
+        for line in self.leaf.each_line() {
+            let seen = line::lock(line.control());
+            for slot in 0..shape.rows() {
+                let tag = line.tag(shape, slot);
+                if tag != NO_TAG {
+                    rows.push((tag, line.read(shape, slot)));
                 }
-                line.set_passed(false);
             }
+            line.clear();
+            line::unlock(line.control(), seen & !PASSED);
         }
         rows
     }
 
-    /// Places drained rows. If one finds no place there are more pages, even above the budget: no row is forgotten for want of room.
-    pub(super) fn arrange(&mut self, mut rows: Vec<(Tag, u64)>, means: Means<'_>) -> Rebuilt {
+    /// Places drained rows. If one finds no place, pages are added even above the budget: no row is lost for lack of room.
+    pub(super) fn refill(&mut self, mut rows: DrainedRows, budget: &Budget) -> Rebuilt {
+        if self.pages() == 0 && !rows.is_empty() {
+            budget.take_anyway(PAGE_BYTES);
+            self.add_pages(1);
+        }
         loop {
-            // Those first that find a place in the line they belong into, so that nobody who belongs elsewhere takes it from them.
-            rows.retain(|&(tag, word)| !self.place_at_home(tag, word));
-            let Some(stuck) = rows.iter().position(|&(tag, word)| !self.place_late(tag, word)) else {
+            // First the rows that fit their primary line, so that no other row takes their slot.
+            rows.retain(|(tag, words)| !self.place_at_home(*tag, words));
+            let Some(stuck) = rows.iter().position(|(tag, words)| !self.place_late(*tag, words)) else {
                 keep_scratch(rows);
-                return Rebuilt::Roomy;
+                return Rebuilt::HasRoom;
             };
             let rest = rows.split_off(stuck);
             rows = self.drain();
             rows.extend(rest);
-            if self.is_largest() {
-                means.budget.take_anyway(BRANCH_BYTES);
-                return self.scatter(rows, means);
+            if self.pages() == MOST_PAGES {
+                budget.take_anyway(BRANCH_BYTES);
+                return self.scatter(rows, budget);
             }
-            means.budget.take_anyway(PAGE_BYTES);
+            budget.take_anyway(PAGE_BYTES);
             self.add_pages(1);
         }
     }
 
-    /// Hands drained rows and all pages to the level below.
-    pub(super) fn scatter(&mut self, rows: Vec<(Tag, u64)>, means: Means<'_>) -> Rebuilt {
+    /// Moves drained rows and all pages to the next level.
+    fn scatter(&mut self, rows: DrainedRows, budget: &Budget) -> Rebuilt {
         let (leaf, pages) = (self.leaf, self.pages());
-        let edition = leaf.stamp.edition();
-        // The lines will be others' lines: whoever still finds a row through this leaf must not believe its edition.
-        leaf.stamp.lift();
+        let epoch = leaf.header.epoch();
+        // The lines will belong to other leaves: a reader that still finds a row through this leaf must not trust its epoch.
+        leaf.header.lift();
         leaf.pages_used.store(0, Ordering::Release);
-        let children: Branch =
-            Arc::new(std::array::from_fn(|_| Leaf::new(leaf.used_bits + FAN_BITS, edition)));
-        children.iter().for_each(|child| child.stamp.raise(leaf.stamp.floor()));
+        let child = |_| Leaf::new(leaf.used_bits + FAN_BITS, epoch, self.state.shape);
+        let children: Branch = Arc::new(std::array::from_fn(child));
+        children.iter().for_each(|child| child.header.raise(leaf.header.floor()));
         let each = pages / FAN;
         for (child, pages) in children.iter().zip(leaf.pages.chunks(each)) {
             for (own, page) in child.pages.iter().zip(pages) {
@@ -145,115 +152,24 @@ impl Owned<'_> {
             }
             child.pages_used.store(each as u64, Ordering::Release);
         }
-        let mut owned: Vec<Owned<'_>> = children.iter().map(Leaf::own).collect();
-        // Those that find no place where they belong.
-        let mut late: [Vec<(Tag, u64)>; FAN] = [const { Vec::new() }; FAN];
-        for some in rows.chunks(LOOK_AHEAD) {
-            self.inner.shelf.bring_near(some.iter().map(|(_, word)| *word));
-            for &(tag, word) in some {
-                let index = leaf.child(tag);
-                let child = &mut owned[index];
-                let word = self.hand_down(tag, word, child, means.edition);
-                if !child.place_at_home(tag, word) {
-                    late[index].push((tag, word));
-                }
+        let mut locked: Vec<LockedLeaf<'_>> = children.iter().map(Leaf::lock).collect();
+        let mut late: [DrainedRows; FAN] = [const { Vec::new() }; FAN];
+        for &(tag, words) in &rows {
+            let index = leaf.child(tag);
+            let child = &mut locked[index];
+            child.state.rows += 1;
+            if !child.place_at_home(tag, &words) {
+                late[index].push((tag, words));
             }
         }
         keep_scratch(rows);
-        for (child, late) in owned.iter_mut().zip(late) {
-            child.inner.fresh_from = self.inner.fresh_from;
-            child.arrange(late, means);
-            child.weigh(means.budget);
+        for (child, late) in locked.iter_mut().zip(late) {
+            child.state.evictable_from = self.state.evictable_from;
+            child.refill(late, budget);
         }
-        drop(owned);
-        self.inner.shelf = Shelf::default();
-        self.inner.rows = 0;
-        self.weigh(means.budget);
+        drop(locked);
+        self.state.rows = 0;
         leaf.branch.get_or_init(|| children);
         Rebuilt::Split
-    }
-
-    /// Gives a row to a leaf of the next level, from shelf to shelf if it is on one. What its cell says from then on.
-    fn hand_down(&mut self, tag: Tag, word: u64, child: &mut Owned<'_>, edition: &Edition) -> u64 {
-        child.inner.rows += 1;
-        if word & WIDE == 0 {
-            return word;
-        }
-        let row = edition.unpack(Per::Key, word, &mut self.inner.shelf);
-        edition.pack(Per::Key, tag, row, &mut child.inner.shelf)
-    }
-}
-
-#[cfg(all(test, not(tidegate_loom)))]
-mod tests {
-    use std::time::Duration;
-
-    use tidegate_core::{Intent, ItemSpec, Limit, LimitSpec, Policy, Tick, Timestamp};
-
-    use super::super::super::fingerprint::Secret;
-    use super::super::super::insert::begin;
-    use super::super::super::limit_table::Tenant;
-    use super::super::super::lockfree::{self, Plea, Quick};
-    use super::super::super::shared_rows::Gallery;
-    use super::super::PAGE_LINES;
-    use super::*;
-
-    const START: Timestamp = Timestamp::from_ticks(1_000_000_000_000);
-
-    fn tenant(item: ItemSpec) -> Tenant {
-        let limit = Limit::new(LimitSpec::named("one").with(item), Tick::NANOSECOND).expect("it makes sense");
-        let whole = Arc::new(Budget::new(1 << 20));
-        Tenant::new(&Arc::new(limit), 1, 0, Secret::of([1, 2]), &whole, Gallery::new().place(), START)
-    }
-
-    fn once_in(seconds: u64) -> ItemSpec {
-        ItemSpec::of(Policy::Interval { window: Duration::from_secs(seconds) }, 1)
-    }
-
-    /// A row that must wait for an hour is on its way to another line while an order is refused by a row that must wait for a minute. The
-    /// order must not be told a minute.
-    #[test]
-    fn missed_row_is_not_treated_as_blank() {
-        let (keyed, shared) = (tenant(once_in(3_600).per_key()), tenant(once_in(60)));
-        let tag = Tag { low: 1, high: 1 };
-        let of_key = Plea { tenant: &keyed, key: None, tag: Some(tag), count: 1 };
-        let of_all = Plea { tenant: &shared, key: None, tag: None, count: 1 };
-        assert!(begin(&of_key, tag, START).is_some());
-        let decide = |pleas: &[Plea<'_>]| lockfree::decide(pleas, Intent::Acquire, START, &mut None);
-        assert_eq!(decide(&[of_all]), Quick::Granted(START));
-        let mut owned = keyed.leaf(tag).expect("there is a row").own();
-        owned.leaf.turn_moves();
-        assert_eq!(owned.drain().len(), 1);
-        assert_eq!(decide(&[of_key, of_all]), Quick::Otherwise);
-    }
-
-    /// More rows belong to the first leaf of the next level than its pages have room for: they lay among its neighbour's.
-    #[test]
-    fn overfull_leaf_grows_at_once() {
-        const CROWD: u64 = 790;
-        const OTHERS: u64 = 4_600;
-        let tenant = tenant(once_in(3_600).per_key());
-        let eighth = u64::MAX / FAN as u64;
-        let crowd = (0..CROWD).map(|number| number * (eighth / CROWD));
-        let others = (0..OTHERS).map(|number| eighth + number * ((u64::MAX - eighth) / OTHERS));
-        let mut lows: Vec<u64> = crowd.chain(others).collect();
-        // From everywhere in turn, as keys come.
-        lows.sort_unstable_by_key(|low| low.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let plea = |low: u64| Plea { tenant: &tenant, key: None, tag: Some(Tag { low, high: 7 }), count: 1 };
-        for low in &lows {
-            assert!(begin(&plea(*low), Tag { low: *low, high: 7 }, START).is_some());
-        }
-        let mut leaves = Vec::new();
-        tenant.each_leaf(&mut |leaf| {
-            let owned = leaf.own();
-            leaves.push((owned.inner.rows, owned.pages()));
-        });
-        assert_eq!(leaves.len(), FAN);
-        assert!(leaves[0].0 > MOST_PAGES / FAN * PAGE_LINES * SLOTS, "{leaves:?}");
-        assert_eq!(tenant.budget.rows(), CROWD + OTHERS);
-        for low in lows {
-            let again = lockfree::decide(&[plea(low)], Intent::Acquire, START, &mut None);
-            assert!(matches!(again, Quick::Refused(..)), "{low}: {again:?}");
-        }
     }
 }

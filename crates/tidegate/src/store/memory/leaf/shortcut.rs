@@ -3,11 +3,11 @@
 //! A leaf that became a branch stays a branch. Once all leaves of the first levels are branches, the leaves below them are
 //! listed, and the list stays valid. Deeper levels are descended one by one.
 
-#![expect(clippy::inline_always, reason = "these are parts of the quick way, which is one piece of code")]
+#![expect(clippy::inline_always, reason = "these functions are parts of a decision of 20 ns")]
 
 use std::sync::Arc;
 
-use super::super::cache_line::Tag;
+use super::super::line::Tag;
 use super::{Branch, FAN_BITS, Leaf, first_bits};
 
 /// How many levels are stepped over.
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn shortcut_leads_to_same_leaf_as_levels() {
-        let (root, budget) = (Leaf::new(0, 1), Budget::new(1 << 30));
+        let (root, budget) = (Leaf::new(0, 1, super::super::super::line::Shape::Narrow), Budget::new(1 << 30));
         let bits = LEVELS * FAN_BITS;
         let mut branches = HashSet::new();
         for leaf in 0..1_u64 << bits {

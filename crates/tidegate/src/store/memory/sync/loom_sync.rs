@@ -107,6 +107,17 @@ impl AtomicU32 {
     pub(in super::super) fn store(&self, half: u32, order: Ordering) {
         self.0.store(u64::from(half), order);
     }
+
+    pub(in super::super) fn compare_exchange(
+        &self,
+        old: u32,
+        new: u32,
+        success: Ordering,
+        failure: Ordering,
+    ) -> Result<u32, u32> {
+        let half = |word| u32::try_from(word).expect("nothing else was stored");
+        self.0.compare_exchange(u64::from(old), u64::from(new), success, failure).map(half).map_err(half)
+    }
 }
 
 /// The standard one, with what it promises said in loom's words: who finds a value sees all that made it.

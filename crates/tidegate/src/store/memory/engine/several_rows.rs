@@ -1,0 +1,514 @@
+//! Decisions on any number of rows: all rows are judged, then charged together or not at all.
+
+#![expect(clippy::inline_always, reason = "the engine is one piece of code, a few hundred instructions in all")]
+
+use arrayvec::ArrayVec;
+use tidegate_core::{
+    AskTotals, Capacity, Denial, Intent, ItemPosition, Reading, Timestamp, UsageRecord, Wait,
+};
+
+use super::super::counters;
+use super::super::leaf::HomeLines;
+use super::super::leaf_header::LeafHeader;
+use super::super::limit_table::LimitTable;
+use super::super::line::{self, LOCKED, RowWords, Shape, Tag, read_words, write_words};
+use super::super::packed_item::{FULL, Judged, PackedItem, PackedKind};
+use super::super::rule_snapshot::{LimitHead, SnapshotReader};
+use super::super::sync::{AtomicU32, AtomicU64, Ordering, pause};
+use super::{MOST_ASKS, ResolvedAsk, Setback, TRIES, admit};
+use crate::store::journal::ChargeNote;
+
+/// The most rows of an order: each ask has a row of its key and one of all keys.
+const MOST_ROWS: usize = 2 * MOST_ASKS;
+/// The number of new rows that are created before the locked path.
+const ADMISSIONS: u32 = 2 * MOST_ASKS as u32;
+
+/// The answer to an order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in super::super) enum RowsDecision {
+    /// Granted at this instant.
+    Granted(Timestamp),
+    /// Refused at this instant.
+    Refused(Refusal, Timestamp),
+}
+
+/// A refusal. Its positions are (ask, item).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in super::super) struct Refusal {
+    pub(in super::super) denial: Denial,
+    column: usize,
+    /// The epochs of the binding item and of the first one.
+    pub(in super::super) epochs: [u64; 2],
+}
+
+/// Receives every item after the decision.
+pub(in super::super) type Observer<'r> = Option<&'r mut dyn FnMut(&ObservedItem<'_>)>;
+
+/// An item after the decision.
+pub(in super::super) struct ObservedItem<'a> {
+    pub(in super::super) ask: usize,
+    /// The epoch in which the item was judged.
+    pub(in super::super) epoch: u64,
+    pub(in super::super) item: usize,
+    pub(in super::super) reading: Reading,
+    record: Option<UsageRecord>,
+    is_of_key: bool,
+    is_exact: bool,
+    capacity: Capacity,
+    at: Timestamp,
+    resolved: &'a ResolvedAsk<'a>,
+}
+
+impl ObservedItem<'_> {
+    /// The charge for a log. `None` if nothing was charged.
+    pub(in super::super) fn charge_note(&self, version: u32) -> Option<ChargeNote> {
+        Some(ChargeNote {
+            generation: self.resolved.table.generation,
+            version,
+            key: if self.is_of_key { self.resolved.tag() } else { None },
+            item: self.item,
+            capacity: self.capacity,
+            trace: self.record?,
+            at: self.at,
+            is_alone: self.is_exact,
+        })
+    }
+}
+
+/// A row of the order.
+struct RowLeg<'a> {
+    control: &'a AtomicU32,
+    seen: u32,
+    cells: &'a [AtomicU64],
+    /// The words as they were read.
+    words: RowWords,
+    /// The words after a grant.
+    next: RowWords,
+}
+
+/// An ask of the order, and its rows.
+struct AskLegs<'a> {
+    reader: SnapshotReader<'a>,
+    head: LimitHead,
+    totals: AskTotals,
+    key: u8,
+    all: u8,
+}
+
+/// No row.
+const NONE: u8 = u8::MAX;
+
+/// Everything that an attempt has found.
+struct Attempt<'a> {
+    rows: ArrayVec<RowLeg<'a>, MOST_ROWS>,
+    asks: ArrayVec<AskLegs<'a>, MOST_ASKS>,
+    refusal: Option<Refusal>,
+    /// The asks whose keys have no row, as bits.
+    absent: u32,
+    /// Whether a limit ends.
+    has_end: bool,
+    /// Whether a state is in a block of the slab.
+    has_blocks: bool,
+}
+
+/// Decides the asks of one order together. They are [of different limits](are_distinct). `None` if only the locked path can
+/// decide.
+pub(in super::super) fn decide_rows(
+    asks: &[ResolvedAsk<'_>],
+    intent: Intent,
+    now: Timestamp,
+    observer: &mut Observer<'_>,
+) -> Option<RowsDecision> {
+    let (mut turn, mut at, mut admissions) = (0, now, 0);
+    for _ in 0..TRIES + ADMISSIONS {
+        match attempt(asks, intent, at, observer) {
+            Ok(decision) => return Some(decision),
+            Err(Setback::Locked) => return None,
+            Err(Setback::Again) => pause(&mut turn),
+            Err(Setback::At(later)) => at = later,
+            Err(Setback::Absent { ask }) => {
+                admissions += 1;
+                if admissions > ADMISSIONS || !admit(asks[ask].table, asks[ask].tag()?, at) {
+                    return None;
+                }
+            }
+        }
+    }
+    None
+}
+
+/// Whether there are few enough asks, and no limit is asked twice: the second ask would be judged without the first.
+#[inline]
+pub(in super::super) fn are_distinct<'a, T>(asked: &'a [T], table: impl Fn(&'a T) -> &'a LimitTable) -> bool {
+    let is_first = |(ask, one): (usize, &'a T)| {
+        asked[..ask].iter().all(|other| !std::ptr::eq(table(other), table(one)))
+    };
+    asked.len() <= MOST_ASKS && asked.iter().enumerate().all(is_first)
+}
+
+#[inline(always)]
+fn attempt<'a>(
+    asks: &'a [ResolvedAsk<'a>],
+    intent: Intent,
+    now: Timestamp,
+    observer: &mut Observer<'_>,
+) -> Result<RowsDecision, Setback> {
+    let mut tags: ArrayVec<Option<(Tag, Option<HomeLines<'a>>)>, MOST_ASKS> = ArrayVec::new();
+    for ask in asks {
+        let lines = ask.tag().map(|tag| (tag, ask.table.home_lines(tag)));
+        if asks.len() > 1
+            && let Some((_, Some(lines))) = &lines
+        {
+            lines.prefetch();
+        }
+        tags.push(lines);
+    }
+    let mut attempt = Attempt {
+        rows: ArrayVec::new(),
+        asks: ArrayVec::new(),
+        refusal: None,
+        absent: 0,
+        has_end: false,
+        has_blocks: false,
+    };
+    for (index, (ask, found)) in asks.iter().zip(&tags).enumerate() {
+        attempt.judge(index, ask, *found, now)?;
+    }
+    if attempt.refusal.is_none() && attempt.absent == 0 && intent == Intent::Acquire {
+        attempt.charge(asks, now, observer)?;
+        let stripe = counters::own();
+        for ask in asks {
+            ask.table.counts.granted_on(stripe, 1);
+        }
+        return Ok(RowsDecision::Granted(now));
+    }
+    attempt.finish(asks, intent, now, observer)
+}
+
+/// Finds the row of a key.
+#[inline(always)]
+fn find_row<'a>(
+    lines: &HomeLines<'a>,
+    shape: Shape,
+    tag: Tag,
+) -> Option<(&'a AtomicU32, u32, &'a [AtomicU64], RowWords)> {
+    let place = match shape {
+        Shape::Narrow => lines.find::<3>(tag),
+        Shape::Pair => lines.find::<2>(tag),
+        Shape::Wide => lines.find::<1>(tag),
+    }?;
+    let cells = place.line.cells(shape, place.slot);
+    Some((place.line.control(), place.seen, cells, read_words(cells)))
+}
+
+/// A decision is not earlier than the last change of its rows.
+#[inline(always)]
+fn check_floor(header: &LeafHeader, now: Timestamp) -> Result<(), Setback> {
+    if header.floor() > now { Err(Setback::At(header.floor())) } else { Ok(()) }
+}
+
+impl<'a> Attempt<'a> {
+    /// Finds the rows of an ask and judges its items.
+    #[inline(always)]
+    fn judge(
+        &mut self,
+        index: usize,
+        ask: &'a ResolvedAsk<'a>,
+        found: Option<(Tag, Option<HomeLines<'a>>)>,
+        now: Timestamp,
+    ) -> Result<(), Setback> {
+        let reader = ask.table.snapshot.read();
+        let head = reader.head();
+        if !reader.is_valid_at(now) {
+            return Err(Setback::Locked);
+        }
+        self.has_end |= head.has_end();
+        let totals = AskTotals::of(ask.count);
+        let mut legs = AskLegs { reader, head, totals, key: NONE, all: NONE };
+        if head.counts_keys() {
+            let (tag, lines) = found.ok_or(Setback::Locked)?;
+            let mut row = None;
+            if let Some(lines) = lines {
+                if lines.leaf.header.epoch() != reader.epoch() {
+                    return Err(Setback::Locked);
+                }
+                row = find_row(&lines, head.shape(), tag);
+                check_floor(&lines.leaf.header, now)?;
+            }
+            legs.key = match row {
+                Some((control, seen, cells, words)) => self.add_row(control, seen, cells, words)?,
+                None if head.has_exceptions() => return Err(Setback::Locked),
+                None => {
+                    self.absent |= 1 << index;
+                    // A missing row is a blank one. It is charged once it exists.
+                    self.add_row(ask.table.all.place.control(), 0, &[], RowWords::default())?
+                }
+            };
+        }
+        if head.counts_all() {
+            let all = &ask.table.all;
+            if all.header.epoch() != reader.epoch() {
+                return Err(Setback::Locked);
+            }
+            let seen = all.place.control().load(Ordering::Acquire);
+            let words = read_words(all.place.cells());
+            check_floor(&all.header, now)?;
+            legs.all = self.add_row(all.place.control(), seen, all.place.cells(), words)?;
+        }
+        for number in 0..head.items() {
+            let item = reader.item(number);
+            let cost = item.head.cost(totals);
+            self.has_blocks |= item.head.kind() == PackedKind::Sliding;
+            let leg = &mut self.rows[usize::from(if item.head.is_of_key() { legs.key } else { legs.all })];
+            match item.judge(item.words_of(&leg.words), cost, now, &ask.table.rows.slab) {
+                Judged::Granted(next) => item.put_words(&mut leg.next, next),
+                Judged::Denied(wait) => self.refuse(index, reader, &item, wait),
+                Judged::At(later) => return Err(Setback::At(later)),
+                Judged::Locked => return Err(Setback::Locked),
+            }
+        }
+        self.asks.push(legs);
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn add_row(
+        &mut self,
+        control: &'a AtomicU32,
+        seen: u32,
+        cells: &'a [AtomicU64],
+        words: RowWords,
+    ) -> Result<u8, Setback> {
+        if seen & LOCKED != 0 {
+            return Err(Setback::Again);
+        }
+        if words[0] & FULL != 0 {
+            return Err(Setback::Locked);
+        }
+        let index = u8::try_from(self.rows.len()).expect("at most 16 rows");
+        self.rows.push(RowLeg { control, seen, cells, words, next: words });
+        Ok(index)
+    }
+
+    /// Keeps the longest wait; of equal ones the first in written order.
+    #[cold]
+    fn refuse(&mut self, ask: usize, reader: SnapshotReader<'a>, item: &PackedItem, wait: Wait) {
+        let position = ItemPosition { row: ask, item: item.head.item() };
+        let (column, epoch) = (item.head.column(), reader.epoch());
+        match &mut self.refusal {
+            None => {
+                let denial = Denial { binding: position, wait, first: position };
+                self.refusal = Some(Refusal { denial, column, epochs: [epoch; 2] });
+            }
+            Some(worst) if wait > worst.denial.wait => {
+                (worst.denial.binding, worst.denial.wait) = (position, wait);
+                (worst.column, worst.epochs[0]) = (column, epoch);
+            }
+            Some(_) => {}
+        }
+    }
+
+    /// Locks every row, if it is still as it was judged, charges all of them, and releases them.
+    #[inline(always)]
+    fn charge(
+        &mut self,
+        asks: &[ResolvedAsk<'_>],
+        now: Timestamp,
+        observer: &mut Observer<'_>,
+    ) -> Result<(), Setback> {
+        let mut locked: ArrayVec<usize, MOST_ROWS> = ArrayVec::new();
+        // The last first: the rows of keys, then those of all keys, which more threads want and which are held for less.
+        for index in (0..self.rows.len()).rev() {
+            let row = &self.rows[index];
+            let same = locked.iter().find(|other| std::ptr::eq(self.rows[**other].control, row.control));
+            let is_ours = match same {
+                Some(other) => self.rows[*other].seen == row.seen,
+                None => line::try_lock(row.control, row.seen) && {
+                    locked.push(index);
+                    true
+                },
+            };
+            if !is_ours {
+                self.release_unchanged(&locked);
+                return Err(Setback::Again);
+            }
+        }
+        if !self.asks.iter().all(|legs| legs.reader.is_current()) {
+            self.release_unchanged(&locked);
+            return Err(Setback::Again);
+        }
+        if self.has_blocks && !self.charge_blocks(asks, now) {
+            self.release_unchanged(&locked);
+            return Err(Setback::Locked);
+        }
+        for row in &self.rows {
+            write_words(row.cells, &row.next);
+        }
+        // Blocks can be read only under the lock.
+        if self.has_blocks {
+            self.observe(asks, now, true, observer);
+        }
+        for index in &locked {
+            line::unlock(self.rows[*index].control, self.rows[*index].seen);
+        }
+        if !self.has_blocks {
+            self.observe(asks, now, true, observer);
+        }
+        Ok(())
+    }
+
+    fn release_unchanged(&self, locked: &[usize]) {
+        for index in locked {
+            line::unlock_unchanged(self.rows[*index].control, self.rows[*index].seen);
+        }
+    }
+
+    /// Charges the items whose state is in a block of the slab. Returns `false` if one of them does not fit; then none is
+    /// charged.
+    #[inline(never)]
+    fn charge_blocks(&mut self, asks: &[ResolvedAsk<'_>], now: Timestamp) -> bool {
+        for charges in [false, true] {
+            for (ask, legs) in asks.iter().zip(&self.asks) {
+                for number in 0..legs.head.items() {
+                    let item = legs.reader.item(number);
+                    let cost = item.head.cost(legs.totals);
+                    if item.head.kind() != PackedKind::Sliding || cost == 0 {
+                        continue;
+                    }
+                    let leg = if item.head.is_of_key() { legs.key } else { legs.all };
+                    let (table, row) = (ask.table, &mut self.rows[usize::from(leg)]);
+                    let (law, word) = (item.sliding(), item.words_of(&row.words)[0]);
+                    if !charges {
+                        if !law.can_charge(&table.rows.slab, word, cost, now) {
+                            return false;
+                        }
+                    } else if let Some(word) = law.charge(&table.rows.slab, &table.budget, word, cost, now) {
+                        item.put_words(&mut row.next, [word, 0]);
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    /// An attempt that does not charge.
+    #[inline(never)]
+    fn finish(
+        &self,
+        asks: &[ResolvedAsk<'_>],
+        intent: Intent,
+        now: Timestamp,
+        observer: &mut Observer<'_>,
+    ) -> Result<RowsDecision, Setback> {
+        if let Some(refusal) = self.refusal {
+            // The promised instant of a limit that ends is checked a second time, unless the first item says never.
+            let is_final = refusal.denial.wait == Wait::Never && refusal.denial.binding == refusal.denial.first;
+            if (self.has_end && !is_final) || (observer.is_some() && self.absent != 0) {
+                return Err(Setback::Locked);
+            }
+            self.check_absent(asks, now)?;
+            self.observe_unchanged(asks, now, observer)?;
+            if intent == Intent::Acquire {
+                asks[refusal.denial.binding.row].table.counts.refused(refusal.column);
+            }
+            return Ok(RowsDecision::Refused(refusal, now));
+        }
+        match intent {
+            Intent::Acquire => {
+                let ask = usize::try_from(self.absent.trailing_zeros()).expect("below 32");
+                Err(Setback::Absent { ask })
+            }
+            // Without a lock a missing row proves nothing.
+            Intent::Peek if self.absent != 0 => Err(Setback::Locked),
+            Intent::Peek => {
+                self.observe_unchanged(asks, now, observer)?;
+                Ok(RowsDecision::Granted(now))
+            }
+        }
+    }
+
+    /// Whether the rows that were not found do not exist: one of them might refuse for longer.
+    fn check_absent(&self, asks: &[ResolvedAsk<'_>], now: Timestamp) -> Result<(), Setback> {
+        for (index, (ask, legs)) in asks.iter().zip(&self.asks).enumerate() {
+            if self.absent >> index & 1 == 0 {
+                continue;
+            }
+            let tag = ask.tag().ok_or(Setback::Locked)?;
+            if let Some(leaf) = ask.table.leaf(tag) {
+                if leaf.header.epoch() != legs.reader.epoch() || !leaf.lacks(legs.head.shape(), tag) {
+                    return Err(Setback::Locked);
+                }
+                check_floor(&leaf.header, now)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether no row and no rule has changed since it was read.
+    fn check_unchanged(&self) -> Result<(), Setback> {
+        let mut rows = self.rows.iter().filter(|row| !row.cells.is_empty());
+        let is_unchanged = rows.all(|row| line::is_unchanged(row.control, row.seen))
+            && self.asks.iter().all(|legs| legs.reader.is_current());
+        if is_unchanged { Ok(()) } else { Err(Setback::Again) }
+    }
+
+    /// Reports every item, if nothing has changed since it was read.
+    fn observe_unchanged(
+        &self,
+        asks: &[ResolvedAsk<'_>],
+        now: Timestamp,
+        observer: &mut Observer<'_>,
+    ) -> Result<(), Setback> {
+        if self.has_blocks && observer.is_some() {
+            // A block may change while it is read, so it is reported only after the check.
+            let mut items = Vec::new();
+            self.each_item(asks, now, false, &mut |item| items.push(item));
+            self.check_unchanged()?;
+            if let Some(observer) = observer {
+                items.iter().for_each(|item| observer(item));
+            }
+            return Ok(());
+        }
+        self.check_unchanged()?;
+        self.observe(asks, now, false, observer);
+        Ok(())
+    }
+
+    /// Reports every item.
+    #[inline]
+    fn observe(&self, asks: &[ResolvedAsk<'_>], now: Timestamp, charged: bool, observer: &mut Observer<'_>) {
+        if let Some(observer) = observer {
+            self.each_item(asks, now, charged, &mut |item| observer(&item));
+        }
+    }
+
+    fn each_item<'o>(
+        &self,
+        asks: &'o [ResolvedAsk<'o>],
+        now: Timestamp,
+        charged: bool,
+        visit: &mut dyn FnMut(ObservedItem<'o>),
+    ) {
+        for (ask, (resolved, legs)) in asks.iter().zip(&self.asks).enumerate() {
+            for number in 0..legs.head.items() {
+                let item = legs.reader.item(number);
+                let row = &self.rows[usize::from(if item.head.is_of_key() { legs.key } else { legs.all })];
+                let words = item.words_of(if charged { &row.next } else { &row.words });
+                let slab = &resolved.table.rows.slab;
+                let cost = item.head.cost(legs.totals);
+                visit(ObservedItem {
+                    ask,
+                    epoch: legs.reader.epoch(),
+                    item: item.head.item(),
+                    reading: item.reading(words, legs.reader.ends_at(), now, slab),
+                    record: if charged && cost > 0 { item.record(words, slab) } else { None },
+                    is_of_key: item.head.is_of_key(),
+                    is_exact: item.head.kind() == PackedKind::Sliding && item.sliding().granularity() <= 1,
+                    capacity: item.capacity(),
+                    at: now,
+                    resolved,
+                });
+            }
+        }
+    }
+}
