@@ -263,6 +263,16 @@ mod tests {
     }
 
     #[test]
+    fn freed_block_is_reused_for_smaller_blocks() {
+        let (slab, budget) = (Slab::new(), Budget::new(usize::MAX));
+        slab.free(slab.alloc(6, &budget), &budget);
+        for _ in 0..64 {
+            slab.alloc(0, &budget);
+        }
+        assert_eq!((slab.bytes(), budget.taken()), (4096, 4096));
+    }
+
+    #[test]
     fn class_out_of_range_gives_no_block() {
         let (slab, budget) = (Slab::new(), Budget::new(usize::MAX));
         let block = slab.alloc(CLASSES, &budget);

@@ -963,6 +963,25 @@ mod tests {
     }
 
     #[test]
+    fn unit_of_bucketed_log_needs_a_block() {
+        let mut pair = Pair::new(Capacity::AtMost(5), 640, false);
+        // The last tick of a sub-window, where the charge counts.
+        assert!(pair.charge(1, at(1_009)));
+        assert_eq!(pair.budget.taken(), 64);
+        pair.free();
+    }
+
+    #[test]
+    fn charges_of_one_instant_share_an_entry() {
+        let mut pair = Pair::new(Capacity::Unlimited, 60_000_000_000, true);
+        for _ in 0..1_000 {
+            assert!(pair.charge(2, at(1_000)));
+        }
+        assert_eq!(pair.block_words(), 8);
+        pair.free();
+    }
+
+    #[test]
     fn smallest_blocks_have_4_and_12_entries() {
         let mut pair = Pair::new(Capacity::AtMost(50), 1_000, true);
         let mut sizes = Vec::new();
