@@ -36,8 +36,6 @@ pub(crate) use durable_wait::block_on;
 pub use durable_wait::{durable, wait_durable};
 pub use map::MapStore;
 pub use memory::{Memory, MemoryStore};
-// `memory.rs` and the two `order_path.rs` still import the module by its former name.
-use remembered_grants as requests;
 
 /// A position in a store's log. Replies that wait for it are complete when everything up to it is durable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,46 +1,42 @@
 //! The in-memory store: exact under concurrency, bounded in memory, and fast.
 //!
-//! Each limit owns its rows. Most rows are one word in a cache line of three rows (`cache_line`), found by a fingerprint of
-//! the key. Larger rows are in an overflow slab (`overflow`). Cache lines form leaves, and leaves form a tree that grows
-//! by one leaf at a time (`leaf`).
+//! Each limit has a table of rows. A row is one to five words of a cache line (`line`), found by a fingerprint of the key.
+//! Long sliding logs are in blocks of a slab (`sliding_words`), and rows that fit no words are stored in the core's form
+//! (`full_rows`). Cache lines form leaves, and leaves form a tree that grows by one leaf at a time (`leaf`).
 //!
-//! Orders on one-word rows are decided without locks (`lockfree`). All other orders lock their rows in a global order
-//! (`locked_path`). Both paths call the core. This module contains no limit arithmetic.
+//! One engine decides (`engine`): it finds rows, judges all of them, locks their lines, charges, and releases. What needs
+//! more than words takes the same steps with the lines locked first (`locked_path`). The arithmetic is the core's.
 //!
-//! Memory is bounded. A fresh row gives its place to the next new key. A row that is not fresh is never dropped. A limit
-//! without room refuses *new* keys as `degraded`. Existing keys and other limits are not affected.
+//! Memory is bounded. An evictable row gives its place to the next new key. Other rows are never dropped. A limit without
+//! room refuses *new* keys as `degraded`. Existing keys and other limits are not affected.
 
 mod admin_ops;
-mod cache_line;
 #[cfg(all(test, not(tidegate_loom)))]
 mod capacity_tests;
 mod catalog_edits;
-mod cell;
 mod compact_requests;
 mod counters;
+mod engine;
 mod fingerprint;
+mod full_rows;
 mod handle;
-mod insert;
 mod leaf;
 mod leaf_header;
 mod lease_ops;
 mod limit_table;
+mod line;
 mod locked_path;
-mod lockfree;
 mod memory_budget;
 #[cfg(all(test, tidegate_loom))]
 mod models;
-mod order_path;
-mod overflow;
+mod orders;
+mod packed_item;
 pub mod restore;
+mod row_access;
 mod row_epoch;
 mod rule_snapshot;
 mod shared_rows;
-mod single_ask;
-#[cfg_attr(any(not(test), tidegate_loom), expect(dead_code, reason = "used by the engine"))]
 mod slab;
-mod sliding_path;
-#[cfg_attr(any(not(test), tidegate_loom), expect(dead_code, reason = "used by the engine"))]
 mod sliding_words;
 pub mod snapshot_walk;
 mod sync;
@@ -60,16 +56,16 @@ use crate::clock::{Clock, StoreClock};
 use crate::reply::{OrderError, Replies};
 use crate::store::leases::{LeaseRecord, LeaseTable};
 use crate::store::order_path::{check_key, check_ttl};
-use crate::store::requests::RequestTable;
+use crate::store::remembered_grants::RequestTable;
 use crate::store::{
     Actual, Atomicity, Capabilities, CompactBatch, CompactReplies, LimitStats, Lsn, Reach, Settlement, Store,
     StoreReply, StoreSize, Survival, Unavailable, Usage,
 };
 
 use fingerprint::Secret;
-use limit_table::Tenant;
+use limit_table::LimitTable;
 use memory_budget::Budget;
-use shared_rows::Gallery;
+use shared_rows::SharedLines;
 
 pub use handle::{MemoryHandle, MemoryHandleSet};
 
@@ -108,32 +104,32 @@ impl Default for Memory {
 /// A store of limits and rows in the memory of this process.
 #[derive(Clone)]
 pub struct MemoryStore {
-    shared: Arc<Shared>,
+    state: Arc<StoreState>,
 }
 
 impl MemoryStore {
     /// Creates an empty store with this clock.
     pub fn new(clock: impl Clock + 'static, memory: Memory) -> MemoryStore {
-        MemoryStore { shared: Arc::new(Shared::new(clock, memory)) }
+        MemoryStore { state: Arc::new(StoreState::new(clock, memory)) }
     }
 
     /// The approximate number of bytes of all rows.
     pub fn bytes(&self) -> usize {
-        self.shared.budget.taken()
+        self.state.budget.taken()
     }
 
     /// The number of open leases.
     pub fn leases(&self) -> usize {
-        let now = self.shared.now();
-        let limits = self.shared.limits();
-        let mut desk = self.shared.desk();
-        self.shared.let_lapse(&limits, &mut desk, now);
-        desk.leases.len()
+        let now = self.state.now();
+        let limits = self.state.limits();
+        let mut registry = self.state.registry();
+        self.state.drop_lapsed(&limits, &mut registry, now);
+        registry.leases.len()
     }
 
     /// Like [`Store::release`], and adds the change to `notes` for a log.
     pub fn release_noting(&self, lease: LeaseId, notes: &mut Notes) -> bool {
-        self.shared.release(lease, Some(notes))
+        self.state.release(lease, Some(notes))
     }
 
     /// Like [`Store::renew`], and adds the change to `notes`.
@@ -143,7 +139,7 @@ impl MemoryStore {
         ttl: Option<Duration>,
         notes: &mut Notes,
     ) -> Result<Option<Timestamp>, OrderError> {
-        check_ttl(ttl).map(|()| self.shared.renew(lease, ttl, Some(notes)))
+        check_ttl(ttl).map(|()| self.state.renew(lease, ttl, Some(notes)))
     }
 
     /// Like [`Store::settle`], and adds the change to `notes`.
@@ -153,18 +149,18 @@ impl MemoryStore {
         actual: Actual<'_>,
         notes: &mut Notes,
     ) -> Result<Settlement, OrderError> {
-        self.shared.settle(lease, actual, Some(notes))
+        self.state.settle(lease, actual, Some(notes))
     }
 
     /// A handle on one limit for frequent decisions. `None` if the limit is unknown.
     pub fn handle(&self, limit_id: &str) -> Option<MemoryHandle> {
-        Some(MemoryHandle::new(Arc::clone(&self.shared), self.shared.tenant(limit_id)?))
+        Some(MemoryHandle::new(Arc::clone(&self.state), self.state.table(limit_id)?))
     }
 
     /// A handle on 1 to 32 limits that are decided together. `None` if a limit is unknown or the number is out of range.
     pub fn handle_set(&self, limit_ids: &[&str]) -> Option<MemoryHandleSet> {
-        let tenants: Option<Vec<_>> = limit_ids.iter().map(|id| self.shared.tenant(id)).collect();
-        MemoryHandleSet::new(Arc::clone(&self.shared), tenants?)
+        let tables: Option<Vec<_>> = limit_ids.iter().map(|id| self.state.table(id)).collect();
+        MemoryHandleSet::new(Arc::clone(&self.state), tables?)
     }
 }
 
@@ -180,13 +176,13 @@ impl Store for MemoryStore {
             survival: Survival::Volatile,
             reach: Reach::Process,
             atomicity: Atomicity::AllRows,
-            tick: self.shared.tick,
+            tick: self.state.tick,
         }
     }
 
     fn submit(&self, orders: &[Order<'_>], mut buffer: Replies) -> StoreReply<Replies> {
         buffer.clear();
-        self.shared.submit(orders, &mut buffer);
+        self.state.submit(orders, &mut buffer);
         StoreReply::Now(buffer)
     }
 
@@ -196,12 +192,12 @@ impl Store for MemoryStore {
         replies: &mut CompactReplies,
     ) -> Result<Option<Lsn>, Unavailable> {
         replies.clear();
-        self.shared.submit_compact(batch, replies);
+        self.state.submit_compact(batch, replies);
         Ok(None)
     }
 
     fn release(&self, lease: LeaseId) -> StoreReply<bool> {
-        StoreReply::Now(self.shared.release(lease, None))
+        StoreReply::Now(self.state.release(lease, None))
     }
 
     fn renew(
@@ -209,47 +205,47 @@ impl Store for MemoryStore {
         lease: LeaseId,
         ttl: Option<Duration>,
     ) -> StoreReply<Result<Option<Timestamp>, OrderError>> {
-        StoreReply::Now(check_ttl(ttl).map(|()| self.shared.renew(lease, ttl, None)))
+        StoreReply::Now(check_ttl(ttl).map(|()| self.state.renew(lease, ttl, None)))
     }
 
     fn settle(&self, lease: LeaseId, actual: Actual<'_>) -> StoreReply<Result<Settlement, OrderError>> {
-        StoreReply::Now(self.shared.settle(lease, actual, None))
+        StoreReply::Now(self.state.settle(lease, actual, None))
     }
 
     fn reset(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<(), OrderError>> {
-        StoreReply::Now(check_key(key).and_then(|()| self.shared.reset(limit_id, key)))
+        StoreReply::Now(check_key(key).and_then(|()| self.state.reset(limit_id, key)))
     }
 
     fn usage(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<Usage, OrderError>> {
-        StoreReply::Now(check_key(key).and_then(|()| self.shared.usage(limit_id, key)))
+        StoreReply::Now(check_key(key).and_then(|()| self.state.usage(limit_id, key)))
     }
 
     fn holders(&self, limit_id: &str, key: Option<&[u8]>) -> StoreReply<Result<Vec<LeaseTerm>, OrderError>> {
-        StoreReply::Now(check_key(key).and_then(|()| self.shared.holders(limit_id, key)))
+        StoreReply::Now(check_key(key).and_then(|()| self.state.holders(limit_id, key)))
     }
 
     fn held_until(&self, leases: &[LeaseId]) -> StoreReply<Vec<Option<Timestamp>>> {
-        StoreReply::Now(self.shared.held_until(leases))
+        StoreReply::Now(self.state.held_until(leases))
     }
 
     /// Does not block decisions.
     fn observe(&self, limit_id: &str) -> Option<LimitStats> {
-        let tenant = self.shared.tenant(limit_id)?;
-        let sum = tenant.counts.sum();
+        let table = self.state.table(limit_id)?;
+        let sum = table.counts.sum();
         Some(LimitStats {
             granted: sum.granted,
             refused: sum.items.iter().map(|item| item.refused).sum(),
             shadowed: sum.shadowed,
             items: sum.items,
-            rows: Some(tenant.budget.rows()),
-            bytes: Some(tenant.bytes()),
+            rows: Some(table.budget.rows()),
+            bytes: Some(table.bytes()),
         })
     }
 
     fn size(&self) -> Option<StoreSize> {
         Some(StoreSize {
             bytes: self.bytes(),
-            budget_bytes: self.shared.budget.most(),
+            budget_bytes: self.state.budget.most(),
             leases: self.leases(),
         })
     }
@@ -257,72 +253,72 @@ impl Store for MemoryStore {
 
 impl Catalog for MemoryStore {
     fn get(&self, id: &str) -> Option<Arc<Limit>> {
-        self.shared.tenant(id).map(|tenant| tenant.limit())
+        self.state.table(id).map(|table| table.limit())
     }
 
     fn list(&self) -> Vec<Arc<Limit>> {
-        let mut all: Vec<_> = self.shared.limits().values().map(|tenant| tenant.limit()).collect();
+        let mut all: Vec<_> = self.state.limits().values().map(|table| table.limit()).collect();
         all.sort_by(|a, b| a.id().cmp(b.id()));
         all
     }
 
     fn put(&self, spec: LimitSpec, expect: ExpectedVersion) -> Result<Arc<Limit>, PutError> {
-        let _one_at_a_time = self.shared.changing();
-        let edited = self.shared.put(spec, expect)?;
+        let _one_at_a_time = self.state.changing();
+        let edited = self.state.put(spec, expect)?;
         let limit = edited.limit().map(Arc::clone).ok_or(PutError::Unknown)?;
-        self.shared.tell(&Change::Put(Arc::clone(&limit)));
+        self.state.tell(&Change::Put(Arc::clone(&limit)));
         Ok(limit)
     }
 
     fn remove(&self, id: &str, mode: RemovalMode) -> bool {
-        let _one_at_a_time = self.shared.changing();
-        let removed = self.shared.remove(id, mode);
+        let _one_at_a_time = self.state.changing();
+        let removed = self.state.remove(id, mode);
         if let Some(limit) = &removed {
-            self.shared.tell(&Change::Removed(Arc::clone(limit)));
+            self.state.tell(&Change::Removed(Arc::clone(limit)));
         }
         removed.is_some()
     }
 
     fn apply(&self, edits: Vec<Edit>) -> Result<Vec<EditOutcome>, ApplyError> {
-        let _one_at_a_time = self.shared.changing();
-        let applied = self.shared.apply(edits, Origin::Applied)?;
-        applied.iter().filter_map(EditOutcome::change).for_each(|change| self.shared.tell(&change));
+        let _one_at_a_time = self.state.changing();
+        let applied = self.state.apply(edits, Origin::Applied)?;
+        applied.iter().filter_map(EditOutcome::change).for_each(|change| self.state.tell(&change));
         Ok(applied)
     }
 
     fn edit(&self, mut edits: Vec<Edit>, origin: Origin) -> StoreReply<Result<Vec<EditOutcome>, ApplyError>> {
-        let _one_at_a_time = self.shared.changing();
+        let _one_at_a_time = self.state.changing();
         let edited = match edits.pop() {
             // A single put does not block decisions.
             Some(only) if origin == Origin::Put && edits.is_empty() => {
-                self.shared.edit(only).map(|edited| vec![edited])
+                self.state.edit(only).map(|edited| vec![edited])
             }
             last => {
                 edits.extend(last);
-                self.shared.apply(edits, origin)
+                self.state.apply(edits, origin)
             }
         };
         let changes = edited.iter().flatten().filter_map(EditOutcome::change);
-        changes.for_each(|change| self.shared.tell(&change));
+        changes.for_each(|change| self.state.tell(&change));
         StoreReply::Now(edited)
     }
 
     fn applied(&self) -> Vec<String> {
-        let limits = self.shared.limits();
-        let applied = limits.values().filter(|tenant| tenant.origin() == Origin::Applied);
-        applied.map(|tenant| tenant.id.to_string()).collect()
+        let limits = self.state.limits();
+        let applied = limits.values().filter(|table| table.origin() == Origin::Applied);
+        applied.map(|table| table.id.to_string()).collect()
     }
 
     fn watch(&self, watcher: Watcher) {
-        self.shared.watchers.write().unwrap_or_else(PoisonError::into_inner).push(watcher);
+        self.state.watchers.write().unwrap_or_else(PoisonError::into_inner).push(watcher);
     }
 }
 
-type Limits = HashMap<Box<str>, Arc<Tenant>>;
-type Retired = HashMap<Box<str>, (Timestamp, Arc<Tenant>)>;
+type Limits = HashMap<Box<str>, Arc<LimitTable>>;
+type Retired = HashMap<Box<str>, (Timestamp, Arc<LimitTable>)>;
 
 /// State that all handles of a store share.
-pub(super) struct Shared {
+pub(super) struct StoreState {
     clock: StoreClock,
     may_go_back: bool,
     tick: Tick,
@@ -335,7 +331,7 @@ pub(super) struct Shared {
     retired: Mutex<Retired>,
     /// Held during a change of a limit or of the set of limits.
     change: Mutex<()>,
-    desk: Mutex<Desk>,
+    registry: Mutex<LeaseRegistry>,
     /// The earliest expiry of a lease, or the maximum.
     next_lapse: AtomicU64,
     /// The number of limits ever added.
@@ -343,7 +339,7 @@ pub(super) struct Shared {
     /// The highest fence ever issued. A limit that is deleted and added again continues from it.
     highest_fence: AtomicU64,
     budget: Arc<Budget>,
-    gallery: Gallery,
+    shared_lines: SharedLines,
     watchers: RwLock<Vec<Watcher>>,
     /// Receives changes before they take effect, if there is a log.
     journal: OnceLock<Arc<dyn Journal>>,
@@ -351,7 +347,7 @@ pub(super) struct Shared {
 
 /// Leases and request ids. Orders without either do not lock it.
 #[derive(Default)]
-pub(super) struct Desk {
+pub(super) struct LeaseRegistry {
     leases: LeaseTable,
     requests: RequestTable,
     /// The number of leases ever granted.
@@ -360,9 +356,9 @@ pub(super) struct Desk {
     deeds: u64,
 }
 
-impl Desk {
+impl LeaseRegistry {
     /// Assigns the next serial number to a lease action.
-    fn deed(&mut self, what: LeaseAction) -> LeaseNote {
+    fn note(&mut self, what: LeaseAction) -> LeaseNote {
         self.deeds += 1;
         LeaseNote { serial: self.deeds, what }
     }
@@ -372,10 +368,10 @@ impl Desk {
     }
 }
 
-impl Shared {
-    fn new(clock: impl Clock + 'static, memory: Memory) -> Shared {
+impl StoreState {
+    fn new(clock: impl Clock + 'static, memory: Memory) -> StoreState {
         let clock = StoreClock::of(clock);
-        Shared {
+        StoreState {
             tick: clock.clock().tick(),
             may_go_back: clock.clock().may_go_back(),
             clock,
@@ -385,12 +381,12 @@ impl Shared {
             limits: RwLock::default(),
             retired: Mutex::default(),
             change: Mutex::default(),
-            desk: Mutex::default(),
+            registry: Mutex::default(),
             next_lapse: AtomicU64::new(u64::MAX),
             generations: AtomicU64::new(0),
             highest_fence: AtomicU64::new(0),
             budget: Arc::new(Budget::new(memory.capacity_bytes.max(LEAST_CAPACITY))),
-            gallery: Gallery::new(),
+            shared_lines: SharedLines::new(),
             watchers: RwLock::default(),
             journal: OnceLock::new(),
         }
@@ -429,7 +425,7 @@ impl Shared {
         self.limits.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tenant(&self, id: &str) -> Option<Arc<Tenant>> {
+    fn table(&self, id: &str) -> Option<Arc<LimitTable>> {
         self.limits().get(id).map(Arc::clone)
     }
 
@@ -437,12 +433,12 @@ impl Shared {
         self.change.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn desk(&self) -> MutexGuard<'_, Desk> {
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    fn registry(&self) -> MutexGuard<'_, LeaseRegistry> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn next_fence(&self, tenant: &Tenant) -> u64 {
-        let fence = tenant.fence.fetch_add(1, Ordering::Relaxed) + 1;
+    fn next_fence(&self, table: &LimitTable) -> u64 {
+        let fence = table.fence.fetch_add(1, Ordering::Relaxed) + 1;
         self.highest_fence.fetch_max(fence, Ordering::Relaxed);
         fence
     }

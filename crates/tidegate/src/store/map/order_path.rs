@@ -12,7 +12,7 @@ use crate::store::order_path::{
     AskedRow, DecisionContext, OrderDecision, RowLocation, RowRoom, check_order, decide_rows, make_lease,
     refusal_of,
 };
-use crate::store::requests::RememberedGrant;
+use crate::store::remembered_grants::RememberedGrant;
 
 impl MapState {
     pub(super) fn decide(

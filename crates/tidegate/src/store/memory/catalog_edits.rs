@@ -11,9 +11,9 @@ use std::sync::{Arc, PoisonError};
 use hashbrown::HashSet;
 use tidegate_core::{Limit, LimitPhase, LimitSpec, Timestamp};
 
-use super::limit_table::{Brief, Crowd, Tenant};
-use super::row_epoch::{Because, Draft};
-use super::{Desk, Shared};
+use super::limit_table::{PublishTime, EpochCount, LimitTable};
+use super::row_epoch::{EpochCause, EpochDraft, shared_words};
+use super::{LeaseRegistry, StoreState};
 use crate::catalog::{
     ApplyError, Edit, EditOutcome, ExpectedVersion, PutError, RETIREMENT, RemovalMode, check_each,
 };
@@ -24,7 +24,7 @@ enum Checked {
     /// Nobody has this id.
     Add(Arc<Limit>),
     /// The limit says this already.
-    Keep(Arc<Tenant>, Arc<Limit>),
+    Keep(Arc<LimitTable>, Arc<Limit>),
     /// The limit is there, or comes back out of retirement.
     Put(Next),
     Remove(Option<Leaver>, RemovalMode),
@@ -32,13 +32,13 @@ enum Checked {
 
 /// A limit that goes.
 struct Leaver {
-    tenant: Arc<Tenant>,
+    table: Arc<LimitTable>,
     limit: Arc<Limit>,
 }
 
 /// The next version of a limit, or the same if it only comes back.
 struct Next {
-    tenant: Arc<Tenant>,
+    table: Arc<LimitTable>,
     former: Arc<Limit>,
     limit: Arc<Limit>,
     comes_back: bool,
@@ -52,51 +52,51 @@ impl Next {
 
 /// An edit for which everything is ready.
 enum Ready {
-    Add(Arc<Limit>, Arc<Tenant>),
+    Add(Arc<Limit>, Arc<LimitTable>),
     Keep(Arc<Limit>),
-    Put(Next, Option<Draft>),
+    Put(Next, Option<EpochDraft>),
     Remove(Option<Leaver>, RemovalMode),
 }
 
-impl Shared {
+impl StoreState {
     pub(super) fn put(&self, spec: LimitSpec, expect: ExpectedVersion) -> Result<EditOutcome, PutError> {
         let now = self.latest(self.clock.now());
         self.forget_retired(now);
         let next = match self.check(spec, expect)? {
             Checked::Add(limit) => {
-                let tenant = self.newcomer(&limit, now);
-                self.note_put(&tenant, &limit, now);
-                self.limits.write().unwrap_or_else(PoisonError::into_inner).insert(limit.id().into(), tenant);
+                let table = self.newcomer(&limit, now);
+                self.note_put(&table, &limit, now);
+                self.limits.write().unwrap_or_else(PoisonError::into_inner).insert(limit.id().into(), table);
                 return Ok(EditOutcome::Added(limit));
             }
             Checked::Put(next) => next,
-            Checked::Keep(tenant, limit) => {
-                self.hand_over(&tenant, &limit, Origin::Put, now);
+            Checked::Keep(table, limit) => {
+                self.hand_over(&table, &limit, Origin::Put, now);
                 return Ok(EditOutcome::Unchanged(limit));
             }
             Checked::Remove(..) => return Err(PutError::Unknown),
         };
-        next.tenant.belongs_to(Origin::Put);
+        next.table.set_origin(Origin::Put);
         if next.is_new() {
-            let draft = next.tenant.draft(Arc::clone(&next.limit));
-            let mut desk = self.desk();
+            let draft = next.table.draft(Arc::clone(&next.limit));
+            let mut registry = self.registry();
             let instant = || self.latest(self.clock.now());
-            let note = |at| self.note_put(&next.tenant, &next.limit, at);
-            let crowd = next.tenant.announce(draft, Because::Put, Brief::Now, instant, note);
+            let note = |at| self.note_put(&next.table, &next.limit, at);
+            let crowd = next.table.begin_epoch(draft, EpochCause::Put, PublishTime::Now, instant, note);
             if next.former.phase(now) == LimitPhase::After {
-                void(&mut desk, |id| *id == *next.tenant.id);
+                void(&mut registry, |id| *id == *next.table.id);
             }
-            drop(desk);
-            next.tenant.catch_up_if(crowd);
+            drop(registry);
+            next.table.drop_epochs_if(crowd);
         }
         if next.comes_back {
             if !next.is_new() {
-                self.note_put(&next.tenant, &next.limit, now);
+                self.note_put(&next.table, &next.limit, now);
             }
-            self.retired.lock().unwrap_or_else(PoisonError::into_inner).remove(&next.tenant.id);
-            next.tenant.refresh(now);
+            self.retired.lock().unwrap_or_else(PoisonError::into_inner).remove(&next.table.id);
+            next.table.refresh(now);
             let mut limits = self.limits.write().unwrap_or_else(PoisonError::into_inner);
-            limits.insert(next.tenant.id.clone(), next.tenant);
+            limits.insert(next.table.id.clone(), next.table);
             return Ok(EditOutcome::Added(next.limit));
         }
         Ok(EditOutcome::Replaced(next.limit))
@@ -104,15 +104,15 @@ impl Shared {
 
     pub(super) fn remove(&self, id: &str, parting: RemovalMode) -> Option<Arc<Limit>> {
         let now = self.latest(self.clock.now());
-        self.note_remove(&*self.tenant(id)?, parting, now);
-        let (id, tenant) = self.limits.write().unwrap_or_else(PoisonError::into_inner).remove_entry(id)?;
-        tenant.retire();
-        let limit = tenant.limit();
+        self.note_remove(&*self.table(id)?, parting, now);
+        let (id, table) = self.limits.write().unwrap_or_else(PoisonError::into_inner).remove_entry(id)?;
+        table.retire();
+        let limit = table.limit();
         match parting {
-            RemovalMode::Forget => self.desk().leases.forget(&HashSet::from([tenant.generation])),
+            RemovalMode::Forget => self.registry().leases.forget(&HashSet::from([table.generation])),
             RemovalMode::Retire => {
                 let until = self.retirement(now);
-                self.retired.lock().unwrap_or_else(PoisonError::into_inner).insert(id, (until, tenant));
+                self.retired.lock().unwrap_or_else(PoisonError::into_inner).insert(id, (until, table));
             }
         }
         Some(limit)
@@ -143,53 +143,53 @@ impl Shared {
         let mut aftermath = Aftermath::default();
         let applied = self.hang_up(ready, origin, now, &mut aftermath);
         // What is left concerns nobody's answers, and may take its time.
-        for tenant in &aftermath.changed {
-            tenant.refresh(self.latest(self.clock.now()));
+        for table in &aftermath.changed {
+            table.refresh(self.latest(self.clock.now()));
         }
         if !aftermath.gone.is_empty() {
-            let gone = aftermath.gone.iter().map(|tenant| tenant.generation).collect();
-            self.desk().leases.forget(&gone);
+            let gone = aftermath.gone.iter().map(|table| table.generation).collect();
+            self.registry().leases.forget(&gone);
         }
-        for tenant in &aftermath.crowded {
-            tenant.catch_up_if(Crowd::TooMany);
+        for table in &aftermath.crowded {
+            table.drop_epochs_if(EpochCount::TooMany);
         }
         Ok(applied)
     }
 
     /// Checks a limit that is to be put, and makes its next version.
     fn check(&self, spec: LimitSpec, expect: ExpectedVersion) -> Result<Checked, PutError> {
-        let current = self.tenant(&spec.id);
+        let current = self.table(&spec.id);
         let comes_back = current.is_none();
-        expect.meets(current.as_ref().map(|tenant| tenant.limit().version()))?;
-        let Some(tenant) = current.or_else(|| self.retired(&spec.id)) else {
+        expect.meets(current.as_ref().map(|table| table.limit().version()))?;
+        let Some(table) = current.or_else(|| self.retired(&spec.id)) else {
             return Limit::new(spec, self.tick)
                 .map(|limit| Checked::Add(Arc::new(limit)))
                 .map_err(PutError::Invalid);
         };
-        let former = tenant.limit();
+        let former = table.limit();
         let limit = match *former.spec() == spec {
-            true if !comes_back => return Ok(Checked::Keep(tenant, former)),
+            true if !comes_back => return Ok(Checked::Keep(table, former)),
             true => Arc::clone(&former),
             false => Arc::new(former.next_version(spec).map_err(PutError::Invalid)?),
         };
-        Ok(Checked::Put(Next { tenant, former, limit, comes_back }))
+        Ok(Checked::Put(Next { table, former, limit, comes_back }))
     }
 
     /// Makes what an edit needs, as far as it can be made before anybody has to wait for it.
     fn made_ready(&self, checked: Checked, origin: Origin, now: Timestamp) -> Ready {
         match checked {
             Checked::Add(limit) => {
-                let tenant = self.newcomer(&limit, now);
-                tenant.belongs_to(origin);
-                self.note_put(&tenant, &limit, now);
-                Ready::Add(limit, tenant)
+                let table = self.newcomer(&limit, now);
+                table.set_origin(origin);
+                self.note_put(&table, &limit, now);
+                Ready::Add(limit, table)
             }
-            Checked::Keep(tenant, limit) => {
-                self.hand_over(&tenant, &limit, origin, now);
+            Checked::Keep(table, limit) => {
+                self.hand_over(&table, &limit, origin, now);
                 Ready::Keep(limit)
             }
             Checked::Put(next) => {
-                let draft = next.is_new().then(|| next.tenant.draft(Arc::clone(&next.limit)));
+                let draft = next.is_new().then(|| next.table.draft(Arc::clone(&next.limit)));
                 Ready::Put(next, draft)
             }
             Checked::Remove(leaver, parting) => Ready::Remove(leaver, parting),
@@ -210,49 +210,49 @@ impl Shared {
         let until = self.retirement(now);
         let instant = || self.latest(self.clock.now());
         let mut limits = self.limits.write().unwrap_or_else(PoisonError::into_inner);
-        let mut desk = self.desk();
+        let mut registry = self.registry();
         let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
         for step in ready {
             applied.push(match step {
-                Ready::Add(limit, tenant) => {
-                    limits.insert(tenant.id.clone(), tenant);
+                Ready::Add(limit, table) => {
+                    limits.insert(table.id.clone(), table);
                     EditOutcome::Added(limit)
                 }
                 Ready::Keep(limit) => EditOutcome::Unchanged(limit),
-                Ready::Put(Next { tenant, former, limit, comes_back }, draft) => {
-                    tenant.belongs_to(origin);
+                Ready::Put(Next { table, former, limit, comes_back }, draft) => {
+                    table.set_origin(origin);
                     if draft.is_none() {
-                        self.note_put(&tenant, &limit, now);
+                        self.note_put(&table, &limit, now);
                     }
                     if let Some(draft) = draft {
                         if former.phase(now) == LimitPhase::After {
-                            over.insert(tenant.id.clone());
+                            over.insert(table.id.clone());
                         }
-                        let note = |at| self.note_put(&tenant, &limit, at);
-                        let crowd = tenant.announce(draft, Because::Put, Brief::Later, instant, note);
-                        if crowd == Crowd::TooMany {
-                            aftermath.crowded.push(Arc::clone(&tenant));
+                        let note = |at| self.note_put(&table, &limit, at);
+                        let crowd = table.begin_epoch(draft, EpochCause::Put, PublishTime::Later, instant, note);
+                        if crowd == EpochCount::TooMany {
+                            aftermath.crowded.push(Arc::clone(&table));
                         }
                     }
                     aftermath.former.push(former);
-                    aftermath.changed.push(Arc::clone(&tenant));
+                    aftermath.changed.push(Arc::clone(&table));
                     if comes_back {
-                        retired.remove(&tenant.id);
-                        limits.insert(tenant.id.clone(), tenant);
+                        retired.remove(&table.id);
+                        limits.insert(table.id.clone(), table);
                         EditOutcome::Added(limit)
                     } else {
                         EditOutcome::Replaced(limit)
                     }
                 }
                 Ready::Remove(None, _) => EditOutcome::Absent,
-                Ready::Remove(Some(Leaver { tenant, limit }), parting) => {
-                    self.note_remove(&tenant, parting, now);
-                    limits.remove(&tenant.id);
-                    tenant.retire();
+                Ready::Remove(Some(Leaver { table, limit }), parting) => {
+                    self.note_remove(&table, parting, now);
+                    limits.remove(&table.id);
+                    table.retire();
                     match parting {
-                        RemovalMode::Forget => aftermath.gone.push(tenant),
+                        RemovalMode::Forget => aftermath.gone.push(table),
                         RemovalMode::Retire => {
-                            retired.insert(tenant.id.clone(), (until, tenant));
+                            retired.insert(table.id.clone(), (until, table));
                         }
                     }
                     EditOutcome::Removed(limit)
@@ -260,44 +260,44 @@ impl Shared {
             });
         }
         if !over.is_empty() {
-            void(&mut desk, |id| over.contains(id));
+            void(&mut registry, |id| over.contains(id));
         }
         applied
     }
 
     /// Tells whoever keeps a log that a limit says this, before anybody is decided on by it.
-    fn note_put(&self, tenant: &Tenant, limit: &Arc<Limit>, at: Timestamp) {
+    fn note_put(&self, table: &LimitTable, limit: &Arc<Limit>, at: Timestamp) {
         if let Some(journal) = self.journal.get() {
-            journal.put(&tenant.text(limit, at));
+            journal.put(&table.text(limit, at));
         }
     }
 
     /// The same of a limit that goes.
-    fn note_remove(&self, tenant: &Tenant, parting: RemovalMode, now: Timestamp) {
+    fn note_remove(&self, table: &LimitTable, parting: RemovalMode, now: Timestamp) {
         if let Some(journal) = self.journal.get() {
-            journal.remove(tenant.generation, parting, self.retirement(now));
+            journal.remove(table.generation, parting, self.retirement(now));
         }
     }
 
     /// A limit that stays as it is may be somebody else's from now on.
-    fn hand_over(&self, tenant: &Tenant, limit: &Arc<Limit>, origin: Origin, now: Timestamp) {
-        if tenant.origin() != origin {
-            tenant.belongs_to(origin);
-            self.note_put(tenant, limit, now);
+    fn hand_over(&self, table: &LimitTable, limit: &Arc<Limit>, origin: Origin, now: Timestamp) {
+        if table.origin() != origin {
+            table.set_origin(origin);
+            self.note_put(table, limit, now);
         }
     }
 
     /// The limit of this id, which is to go.
     fn leaver(&self, id: &str) -> Option<Leaver> {
-        self.tenant(id).map(|tenant| Leaver { limit: tenant.limit(), tenant })
+        self.table(id).map(|table| Leaver { limit: table.limit(), table })
     }
 
     /// A limit that has never been here.
-    fn newcomer(&self, limit: &Arc<Limit>, now: Timestamp) -> Arc<Tenant> {
+    fn newcomer(&self, limit: &Arc<Limit>, now: Timestamp) -> Arc<LimitTable> {
         let generation = self.generations.fetch_add(1, Ordering::Relaxed) + 1;
         let fence = self.highest_fence.load(Ordering::Relaxed);
-        let place = self.gallery.place();
-        Arc::new(Tenant::new(limit, generation, fence, self.secret, &self.budget, place, now))
+        let place = self.shared_lines.row(shared_words(limit));
+        Arc::new(LimitTable::new(limit, generation, fence, self.secret, &self.budget, place, now))
     }
 
     /// Until when a limit that vanishes from a file now may come back as it was.
@@ -309,10 +309,10 @@ impl Shared {
     fn forget_retired(&self, now: Timestamp) {
         let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
         let gone = retired.extract_if(|_, (forgotten_at, _)| *forgotten_at <= now);
-        let gone: HashSet<u64> = gone.map(|(_, (_, tenant))| tenant.generation).collect();
+        let gone: HashSet<u64> = gone.map(|(_, (_, table))| table.generation).collect();
         drop(retired);
         if !gone.is_empty() {
-            self.desk().leases.forget(&gone);
+            self.registry().leases.forget(&gone);
         }
     }
 }
@@ -321,18 +321,18 @@ impl Shared {
 #[derive(Default)]
 struct Aftermath {
     /// Limits whose briefs are to be written.
-    changed: Vec<Arc<Tenant>>,
+    changed: Vec<Arc<LimitTable>>,
     /// What limits were; somebody has to drop them.
     former: Vec<Arc<Limit>>,
-    /// Limits that have too many editions now.
-    crowded: Vec<Arc<Tenant>>,
+    /// Limits that have too many epochs now.
+    crowded: Vec<Arc<LimitTable>>,
     /// Limits that were deleted.
-    gone: Vec<Arc<Tenant>>,
+    gone: Vec<Arc<LimitTable>>,
 }
 
 /// What was charged to limits that were over cannot be given back by what begins now: their state was dropped.
-fn void(desk: &mut Desk, was_over: impl Fn(&str) -> bool) {
-    void_holdings(desk.leases.holdings(), was_over);
+fn void(registry: &mut LeaseRegistry, was_over: impl Fn(&str) -> bool) {
+    void_holdings(registry.leases.holdings(), was_over);
 }
 
 /// The same for some holdings.

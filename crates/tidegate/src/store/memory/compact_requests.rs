@@ -1,227 +1,153 @@
-//! Compact batches: requests of one ask each, on limits with one item, decided in sequence.
+//! Compact batches: requests of one ask each, on limits with one item, decided in sequence by [the engine](super::engine).
 //!
-//! Each request takes the lock-free path for one row ([`super::single_ask`]). The rows of a group are prefetched before
-//! the first decision. Replies report the row as it was observed. Processing stops at the first request that needs another
-//! path. That request has no effect yet.
+//! Processing stops at the first request that only the locked path can decide. That request has no effect yet.
 
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use tidegate_core::limit::MAX_KEY_BYTES;
-use tidegate_core::{Timestamp, Verdict};
+use tidegate_core::{Intent, Timestamp, Verdict};
 
-use super::cache_line::{PAYLOAD, Tag};
-use super::insert::{self, Begun};
-use super::leaf::Near;
-use super::limit_table::Tenant;
-use super::lockfree::{self, Plea, Single, Told};
-use super::order_path::fetch;
-use super::row_epoch::Edition;
-use super::rule_snapshot::Short;
-use super::single_ask::Seen;
-use super::{LOOK_AHEAD, Limits, Shared, counters};
+use super::engine::{self, ObservedItem, ResolvedAsk, RowsDecision};
+use super::leaf::HomeLines;
+use super::limit_table::LimitTable;
+use super::row_epoch::RowEpoch;
+use super::{LOOK_AHEAD, Limits, StoreState};
 use crate::store::compact::{CompactBatch, CompactReplies, CompactReply, CompactRequest, MOST_LIMITS};
-use crate::store::journal::Notes;
 
-/// A limit that is bid for.
-struct Sought<'a> {
-    tenant: &'a Tenant,
-    /// As long as it is held, no edition after it is forgotten.
-    held: Arc<Edition>,
-    /// The edition that bids were decided by last, and where its text is.
-    told: Option<(u64, usize)>,
-    /// Grants that were not counted yet.
-    granted: u64,
+/// A limit of the batch.
+struct BatchLimit<'a> {
+    table: &'a LimitTable,
+    /// While it is held, no later epoch is dropped.
+    held: Arc<RowEpoch>,
+    /// The last epoch that decided, and the index of its limit in the replies.
+    reported: Option<(u64, usize)>,
 }
 
-impl<'a> Sought<'a> {
-    /// The limit of this id, if its bids can be decided in short.
-    fn find(limits: &'a Limits, limit_id: &str) -> Option<Sought<'a>> {
-        let tenant: &Tenant = limits.get(limit_id)?;
-        let head = tenant.board.sheet().head();
-        if head.has_second() || head.ends() || tenant.lean().is_some() {
-            return None;
-        }
-        Some(Sought { tenant, held: tenant.edition(), told: None, granted: 0 })
-    }
+/// The limits of a batch, found when they are first asked.
+struct BatchLimits<'a> {
+    limits: &'a Limits,
+    limit_ids: &'a [&'a str],
+    /// `None` for unknown limits and those with several items.
+    found: ArrayVec<Option<BatchLimit<'a>>, MOST_LIMITS>,
+    places: [Option<usize>; MOST_LIMITS],
+}
 
-    /// Where the text of this edition is.
-    #[inline]
-    fn text(&mut self, edition: u64, gists: &mut CompactReplies) -> usize {
-        match self.told {
-            Some((number, text)) if number == edition => text,
-            _ => self.add_limit(edition, gists),
-        }
+impl<'a> BatchLimits<'a> {
+    /// The limit of a request, if the compact form can report it.
+    fn of(&mut self, request: &CompactRequest<'_>) -> Option<&mut BatchLimit<'a>> {
+        let place = match *self.places.get(request.limit)? {
+            Some(place) => place,
+            None => {
+                let table = self.limits.get(*self.limit_ids.get(request.limit)?);
+                let one = table.filter(|table| table.snapshot.read().head().items() == 1);
+                let one = one.map(|table| BatchLimit { table, held: table.epoch(), reported: None });
+                self.places[request.limit] = Some(self.found.len());
+                self.found.push(one);
+                self.found.len() - 1
+            }
+        };
+        self.found.get_mut(place)?.as_mut()
     }
+}
 
-    #[cold]
-    fn add_limit(&mut self, edition: u64, gists: &mut CompactReplies) -> usize {
-        let limit = if self.held.number == edition {
+impl BatchLimit<'_> {
+    /// The index of an epoch's limit in the replies.
+    fn text(&mut self, epoch: u64, replies: &mut CompactReplies) -> usize {
+        if let Some((number, text)) = self.reported
+            && number == epoch
+        {
+            return text;
+        }
+        let limit = if self.held.number == epoch {
             Arc::clone(&self.held.limit)
         } else {
-            let later =
-                self.tenant.edition_of(edition).expect("while one is held, none after it is forgotten");
+            let later = self.table.epoch_of(epoch).expect("while an epoch is held, no later one is dropped");
             Arc::clone(&later.limit)
         };
-        let text = gists.add_limit(limit);
-        self.told = Some((edition, text));
+        let text = replies.add_limit(limit);
+        self.reported = Some((epoch, text));
         text
     }
 }
 
-/// The limits that a batch is about, looked up when they are first asked.
-struct Cast<'a> {
-    limits: &'a Limits,
-    limit_ids: &'a [&'a str],
-    /// `None` for those that are not decided on in short.
-    sought: ArrayVec<Option<Sought<'a>>, MOST_LIMITS>,
-    /// Where in that each limit is.
-    places: [Option<usize>; MOST_LIMITS],
-}
-
-impl<'a> Cast<'a> {
-    /// The limit of a bid, if it can be decided in short.
-    #[inline]
-    fn of(&mut self, bid: &CompactRequest<'_>) -> Option<&mut Sought<'a>> {
-        let place = match *self.places.get(bid.limit)? {
-            Some(place) => place,
-            None => self.look_up(bid.limit)?,
-        };
-        self.sought.get_mut(place)?.as_mut()
-    }
-
-    #[cold]
-    fn look_up(&mut self, limit: usize) -> Option<usize> {
-        let found = Sought::find(self.limits, self.limit_ids.get(limit)?);
-        let place = self.sought.len();
-        self.sought.push(found);
-        self.places[limit] = Some(place);
-        Some(place)
-    }
-}
-
-/// What was seen of a row when a bid was decided.
-struct Decided {
-    verdict: Verdict,
-    at: Timestamp,
-    short: Short,
-    edition: u64,
-    payload: u64,
-}
-
-impl Shared {
-    /// Decides bids until one is not for the quick way.
-    pub(super) fn submit_compact(&self, bids: &CompactBatch<'_>, gists: &mut CompactReplies) {
+impl StoreState {
+    /// Decides requests until one needs the locked path.
+    pub(super) fn submit_compact(&self, batch: &CompactBatch<'_>, replies: &mut CompactReplies) {
         let limits = self.limits();
-        let mut cast = Cast {
+        let mut found = BatchLimits {
             limits: &limits,
-            limit_ids: bids.limit_ids,
-            sought: ArrayVec::new(),
+            limit_ids: batch.limit_ids,
+            found: ArrayVec::new(),
             places: [None; MOST_LIMITS],
         };
-        // Whoever is not for us at all is not kept waiting for a look at the clock.
-        if bids.list.first().is_none_or(|first| cast.of(first).is_none()) {
+        if batch.list.first().is_none_or(|first| found.of(first).is_none()) {
             return;
         }
         let mut now = self.now();
-        for group in bids.list.chunks(LOOK_AHEAD) {
-            if !decide_some(group, &mut cast, &mut now, gists) {
+        for group in batch.list.chunks(LOOK_AHEAD) {
+            if !decide_group(group, &mut found, &mut now, replies) {
                 break;
             }
-        }
-        for sought in cast.sought.iter().flatten() {
-            sought.tenant.counts.granted_on(counters::own(), sought.granted);
         }
     }
 }
 
-/// Decides as many as are looked at ahead. `false` if not all of them were.
-fn decide_some<'a>(
+/// Decides a group. Returns `false` if not all of it was decided.
+fn decide_group(
     group: &[CompactRequest<'_>],
-    cast: &mut Cast<'a>,
+    limits: &mut BatchLimits<'_>,
     now: &mut Timestamp,
-    gists: &mut CompactReplies,
+    replies: &mut CompactReplies,
 ) -> bool {
-    let found: ArrayVec<Option<(&'a Tenant, Tag)>, LOOK_AHEAD> = group
-        .iter()
-        .map(|bid| {
-            let tenant = cast.of(bid)?.tenant;
-            Some((tenant, tenant.printer.print(bid.key)))
-        })
-        .collect();
-    let nears = fetch(found.iter().copied());
-    for (bid, (found, near)) in group.iter().zip(found.iter().zip(&nears)) {
-        let (Some((_, tag)), Some(sought)) = (found, cast.of(bid)) else { return false };
-        let Some(decided) = decide(bid, *tag, *near, sought, *now) else { return false };
-        let Decided { verdict, at, short, edition, payload } = decided;
-        *now = at;
-        let text = sought.text(edition, gists);
-        let told = Told { ask: 0, edition, short: &short, payload, ends: NO_END, at };
-        let gist = CompactReply { verdict, reading: told.reading(), at, text, item: short.head.item() };
-        if verdict == Verdict::Granted && gists.notes().is_some() {
-            let version = gists.text(&gist).version();
-            if let Some(notes) = gists.notes() {
-                note(&told, bid, *tag, sought.tenant, version, notes);
-            }
-        }
-        gists.push(gist);
+    let mut asks: ArrayVec<Option<ResolvedAsk<'_>>, LOOK_AHEAD> = ArrayVec::new();
+    for request in group {
+        let ask = limits.of(request).map(|limit| {
+            let table = limit.table;
+            let tag = table.printer.print(request.key);
+            table.home_lines(tag).iter().for_each(HomeLines::prefetch);
+            ResolvedAsk { table, key: Some(request.key), tag: Some(tag), count: request.count }
+        });
+        asks.push(ask);
+    }
+    for (request, ask) in group.iter().zip(asks) {
+        let (Some(ask), Some(limit)) = (ask, limits.of(request)) else { return false };
+        let decided = if request.key.len() > MAX_KEY_BYTES { None } else { decide(ask, limit, now, replies) };
+        let Some(reply) = decided else { return false };
+        replies.push(reply);
     }
     true
 }
 
-/// The limits here do not end.
-const NO_END: Timestamp = Timestamp::from_ticks(u64::MAX);
-
-/// Notes what was charged, for whoever keeps a log.
-#[inline(never)]
-fn note(
-    told: &Told<'_>,
-    bid: &CompactRequest<'_>,
-    tag: Tag,
-    tenant: &Tenant,
-    version: u32,
-    notes: &mut Notes,
-) {
-    let plea = Plea { tenant, key: Some(bid.key), tag: Some(tag), count: bid.count };
-    notes.charges.extend(told.charge(&plea, version));
-}
-
-/// Decides one bid; `None` if it is not that simple, and nothing was done.
-#[inline]
-fn decide<'a>(
-    bid: &CompactRequest<'_>,
-    tag: Tag,
-    near: Option<Near<'a>>,
-    sought: &mut Sought<'a>,
-    now: Timestamp,
-) -> Option<Decided> {
-    let tenant = sought.tenant;
-    let head = tenant.board.sheet().head();
-    if head.has_second() || head.ends() || bid.key.len() > MAX_KEY_BYTES {
+/// Decides one request. `None` if only the locked path can.
+fn decide(
+    ask: ResolvedAsk<'_>,
+    limit: &mut BatchLimit<'_>,
+    now: &mut Timestamp,
+    replies: &mut CompactReplies,
+) -> Option<CompactReply> {
+    if ask.table.snapshot.read().head().items() != 1 {
         return None;
     }
-    let single = Single { tenant, count: bid.count };
-    let mut seen = Seen::default();
-    let verdict = if head.is_of_key() {
-        // The first row of all may have come since somebody looked.
-        lockfree::decide_near(&single, tag, near.or_else(|| tenant.near(tag)), now, &mut seen)
-    } else {
-        Some(lockfree::decide_all(&single, now, &mut seen)?)
+    let (mut observed, mut note) = (None, None);
+    let mut observer = |item: &ObservedItem<'_>| {
+        observed = Some((item.epoch, item.item, item.reading));
+        note = item.charge_note(0);
     };
-    if let (Some(verdict), Some((short, edition, payload))) = (verdict, seen.0) {
-        sought.granted += u64::from(verdict == Verdict::Granted);
-        return Some(Decided { verdict, at: now, short, edition, payload });
+    let decision = engine::decide_rows(&[ask], Intent::Acquire, *now, &mut Some(&mut observer))?;
+    let (verdict, at) = match decision {
+        RowsDecision::Granted(at) => (Verdict::Granted, at),
+        RowsDecision::Refused(refusal, at) => (Verdict::Denied(refusal.denial.wait), at),
+    };
+    *now = at;
+    let (epoch, item, reading) = observed?;
+    let text = limit.text(epoch, replies);
+    let reply = CompactReply { verdict, reading, at, text, item };
+    if let Some(mut note) = note {
+        note.version = replies.text(&reply).version();
+        if let Some(notes) = replies.notes() {
+            notes.charges.push(note);
+        }
     }
-    begin(bid, tag, tenant, now)
-}
-
-/// Decides the first bid of a key that nobody has seen, which counts it.
-#[inline(never)]
-fn begin(bid: &CompactRequest<'_>, tag: Tag, tenant: &Tenant, now: Timestamp) -> Option<Decided> {
-    if tenant.leaf(tag).is_some_and(|leaf| leaf.find(tag).is_some()) {
-        return None;
-    }
-    let plea = Plea { tenant, key: Some(bid.key), tag: Some(tag), count: bid.count };
-    let Begun { at, short, edition, word } = insert::begin(&plea, tag, now)?;
-    Some(Decided { verdict: Verdict::Granted, at, short, edition, payload: word & PAYLOAD })
+    Some(reply)
 }

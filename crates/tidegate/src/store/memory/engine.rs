@@ -28,7 +28,7 @@ use super::line::Tag;
 
 pub(super) use batch::decide_batch;
 pub(super) use one_row::{decide_key, is_one_key_row};
-pub(super) use several_rows::{ObservedItem, Observer, Refusal, RowsDecision, are_distinct, decide_rows};
+pub(super) use several_rows::{ObservedItem, Refusal, RowsDecision, are_distinct, decide_rows};
 
 /// The most asks that are decided from words.
 pub(super) const MOST_ASKS: usize = 8;

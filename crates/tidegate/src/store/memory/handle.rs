@@ -3,17 +3,13 @@
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
+use tidegate_core::limit::MAX_KEY_BYTES;
 use tidegate_core::order::MAX_ASKS;
 use tidegate_core::{Amount, Ask, Intent, Limit, Order, Timestamp, Verdict};
 
-use super::cache_line::Tag;
-use super::counters;
-use super::leaf::Elsewhere;
-use super::limit_table::Tenant;
-use super::lockfree::{self, Bundle, MOST_ROWS, Plea, Several, Single, Sought, Together};
-use super::order_path::quickly;
-use super::rule_snapshot::{AskKind, CellLaw, Drop, Head, Sheet};
-use super::{LOOK_AHEAD, Shared};
+use super::engine::{self, MOST_ASKS, ResolvedAsk, RowsDecision};
+use super::limit_table::{LimitTable, grants_leases};
+use super::{LOOK_AHEAD, StoreState};
 use crate::reply::{Detail, OrderError, Outcome, Replies};
 use crate::store::Actual;
 use crate::store::order_path::check_key;
@@ -41,118 +37,63 @@ use crate::store::order_path::check_key;
 /// ```
 #[derive(Clone)]
 pub struct MemoryHandle {
-    shared: Arc<Shared>,
-    tenant: Arc<Tenant>,
+    store: Arc<StoreState>,
+    table: Arc<LimitTable>,
 }
 
 impl MemoryHandle {
     /// The limit as it is now.
     pub(crate) fn limit(&self) -> Arc<Limit> {
-        self.tenant.limit()
+        self.table.limit()
     }
 
     /// The store's time.
     pub(crate) fn now(&self) -> Timestamp {
-        self.shared.now()
+        self.store.now()
     }
 
-    pub(super) fn new(shared: Arc<Shared>, tenant: Arc<Tenant>) -> MemoryHandle {
-        MemoryHandle { shared, tenant }
+    pub(super) fn new(store: Arc<StoreState>, table: Arc<LimitTable>) -> MemoryHandle {
+        MemoryHandle { store, table }
     }
 
-    /// Takes `count` for a key, now or not at all. Limits without `per: key` items take the key and ignore it.
+    /// Takes `count` units for a key if they fit now. Limits without `per: key` items ignore the key.
     ///
     /// # Errors
-    /// [`OrderError::NeedsLease`] for a limit with `concurrency`: its grants come with a lease, and a verdict cannot hold one; nothing
-    /// is charged then. [`OrderError::UnknownLimit`] once the limit is gone, [`OrderError::KeyTooLong`] for keys above 1 KiB.
+    /// [`OrderError::NeedsLease`] for a limit with `concurrency`: its grants come with a lease, and a verdict cannot hold
+    /// one; nothing is charged then. [`OrderError::UnknownLimit`] once the limit is gone, [`OrderError::KeyTooLong`] for
+    /// keys above 1 KiB.
     #[inline]
     pub fn try_acquire(&self, key: &[u8], count: Amount) -> Result<Verdict, OrderError> {
-        if count == 1
-            && let Some(verdict) = self.acquire_drop(key)
-        {
-            return Ok(verdict);
+        let table = &*self.table;
+        let reader = table.snapshot.read();
+        let head = reader.head();
+        if engine::is_one_key_row(head) && key.len() <= MAX_KEY_BYTES {
+            let tag = table.printer.print(key);
+            if let Some(lines) = table.home_lines(tag) {
+                // The lines may be far away in memory: they are requested first and read last.
+                lines.prefetch();
+                let now = self.store.now();
+                if let Ok(verdict) = engine::decide_key(table, (reader, head), (lines, tag), count, now) {
+                    return Ok(verdict);
+                }
+            }
         }
-        self.acquire_of_kind(key, count)
+        self.try_acquire_otherwise(key, count)
     }
 
-    /// Takes a unit for a key, if it is that simple.
+    /// The same for all limits, with retries.
     #[inline(never)]
-    fn acquire_drop(&self, key: &[u8]) -> Option<Verdict> {
-        let sheet = self.tenant.board.sheet();
-        let head = sheet.head();
-        if !head.has_drops_of_key() {
-            return None;
-        }
-        match self.tenant.printer.fold(key) {
-            Some(tag) => self.acquire_of_key::<Drop>(tag, 1, sheet, head),
-            None => self.acquire_drop_unfolded(key),
-        }
-    }
-
-    /// The same for keys that are not folded, which takes longer anyway.
-    #[inline(never)]
-    fn acquire_drop_unfolded(&self, key: &[u8]) -> Option<Verdict> {
-        let sheet = self.tenant.board.sheet();
-        self.acquire_of_key::<Drop>(self.tenant.printer.print_within(key)?, 1, sheet, sheet.head())
-    }
-
-    #[inline(never)]
-    fn acquire_of_kind(&self, key: &[u8], count: Amount) -> Result<Verdict, OrderError> {
-        let head = self.tenant.board.head();
-        if head.is_only_of_key()
-            && !(count == 1 && head.has_drops())
-            && let Some(verdict) = head.of_kind(OneOfKey { handle: self, key, count })
-        {
-            return Ok(verdict);
-        }
-        self.acquire_otherwise(key, count)
-    }
-
-    /// Decides on a key whose limit has one item, of this law as far as anybody knows; `None` if it is not that simple, and then nothing was done.
-    /// It is laid out for each law by itself: what all of them together keep at hand does not fit the registers.
-    #[expect(clippy::inline_always, reason = "a call and what it saves is a tenth of a decision")]
-    #[inline(always)]
-    fn acquire_of_key<L: CellLaw>(
-        &self,
-        tag: Tag,
-        count: Amount,
-        sheet: Sheet<'_>,
-        head: Head,
-    ) -> Option<Verdict> {
-        let tenant = &*self.tenant;
-        // The row may have to be fetched from afar: so it is asked for first, and looked at last.
-        let near = tenant.near_of(tag.low)?;
-        near.fetch();
-        let now = self.shared.now();
-        if !lockfree::is_judged_by::<L>(near.leaf, sheet, head, now) {
-            return None;
-        }
-        let mine = tenant.counts.mine();
-        let spot = match near.look(tag) {
-            Ok(spot) => spot,
-            Err(Elsewhere::Further) => return acquire_further::<L>(tenant, L::count(count), tag, now),
-            Err(Elsewhere::Unsure | Elsewhere::Nowhere) => return None,
-        };
-        let sought = Sought { mine, sheet, head, leaf: near.leaf, count: L::count(count), now };
-        let verdict = lockfree::charge_spot::<L>(sought, spot, &mut ()).ok()?;
-        if verdict == Verdict::Granted {
-            mine.granted();
-        }
-        Some(verdict)
-    }
-
-    /// Whatever is not that simple: somebody else was faster, the key has no row yet, the limit counts all keys together.
-    #[inline(never)]
-    fn acquire_otherwise(&self, key: &[u8], count: Amount) -> Result<Verdict, OrderError> {
+    fn try_acquire_otherwise(&self, key: &[u8], count: Amount) -> Result<Verdict, OrderError> {
         check_key(Some(key))?;
-        self.decide_alone(key, count, self.shared.now())
+        let ask = ResolvedAsk { table: &self.table, key: Some(key), tag: None, count };
+        self.store.verdict(&[ask], self.store.now())
     }
 
-    /// Takes `count` for each of these keys, one after the other, all at one instant, as if each were asked alone.
+    /// Takes `count` units for each of these keys, in the order of the keys, as if each were requested alone.
     ///
     /// # Errors
-    /// As [`MemoryHandle::try_acquire`]. A key that is too long is found before anybody is charged; a limit that is removed in the midst of it
-    /// leaves those before it charged.
+    /// As [`MemoryHandle::try_acquire`]. A key that is too long is found before any charge. If the limit is removed during
+    /// the batch, the keys before that stay charged.
     ///
     /// # Panics
     /// If there is not one verdict for each key.
@@ -164,205 +105,92 @@ impl MemoryHandle {
     ) -> Result<(), OrderError> {
         assert_eq!(keys.len(), verdicts.len(), "one verdict for each key");
         keys.iter().try_for_each(|key| check_key(Some(key)))?;
-        let now = self.shared.now();
+        let now = self.store.now();
         for (keys, verdicts) in keys.chunks(LOOK_AHEAD).zip(verdicts.chunks_mut(LOOK_AHEAD)) {
-            self.decide_some(keys, count, now, verdicts)?;
+            let mut otherwise = |index: usize| {
+                let ask = ResolvedAsk { table: &self.table, key: Some(keys[index]), tag: None, count };
+                self.store.verdict(&[ask], now)
+            };
+            engine::decide_batch(&self.table, keys, count, now, verdicts, &mut otherwise)?;
         }
         Ok(())
-    }
-
-    /// Decides as many as are looked at ahead.
-    #[inline]
-    fn decide_some(
-        &self,
-        keys: &[&[u8]],
-        count: Amount,
-        now: Timestamp,
-        verdicts: &mut [Verdict],
-    ) -> Result<(), OrderError> {
-        let head = self.tenant.board.head();
-        let some = SomeOfKeys { handle: self, keys, count, now, verdicts };
-        if count == 1 && head.has_drops() { some.ask::<Drop>() } else { head.of_kind(some) }
-    }
-
-    /// Decides on a key at this instant, however simple it is.
-    fn decide_alone(&self, key: &[u8], count: Amount, now: Timestamp) -> Result<Verdict, OrderError> {
-        let tenant = &*self.tenant;
-        let tag = tenant.printer.print(key);
-        let quick = if tenant.board.head().is_of_key() {
-            lockfree::decide_near_again(tenant, count, tag, now, &mut ())
-        } else {
-            lockfree::decide_all(&Single { tenant, count }, now, &mut ())
-        };
-        match quick {
-            Some(verdict) => {
-                if verdict == Verdict::Granted {
-                    tenant.counts.granted();
-                }
-                Ok(verdict)
-            }
-            None => self.shared.verdict(&[Plea { tenant, key: Some(key), tag: Some(tag), count }], now),
-        }
-    }
-}
-
-/// Decides on a key whose row is not in the line it belongs into.
-#[inline(never)]
-fn acquire_further<L: CellLaw>(tenant: &Tenant, count: Amount, tag: Tag, now: Timestamp) -> Option<Verdict> {
-    let leaf = tenant.leaf(tag)?;
-    let sheet = tenant.board.sheet();
-    let head = sheet.head();
-    if !lockfree::is_judged_by::<L>(leaf, sheet, head, now) {
-        return None;
-    }
-    let mine = tenant.counts.mine();
-    let sought = Sought { mine, sheet, head, leaf, count, now };
-    let verdict = lockfree::charge_spot::<L>(sought, leaf.find_further(tag)?, &mut ()).ok()?;
-    if verdict == Verdict::Granted {
-        mine.granted();
-    }
-    Some(verdict)
-}
-
-/// Some asks of keys, before the law is known.
-struct SomeOfKeys<'a> {
-    handle: &'a MemoryHandle,
-    keys: &'a [&'a [u8]],
-    count: Amount,
-    now: Timestamp,
-    verdicts: &'a mut [Verdict],
-}
-
-impl AskKind for SomeOfKeys<'_> {
-    type Answer = Result<(), OrderError>;
-
-    #[inline]
-    fn ask<L: CellLaw>(self) -> Result<(), OrderError> {
-        let SomeOfKeys { handle, keys, count, now, verdicts } = self;
-        let several = Several { tenant: &handle.tenant, keys, count, now };
-        let mut otherwise = |index: usize| handle.decide_alone(keys[index], count, now);
-        let (granted, end) = lockfree::decide_several::<L, _>(&several, verdicts, &mut otherwise);
-        handle.tenant.counts.granted_on(counters::own(), granted);
-        end
-    }
-}
-
-/// One ask of a key, before the law is known.
-struct OneOfKey<'a> {
-    handle: &'a MemoryHandle,
-    key: &'a [u8],
-    count: Amount,
-}
-
-impl AskKind for OneOfKey<'_> {
-    type Answer = Option<Verdict>;
-
-    #[inline(never)]
-    fn ask<L: CellLaw>(self) -> Option<Verdict> {
-        let OneOfKey { handle, key, count } = self;
-        let sheet = handle.tenant.board.sheet();
-        handle.acquire_of_key::<L>(handle.tenant.printer.print_within(key)?, count, sheet, sheet.head())
     }
 }
 
 /// A handle on several limits that are decided together, all or nothing.
 #[derive(Clone)]
 pub struct MemoryHandleSet {
-    shared: Arc<Shared>,
-    tenants: Box<[Arc<Tenant>]>,
-    /// Whether they can be decided the quick way.
-    are_apart: bool,
-    /// The same as what most sets are, if it was when it was made.
-    bundle: Option<Arc<Bundle>>,
+    store: Arc<StoreState>,
+    tables: Box<[Arc<LimitTable>]>,
+    /// Whether the engine can decide them.
+    are_distinct: bool,
 }
 
 impl MemoryHandleSet {
-    pub(super) fn new(shared: Arc<Shared>, tenants: Vec<Arc<Tenant>>) -> Option<MemoryHandleSet> {
-        let tenants: Box<[Arc<Tenant>]> = tenants.into();
-        let are_apart = lockfree::are_apart(&tenants, |tenant| tenant);
-        let bundle = Bundle::of(&tenants).filter(|_| are_apart).map(Arc::new);
-        (1..=MAX_ASKS).contains(&tenants.len()).then_some(MemoryHandleSet {
-            shared,
-            tenants,
-            are_apart,
-            bundle,
-        })
+    pub(super) fn new(store: Arc<StoreState>, tables: Vec<Arc<LimitTable>>) -> Option<MemoryHandleSet> {
+        let tables: Box<[Arc<LimitTable>]> = tables.into();
+        let are_distinct = engine::are_distinct(&tables, |table| table);
+        (1..=MAX_ASKS).contains(&tables.len()).then_some(MemoryHandleSet { store, tables, are_distinct })
     }
 
-    /// Takes one of each limit for these keys, in the order of the limits: everything or nothing.
+    /// Takes one unit of each limit for these keys, in the order of the limits, all or nothing.
     ///
     /// # Errors
     /// As [`MemoryHandle::try_acquire`], and [`OrderError::KeyMissing`] where a limit counts per key and none is given.
     ///
     /// # Panics
     /// If there is not one key for each limit.
-    #[inline]
     pub fn try_acquire(&self, keys: &[Option<&[u8]>]) -> Result<Verdict, OrderError> {
-        assert_eq!(keys.len(), self.tenants.len(), "one key for each limit");
-        match &self.bundle {
-            Some(bundle) if bundle.take(keys, || self.shared.now()).is_some() => Ok(Verdict::Granted),
-            _ => self.acquire_otherwise(keys),
-        }
-    }
-
-    #[inline(never)]
-    fn acquire_otherwise(&self, keys: &[Option<&[u8]>]) -> Result<Verdict, OrderError> {
-        let now = self.shared.now();
-        if self.are_apart
-            && let Some(verdict) = lockfree::decide_together(Together { tenants: &self.tenants, keys }, now)
-        {
-            return Ok(verdict);
-        }
-        self.acquire_thoroughly(keys, now)
-    }
-
-    #[inline(never)]
-    fn acquire_thoroughly(&self, keys: &[Option<&[u8]>], now: Timestamp) -> Result<Verdict, OrderError> {
+        assert_eq!(keys.len(), self.tables.len(), "one key for each limit");
         keys.iter().try_for_each(|key| check_key(*key))?;
-        let pleas = self.tenants.iter().zip(keys);
-        let pleas = pleas.map(|(tenant, key)| Plea { tenant, key: *key, tag: None, count: 1 });
-        if !self.are_apart {
-            return self.shared.thorough_verdict(&pleas.collect::<Vec<_>>(), now);
+        let asks = self.tables.iter().zip(keys);
+        let asks = asks.map(|(table, key)| ResolvedAsk { table, key: *key, tag: None, count: 1 });
+        let now = self.store.now();
+        if !self.are_distinct {
+            return self.store.locked_verdict(&asks.collect::<Vec<_>>(), now);
         }
-        let mut few: ArrayVec<Plea<'_>, MOST_ROWS> = ArrayVec::new();
-        pleas.for_each(|plea| few.push(plea));
-        self.shared.verdict(&few, now)
+        let mut few: ArrayVec<ResolvedAsk<'_>, MOST_ASKS> = ArrayVec::new();
+        asks.for_each(|ask| few.push(ask));
+        self.store.verdict(&few, now)
     }
 }
 
-impl Shared {
-    #[inline(never)]
-    fn verdict(&self, pleas: &[Plea<'_>], now: Timestamp) -> Result<Verdict, OrderError> {
-        match quickly(Intent::Acquire, pleas, now, &mut None) {
-            Some((None, _)) => Ok(Verdict::Granted),
-            Some((Some(refused), _)) => Ok(Verdict::Denied(refused.denial.wait)),
-            None => self.thorough_verdict(pleas, now),
+impl StoreState {
+    /// The verdict on asks of distinct limits.
+    #[inline]
+    fn verdict(&self, asks: &[ResolvedAsk<'_>], now: Timestamp) -> Result<Verdict, OrderError> {
+        match engine::decide_rows(asks, Intent::Acquire, now, &mut None) {
+            Some(RowsDecision::Granted(_)) => Ok(Verdict::Granted),
+            Some(RowsDecision::Refused(refusal, _)) => Ok(Verdict::Denied(refusal.denial.wait)),
+            None => self.locked_verdict(asks, now),
         }
     }
 
     #[cold]
-    fn thorough_verdict(&self, pleas: &[Plea<'_>], now: Timestamp) -> Result<Verdict, OrderError> {
+    #[inline(never)]
+    fn locked_verdict(&self, asks: &[ResolvedAsk<'_>], now: Timestamp) -> Result<Verdict, OrderError> {
         let limits = self.limits();
-        for Plea { tenant, .. } in pleas {
-            // A limit that was added since under the same id is not the one that was asked.
-            if !limits.get(&tenant.id).is_some_and(|present| std::ptr::eq(&raw const **present, *tenant)) {
-                return Err(OrderError::UnknownLimit { limit_id: tenant.id.to_string() });
+        for ResolvedAsk { table, .. } in asks {
+            // A limit that was added later under the same id is another limit.
+            if !limits.get(&table.id).is_some_and(|present| std::ptr::eq(&raw const **present, *table)) {
+                return Err(OrderError::UnknownLimit { limit_id: table.id.to_string() });
             }
         }
-        if pleas.iter().any(|plea| super::limit_table::holds(&plea.tenant.edition().limit)) {
+        if asks.iter().any(|ask| grants_leases(&ask.table.epoch().limit)) {
             return Err(OrderError::NeedsLease);
         }
-        let asks: Vec<Ask<'_>> = pleas
+        let order_asks: Vec<Ask<'_>> = asks
             .iter()
-            .map(|plea| Ask { limit_id: &plea.tenant.id, key: plea.key, count: plea.count })
+            .map(|ask| Ask { limit_id: &ask.table.id, key: ask.key, count: ask.count })
             .collect();
-        let mut answers = Replies::new(Detail::Verdicts);
-        let answer = self.decide_pleas(&limits, &Order::acquire(&asks), pleas, now, &mut answers)?;
+        let mut replies = Replies::new(Detail::Verdicts);
+        let order = Order::acquire(&order_asks);
+        let reply = self.decide_resolved(&limits, &order, asks, &mut None, now, &mut replies)?;
         drop(limits);
-        match answer.outcome {
+        match reply.outcome {
             Outcome::Granted(None) => Ok(Verdict::Granted),
             Outcome::Granted(Some(grant)) => {
-                // The limit has learnt to hold since we looked: as if nothing had been taken.
+                // An edit added a concurrency item meanwhile. Nothing stays charged.
                 self.settle(grant.lease, Actual::Every(0), None)?;
                 Err(OrderError::NeedsLease)
             }

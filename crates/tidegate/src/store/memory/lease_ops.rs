@@ -10,10 +10,10 @@ use std::time::Duration;
 use tidegate_core::decide;
 use tidegate_core::{AskTotals, DecisionRow, Item, LeaseId, LeaseTerm, Row, Timestamp};
 
-use super::insert::{Missing, with_row};
-use super::limit_table::Tenant;
+use super::row_access::{MissingRow, with_row};
+use super::limit_table::LimitTable;
 use super::locked_path::note_row;
-use super::{Desk, Limits, Shared};
+use super::{LeaseRegistry, Limits, StoreState};
 use crate::reply::OrderError;
 use crate::store::journal::{LeaseAction, Notes};
 use crate::store::leases::{LeaseHolding, LeaseRecord, SETTLED_MEMORY};
@@ -22,16 +22,16 @@ use crate::store::{Actual, Settlement};
 /// How many lapsed leases are cleared away at a time. Rows know by themselves that their leases have lapsed.
 const LAPSES_AT_A_TIME: usize = 64;
 
-impl Shared {
+impl StoreState {
     /// Clears away leases that have lapsed: their rows need not be remembered for them.
-    pub(super) fn let_lapse(&self, limits: &Limits, desk: &mut Desk, now: Timestamp) {
+    pub(super) fn drop_lapsed(&self, limits: &Limits, registry: &mut LeaseRegistry, now: Timestamp) {
         for _ in 0..LAPSES_AT_A_TIME {
-            let Some((_, lease)) = desk.leases.pop_lapsed(now) else { break };
+            let Some((_, lease)) = registry.leases.pop_lapsed(now) else { break };
             for holding in lease.holdings.iter().filter(|holding| holding.pins) {
                 self.with_held(limits, holding, now, |row, _| row.remove_hold());
             }
         }
-        self.mind_lapses(desk);
+        self.update_next_lapse(registry);
     }
 
     /// When the next lease lapses.
@@ -41,14 +41,14 @@ impl Shared {
     }
 
     /// Remembers when the next lease lapses.
-    pub(super) fn mind_lapses(&self, desk: &Desk) {
-        let next = desk.leases.next_lapse().map_or(u64::MAX, Timestamp::ticks);
+    pub(super) fn update_next_lapse(&self, registry: &LeaseRegistry) {
+        let next = registry.leases.next_lapse().map_or(u64::MAX, Timestamp::ticks);
         self.next_lapse.store(next, Ordering::Relaxed);
     }
 
     /// The limit that a holding was charged under, if it still is the one, or comes back if its file does.
-    fn holder_of(&self, limits: &Limits, holding: &LeaseHolding) -> Option<Arc<Tenant>> {
-        let own = |tenant: &Arc<Tenant>| tenant.generation == holding.generation;
+    fn holder_of(&self, limits: &Limits, holding: &LeaseHolding) -> Option<Arc<LimitTable>> {
+        let own = |table: &Arc<LimitTable>| table.generation == holding.generation;
         let current = limits.get(&holding.limit_id).map(Arc::clone);
         current.filter(own).or_else(|| self.retired(&holding.limit_id).filter(own))
     }
@@ -60,21 +60,21 @@ impl Shared {
         now: Timestamp,
         change: impl FnOnce(&mut Row, Timestamp) -> T,
     ) -> Option<T> {
-        let tenant = self.holder_of(limits, holding)?;
-        with_row(&tenant, holding.key.as_deref(), now, Missing::Ignored, |_, _, row, now| change(row, now))
+        let table = self.holder_of(limits, holding)?;
+        with_row(&table, holding.key.as_deref(), now, MissingRow::Ignore, |_, _, row, now| change(row, now))
     }
 
     pub(super) fn release(&self, id: LeaseId, notes: Option<&mut Notes>) -> bool {
         let limits = self.limits();
-        let mut desk = self.desk();
-        // Not before: who had the desk while we waited for it may have found a lease lapsed.
+        let mut registry = self.registry();
+        // Not before: who had the registry while we waited for it may have found a lease lapsed.
         let now = self.latest(self.clock.now());
-        self.let_lapse(&limits, &mut desk, now);
-        let released = self.give_back(&limits, &mut desk, id, now).is_some();
+        self.drop_lapsed(&limits, &mut registry, now);
+        let released = self.give_back(&limits, &mut registry, id, now).is_some();
         if let Some(notes) = notes.filter(|_| released) {
-            notes.deeds.push(desk.deed(LeaseAction::Released { id }));
+            notes.deeds.push(registry.note(LeaseAction::Released { id }));
         }
-        self.mind_lapses(&desk);
+        self.update_next_lapse(&registry);
         released
     }
 
@@ -82,14 +82,14 @@ impl Shared {
     fn give_back(
         &self,
         limits: &Limits,
-        desk: &mut Desk,
+        registry: &mut LeaseRegistry,
         id: LeaseId,
         now: Timestamp,
     ) -> Option<LeaseRecord> {
-        let lease = desk.leases.remove(id)?;
+        let lease = registry.leases.remove(id)?;
         if lease.expires_at <= now {
             // It has lapsed, but was not cleared away yet.
-            desk.leases.insert(id, lease);
+            registry.leases.insert(id, lease);
             return None;
         }
         let tenure = LeaseTerm { lease: id, expires_at: lease.expires_at };
@@ -111,13 +111,13 @@ impl Shared {
         notes: Option<&mut Notes>,
     ) -> Option<Timestamp> {
         let limits = self.limits();
-        let mut desk = self.desk();
-        // Not before: who had the desk while we waited for it may have found a lease lapsed.
+        let mut registry = self.registry();
+        // Not before: who had the registry while we waited for it may have found a lease lapsed.
         let now = self.latest(self.clock.now());
-        self.let_lapse(&limits, &mut desk, now);
-        let mut lease = desk.leases.remove(id)?;
+        self.drop_lapsed(&limits, &mut registry, now);
+        let mut lease = registry.leases.remove(id)?;
         if lease.expires_at <= now {
-            desk.leases.insert(id, lease);
+            registry.leases.insert(id, lease);
             return None;
         }
         let ttl = ttl.map_or(lease.ttl, |ttl| self.tick.span(ttl));
@@ -127,11 +127,11 @@ impl Shared {
             self.with_held(&limits, holding, now, |row, now| row.renew(&tenure, expires_at, now));
         }
         lease.expires_at = expires_at;
-        desk.leases.insert(id, lease);
+        registry.leases.insert(id, lease);
         if let Some(notes) = notes {
-            notes.deeds.push(desk.deed(LeaseAction::Renewed { id, expires_at }));
+            notes.deeds.push(registry.note(LeaseAction::Renewed { id, expires_at }));
         }
-        self.mind_lapses(&desk);
+        self.update_next_lapse(&registry);
         Some(expires_at)
     }
 
@@ -142,17 +142,17 @@ impl Shared {
         mut notes: Option<&mut Notes>,
     ) -> Result<Settlement, OrderError> {
         let limits = self.limits();
-        let mut desk = self.desk();
-        // Not before: who had the desk while we waited for it may have found a lease lapsed.
+        let mut registry = self.registry();
+        // Not before: who had the registry while we waited for it may have found a lease lapsed.
         let now = self.latest(self.clock.now());
-        self.let_lapse(&limits, &mut desk, now);
-        if desk.leases.was_settled(id, now) {
+        self.drop_lapsed(&limits, &mut registry, now);
+        if registry.leases.was_settled(id, now) {
             return Ok(Settlement::Settled);
         }
-        let Some(lease) = desk.leases.get(id) else { return Ok(Settlement::Gone) };
+        let Some(lease) = registry.leases.get(id) else { return Ok(Settlement::Gone) };
         actual.check(lease.asks.len())?;
         let loads = lease.loads(|ask| actual.of(ask));
-        let Some(lease) = desk.leases.remove(id).filter(|lease| now < lease.expires_at) else {
+        let Some(lease) = registry.leases.remove(id).filter(|lease| now < lease.expires_at) else {
             return Ok(Settlement::Gone);
         };
         for (holding, load) in lease.holdings.iter().zip(loads) {
@@ -160,11 +160,11 @@ impl Shared {
             self.correct(&limits, tenure, holding, load, now, notes.as_deref_mut());
         }
         let until = now.plus(self.tick.span(SETTLED_MEMORY));
-        desk.leases.remember_settled(id, until);
+        registry.leases.remember_settled(id, until);
         if let Some(notes) = notes {
-            notes.deeds.push(desk.deed(LeaseAction::Settled { id, until }));
+            notes.deeds.push(registry.note(LeaseAction::Settled { id, until }));
         }
-        self.mind_lapses(&desk);
+        self.update_next_lapse(&registry);
         Ok(Settlement::Settled)
     }
 
@@ -178,8 +178,8 @@ impl Shared {
         now: Timestamp,
         notes: Option<&mut Notes>,
     ) {
-        let current = limits.get(&holding.limit_id).filter(|tenant| tenant.generation == holding.generation);
-        let Some(tenant) = current else {
+        let current = limits.get(&holding.limit_id).filter(|table| table.generation == holding.generation);
+        let Some(table) = current else {
             self.with_held(limits, holding, now, |row, now| {
                 row.release(&tenure, now);
                 if holding.pins {
@@ -189,13 +189,13 @@ impl Shared {
             return;
         };
         let key = holding.key.as_deref();
-        with_row(tenant, key, now, Missing::Made, |edition, seat, row, now| {
+        with_row(table, key, now, MissingRow::Create, |epoch, seat, row, now| {
             row.release(&tenure, now);
             if holding.pins {
                 row.remove_hold();
             }
             let now = row.last_charge_time().max(now);
-            let limit = &edition.limit;
+            let limit = &epoch.limit;
             let mut line = DecisionRow { limit, scope: seat, row, totals: load };
             for (name, charged) in &holding.charges {
                 if let Some((index, item)) =
@@ -205,10 +205,10 @@ impl Shared {
                 }
             }
             if let Some(notes) = notes {
-                let tag = key.map(|key| tenant.printer.print(key));
+                let tag = key.map(|key| table.printer.print(key));
                 let was_charged =
                     |item: &Item| holding.charges.iter().any(|(name, _)| **name == *item.name());
-                note_row(tenant.generation, tag, (limit, seat, line.row), now, notes, was_charged);
+                note_row(table.generation, tag, (limit, seat, line.row), now, notes, was_charged);
             }
         });
     }

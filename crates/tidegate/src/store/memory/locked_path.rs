@@ -174,6 +174,7 @@ impl<'a> LockedOrder<'a> {
         mut registry: Option<&mut LeaseRegistry>,
         replies: &mut Replies,
     ) -> LockedResult {
+        self.convert_all_rows();
         let mut turn = 0;
         for _ in 0..TRIES_WITHOUT_LEAVES {
             // A limit with more rows than a lowered bound allows treats each evictable row as a new key.
@@ -273,12 +274,12 @@ impl<'a> LockedOrder<'a> {
             }
         }
         // The time first, then the limits: a decision after an edit is not made before it.
-        let now = self.floor().max(store.latest(now));
-        if !self.is_up_to_date() {
+        let now = floor(limits, rows).max(store.latest(now));
+        if !is_up_to_date(limits) {
             return None;
         }
-        for OrderLeaf { limit, locked, leaf } in &mut self.leaves {
-            let OrderLimit { table, epoch } = &self.limits[*limit];
+        for OrderLeaf { limit, locked, leaf } in leaves {
+            let OrderLimit { table, epoch } = &limits[*limit];
             if let Some(locked) = locked {
                 table.convert_leaf(locked, epoch);
             }
@@ -287,28 +288,6 @@ impl<'a> LockedOrder<'a> {
             }
         }
         Some(now)
-    }
-
-    /// The headers of all rows.
-    fn headers(&self) -> impl Iterator<Item = &LeafHeader> {
-        self.rows.iter().filter_map(|row| {
-            let table = self.limits[row.limit].table;
-            match row.tag {
-                None => Some(&table.all.header),
-                Some(tag) => table.leaf(tag).map(|leaf| &leaf.header),
-            }
-        })
-    }
-
-    /// The earliest instant at which the rows may be decided.
-    fn floor(&self) -> Timestamp {
-        self.headers().map(LeafHeader::floor).max().unwrap_or_default()
-    }
-
-    /// Whether the limits are still those of the order. A clock that was read before this was read before any later edit.
-    fn is_up_to_date(&self) -> bool {
-        fence(Ordering::Acquire);
-        self.limits.iter().all(|limit| limit.table.is_present(&limit.epoch))
     }
 
     /// Creates a row for every key that needs one. Returns `false` if rows have moved and everything must be found again.
@@ -391,11 +370,14 @@ impl<'a> LockedOrder<'a> {
         lines: LineLocks<'a>,
     ) -> LockedResult {
         // The time first, then the limits: a decision after an edit is not made before it.
-        let mut now = self.floor().max(store.latest(now));
-        if !self.is_up_to_date() || !self.are_in_epoch() {
+        let LockedOrder { limits, rows, leaves } = self;
+        let (limits, rows) = (&*limits, &*rows);
+        let mut now = floor(limits, rows).max(store.latest(now));
+        if !is_up_to_date(limits) || !are_in_epoch(limits, rows) {
+            drop(lines);
+            leaves.clear();
             return LockedResult::Outdated;
         }
-        let LockedOrder { limits, rows, .. } = &*self;
         let mut asked_rows = AskedRows::new();
         for order_row in rows {
             let OrderLimit { table, epoch } = &limits[order_row.limit];
@@ -405,9 +387,11 @@ impl<'a> LockedOrder<'a> {
         }
         // A row may have been charged by a thread with a later time.
         now = asked_rows.iter().map(|asked| asked.row.last_charge_time()).fold(now, Timestamp::max);
-        self.headers().for_each(|header| header.raise(now));
-        if !self.is_up_to_date() {
-            self.put_rows(&mut asked_rows, RowChange::Nothing, now);
+        headers(limits, rows).for_each(|header| header.raise(now));
+        if !is_up_to_date(limits) {
+            put_rows(limits, rows, leaves, &mut asked_rows, RowChange::Nothing, now);
+            drop(lines);
+            leaves.clear();
             return LockedResult::Outdated;
         }
         store.has_seen(now);
@@ -437,75 +421,21 @@ impl<'a> LockedOrder<'a> {
             count(limits, rows, &decided);
         }
         let (degraded, shadowed) = (decided.degraded, decided.shadowed);
-        self.put_rows(&mut asked_rows, change, now);
+        put_rows(limits, rows, leaves, &mut asked_rows, change, now);
         drop(asked_rows);
         drop(lines);
-        self.leaves.clear();
-        for OrderLimit { table, epoch } in &self.limits {
+        leaves.clear();
+        for OrderLimit { table, epoch } in limits {
             table.refresh_if_outdated(epoch, now);
         }
         LockedResult::Decided(OrderReply { outcome, at: now, degraded, shadowed, readings: first..replies.mark() })
     }
 
-    /// Whether all rows are in the epochs of the order.
-    fn are_in_epoch(&self) -> bool {
-        self.rows.iter().all(|row| {
-            let OrderLimit { table, epoch } = &self.limits[row.limit];
-            match row.tag {
-                None => {
-                    if table.all.header.epoch() != epoch.number {
-                        // Converted at once, for the next attempt.
-                        return false;
-                    }
-                    true
-                }
-                // A key without a row has no words in any epoch.
-                Some(tag) => table.leaf(tag).is_none_or(|leaf| leaf.header.epoch() == epoch.number),
-            }
-        })
-    }
-
     /// Converts the rows of all keys that are in an earlier epoch. Nothing is locked.
-    pub(super) fn convert_all_rows(&self) {
+    fn convert_all_rows(&self) {
         for OrderLimit { table, epoch } in &self.limits {
             if table.all.header.epoch() < epoch.number {
                 table.all.lock().convert(table, epoch);
-            }
-        }
-    }
-
-    /// Puts the rows back. A new row without a charge gives up its place.
-    fn put_rows(&mut self, asked_rows: &mut [AskedRow<&Arc<Limit>>], change: RowChange, now: Timestamp) {
-        let LockedOrder { limits, rows, leaves } = self;
-        for (order_row, asked) in rows.iter().zip(asked_rows) {
-            let OrderLimit { table, epoch } = &limits[order_row.limit];
-            let (row, words) = (std::mem::take(&mut asked.row), &order_row.words);
-            let context = table.context(epoch, now);
-            let Some(tag) = order_row.tag else {
-                match change {
-                    RowChange::Nothing => RowEpoch::restore(words, row, &table.rows, &table.budget),
-                    RowChange::Charged => {
-                        let words = epoch.store(Per::All, NO_TAG, words, row, &table.rows, &table.budget);
-                        write_words(table.all.place.cells(), &words);
-                    }
-                }
-                continue;
-            };
-            let Some(place) = &order_row.place else { continue };
-            let mut locked = leaf_of(leaves, table, tag);
-            if let Some(locked) = &mut locked
-                && locked.vacate_if_evictable(place, tag, &row, words, context)
-            {
-                continue;
-            }
-            if change == RowChange::Nothing && words[0] != RESERVED {
-                RowEpoch::restore(words, row, &table.rows, &table.budget);
-                continue;
-            }
-            let words = epoch.store(Per::Key, tag, words, row, &table.rows, &table.budget);
-            match locked {
-                Some(locked) => locked.write(place, tag, &words, context),
-                None => place.line.write(epoch.key_shape(), place.slot, &words),
             }
         }
     }
@@ -546,6 +476,82 @@ impl OrderRow<'_> {
 enum RowChange {
     Nothing,
     Charged,
+}
+
+/// Puts the rows back. A new row without a charge gives up its place.
+fn put_rows(
+    limits: &[OrderLimit<'_>],
+    rows: &[OrderRow<'_>],
+    leaves: &mut [OrderLeaf<'_>],
+    asked_rows: &mut [AskedRow<&Arc<Limit>>],
+    change: RowChange,
+    now: Timestamp,
+) {
+    for (order_row, asked) in rows.iter().zip(asked_rows) {
+        let OrderLimit { table, epoch } = &limits[order_row.limit];
+        let (row, words) = (std::mem::take(&mut asked.row), &order_row.words);
+        let context = table.context(epoch, now);
+        let Some(tag) = order_row.tag else {
+            match change {
+                RowChange::Nothing => RowEpoch::restore(words, row, &table.rows, &table.budget),
+                RowChange::Charged => {
+                    let words = epoch.store(Per::All, NO_TAG, words, row, &table.rows, &table.budget);
+                    write_words(table.all.place.cells(), &words);
+                }
+            }
+            continue;
+        };
+        let Some(place) = &order_row.place else { continue };
+        let mut locked = leaf_of(leaves, table, tag);
+        if let Some(locked) = &mut locked
+            && locked.vacate_if_evictable(place, tag, &row, words, context)
+        {
+            continue;
+        }
+        if change == RowChange::Nothing && words[0] != RESERVED {
+            RowEpoch::restore(words, row, &table.rows, &table.budget);
+            continue;
+        }
+        let words = epoch.store(Per::Key, tag, words, row, &table.rows, &table.budget);
+        match locked {
+            Some(locked) => locked.write(place, tag, &words, context),
+            None => place.line.write(epoch.key_shape(), place.slot, &words),
+        }
+    }
+}
+
+/// The headers of all rows.
+fn headers<'a>(limits: &'a [OrderLimit<'_>], rows: &'a [OrderRow<'_>]) -> impl Iterator<Item = &'a LeafHeader> {
+    rows.iter().filter_map(|row| {
+        let table = limits[row.limit].table;
+        match row.tag {
+            None => Some(&table.all.header),
+            Some(tag) => table.leaf(tag).map(|leaf| &leaf.header),
+        }
+    })
+}
+
+/// The earliest instant at which the rows may be decided.
+fn floor(limits: &[OrderLimit<'_>], rows: &[OrderRow<'_>]) -> Timestamp {
+    headers(limits, rows).map(LeafHeader::floor).max().unwrap_or_default()
+}
+
+/// Whether the limits are still those of the order. A clock that was read before this was read before any later edit.
+fn is_up_to_date(limits: &[OrderLimit<'_>]) -> bool {
+    fence(Ordering::Acquire);
+    limits.iter().all(|limit| limit.table.is_present(&limit.epoch))
+}
+
+/// Whether all rows are in the epochs of the order. A key without a leaf has no row in any epoch.
+fn are_in_epoch(limits: &[OrderLimit<'_>], rows: &[OrderRow<'_>]) -> bool {
+    rows.iter().all(|row| {
+        let OrderLimit { table, epoch } = &limits[row.limit];
+        let header = match row.tag {
+            None => Some(&table.all.header),
+            Some(tag) => table.leaf(tag).map(|leaf| &leaf.header),
+        };
+        header.is_none_or(|header| header.epoch() == epoch.number)
+    })
 }
 
 /// Registers the lease of a grant.

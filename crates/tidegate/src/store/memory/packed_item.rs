@@ -214,7 +214,10 @@ impl PackedItem {
         let (a, b) = match &rule.law {
             Law::TokenBucket(law) => (law.step().ticks(), 0),
             Law::LifetimeTotal => (0, 0),
-            Law::SlidingWindow(_) => SlidingWords::of(rule)?.parts(),
+            Law::SlidingWindow(_) => {
+                let packed = SlidingWords::of(rule)?;
+                (packed.window(), packed.granularity())
+            }
             Law::FixedWindow(law) => match law.resolve(now) {
                 FixedWindow::FirstHit { window } => (window.ticks(), 0),
                 FixedWindow::Resolved { start, end } => (start.ticks(), end.ticks()),

@@ -18,21 +18,22 @@ use tidegate_core::{
 
 use super::catalog_edits::void_holdings;
 use super::fingerprint;
-use super::insert::own_leaf;
+use super::leaf::Reservation;
 pub use super::leaf::Spread;
-use super::leaf::{Means, Reserved};
-use super::limit_table::{Brief, NO_TAG, Tenant};
-use super::row_epoch::Because;
-use super::{Memory, MemoryStore, Shared};
+use super::limit_table::{LimitTable, PublishTime};
+use super::line::{self, NO_TAG};
+use super::row_access::with_all_row;
+use super::row_epoch::{EpochCause, shared_words};
+use super::{Memory, MemoryStore, StoreState};
 use crate::catalog::RemovalMode;
 use crate::clock::Clock;
 use crate::store::journal::{Journal, LeaseAction, LeaseNote, LeaseRecord, Origin, Tag};
 
 /// A store that is being made again.
 pub struct Restore {
-    shared: Arc<Shared>,
+    state: Arc<StoreState>,
     now: Timestamp,
-    tenants: HashMap<u64, Arc<Tenant>>,
+    tables: HashMap<u64, Arc<LimitTable>>,
     leases: HashMap<LeaseId, (u64, LeaseRecord)>,
     /// Rows of keys that have no place yet.
     waiting: Waiting,
@@ -57,7 +58,7 @@ struct Waiting {
     count: usize,
 }
 
-/// A row of a key, in the present edition of its limit.
+/// A row of a key, in the present epoch of its limit.
 struct Waits {
     generation: u64,
     tag: Tag,
@@ -151,16 +152,16 @@ impl std::error::Error for RestoreError {}
 impl Restore {
     /// Whether this program makes the fingerprints of keys that rows were written down with. If not, no row would be found again.
     pub fn knows_fingerprints() -> bool {
-        fingerprint::are_as_ever()
+        fingerprint::are_stable()
     }
 
     /// A store without anything yet.
     pub fn new(clock: impl Clock + 'static, memory: Memory) -> Restore {
-        let shared = Shared::new(clock, memory);
+        let state = StoreState::new(clock, memory);
         // Rows come with their fingerprints, and leave with them.
-        let shared = Arc::new(Shared { secret: shared.secret.kept(), ..shared });
-        let now = shared.now();
-        Restore { shared, now, tenants: HashMap::new(), leases: HashMap::new(), waiting: Waiting::default() }
+        let state = Arc::new(StoreState { secret: state.secret.kept(), ..state });
+        let now = state.now();
+        Restore { state, now, tables: HashMap::new(), leases: HashMap::new(), waiting: Waiting::default() }
     }
 
     /// The instant it is.
@@ -170,72 +171,72 @@ impl Restore {
 
     /// This instant was seen before: nothing is decided at an earlier one.
     pub fn saw(&mut self, seen: Timestamp) {
-        self.now = self.shared.latest(self.shared.now().max(seen)).max(self.now);
+        self.now = self.state.latest(self.state.now().max(seen)).max(self.now);
     }
 
     /// So many limits were ever made, so many leases granted and so many deeds done, at least; no fence is higher than this.
     pub fn counters(&mut self, counters: &Counters) {
         let raise = |counter: &std::sync::atomic::AtomicU64, to| counter.fetch_max(to, Ordering::Relaxed);
-        raise(&self.shared.generations, counters.generations);
-        raise(&self.shared.highest_fence, counters.highest_fence);
-        let mut desk = self.shared.desk();
-        desk.granted_leases = desk.granted_leases.max(counters.granted_leases);
-        desk.deeds = desk.deeds.max(counters.deeds);
+        raise(&self.state.generations, counters.generations);
+        raise(&self.state.highest_fence, counters.highest_fence);
+        let mut registry = self.state.registry();
+        registry.granted_leases = registry.granted_leases.max(counters.granted_leases);
+        registry.deeds = registry.deeds.max(counters.deeds);
     }
 
     /// A limit, or the next text of one, or one that came back as it was.
     pub fn put(&mut self, text: StoredLimit) -> Result<(), RestoreError> {
         self.settle()?;
         let StoredLimit { generation, version, spec, descent, at, fence, origin } = text;
-        self.shared.generations.fetch_max(generation, Ordering::Relaxed);
-        self.shared.highest_fence.fetch_max(fence, Ordering::Relaxed);
+        self.state.generations.fetch_max(generation, Ordering::Relaxed);
+        self.state.highest_fence.fetch_max(fence, Ordering::Relaxed);
         let id: Box<str> = spec.id.as_str().into();
-        let known = self.tenants.get(&generation).map(Arc::clone);
-        if known.as_ref().is_some_and(|tenant| tenant.id != id) {
+        let known = self.tables.get(&generation).map(Arc::clone);
+        if known.as_ref().is_some_and(|table| table.id != id) {
             let flaw = SpecError::new("id", "is not the one that this limit had before");
             return Err(RestoreError::Limit { id: id.to_string(), flaws: vec![flaw] });
         }
-        let tenant = match known {
-            Some(tenant) if version <= tenant.limit().version() => tenant,
+        let table = match known {
+            Some(table) if version <= table.limit().version() => table,
             known => {
-                let limit = Limit::restore(spec, self.shared.tick, version, &descent)
+                let limit = Limit::restore(spec, self.state.tick, version, &descent)
                     .map(Arc::new)
                     .map_err(|flaws| RestoreError::Limit { id: id.to_string(), flaws })?;
                 match known {
-                    Some(tenant) => {
-                        self.replace(&tenant, limit, at);
-                        tenant
+                    Some(table) => {
+                        self.replace(&table, limit, at);
+                        table
                     }
-                    None => Arc::new(Tenant::new(
+                    None => Arc::new(LimitTable::new(
                         &limit,
                         generation,
                         fence,
-                        self.shared.secret,
-                        &self.shared.budget,
-                        self.shared.gallery.place(),
+                        self.state.secret,
+                        &self.state.budget,
+                        self.state.shared_lines.row(shared_words(&limit)),
                         at,
                     )),
                 }
             }
         };
         // There may be more rows than a lowered bound allows; they are there nevertheless.
-        tenant.budget.bound_rows(None);
-        tenant.belongs_to(origin);
-        tenant.fence.fetch_max(fence, Ordering::Relaxed);
-        self.tenants.insert(generation, Arc::clone(&tenant));
-        self.shared.retired.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
-        self.shared.limits.write().unwrap_or_else(PoisonError::into_inner).insert(id, tenant);
+        table.budget.bound_rows(None);
+        table.set_origin(origin);
+        table.fence.fetch_max(fence, Ordering::Relaxed);
+        self.tables.insert(generation, Arc::clone(&table));
+        self.state.retired.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        self.state.limits.write().unwrap_or_else(PoisonError::into_inner).insert(id, table);
         Ok(())
     }
 
-    fn replace(&mut self, tenant: &Tenant, limit: Arc<Limit>, at: Timestamp) {
-        let was_over = tenant.limit().phase(at) == LimitPhase::After;
-        let draft = tenant.draft(limit);
-        // All editions are remembered until the end: rows of any of them may come.
-        let _crowd = tenant.announce(draft, Because::Put, Brief::Later, || at, |_| {});
+    fn replace(&mut self, table: &LimitTable, limit: Arc<Limit>, at: Timestamp) {
+        let was_over = table.limit().phase(at) == LimitPhase::After;
+        let draft = table.draft(limit);
+        // All epochs are remembered until the end: rows of any of them may come.
+        let _crowd = table.begin_epoch(draft, EpochCause::Put, PublishTime::Later, || at, |_| {});
         if was_over {
             let holdings = self.leases.values_mut().flat_map(|(_, lease)| &mut lease.holdings);
-            void_holdings(holdings, |id| *id == *tenant.id);
+            void_holdings(holdings, |id| *id == *table.id);
         }
     }
 
@@ -247,18 +248,18 @@ impl Restore {
         until: Timestamp,
     ) -> Result<(), RestoreError> {
         self.settle()?;
-        let Some(tenant) = self.tenants.get(&generation).map(Arc::clone) else { return Ok(()) };
-        let mut limits = self.shared.limits.write().unwrap_or_else(PoisonError::into_inner);
-        let mut retired = self.shared.retired.lock().unwrap_or_else(PoisonError::into_inner);
-        if limits.get(&tenant.id).is_some_and(|present| present.generation == generation) {
-            limits.remove(&tenant.id);
+        let Some(table) = self.tables.get(&generation).map(Arc::clone) else { return Ok(()) };
+        let mut limits = self.state.limits.write().unwrap_or_else(PoisonError::into_inner);
+        let mut retired = self.state.retired.lock().unwrap_or_else(PoisonError::into_inner);
+        if limits.get(&table.id).is_some_and(|present| present.generation == generation) {
+            limits.remove(&table.id);
         }
         if parting == RemovalMode::Retire && until > self.now {
-            retired.insert(tenant.id.clone(), (until, tenant));
+            retired.insert(table.id.clone(), (until, table));
         } else {
-            retired.remove(&tenant.id);
+            retired.remove(&table.id);
             drop((limits, retired));
-            self.tenants.remove(&generation);
+            self.tables.remove(&generation);
         }
         Ok(())
     }
@@ -271,14 +272,14 @@ impl Restore {
         at: Timestamp,
     ) -> Result<(), RestoreError> {
         self.settle()?;
-        let Some(tenant) = self.tenants.get(&generation).map(Arc::clone) else { return Ok(()) };
+        let Some(table) = self.tables.get(&generation).map(Arc::clone) else { return Ok(()) };
         match key {
             None => {
-                let draft = tenant.draft(tenant.limit());
-                let _crowd = tenant.announce(draft, Because::Reset, Brief::Later, || at, |_| {});
+                let draft = table.draft(table.limit());
+                let _crowd = table.begin_epoch(draft, EpochCause::Reset, PublishTime::Later, || at, |_| {});
             }
             Some((_, tag)) => {
-                self.change(&tenant, Some(tag), |limit, row| row.reset(limit, Per::Key))?;
+                self.change(&table, Some(tag), |limit, row| row.reset(limit, Per::Key))?;
             }
         }
         for holding in self.leases.values_mut().flat_map(|(_, lease)| &mut lease.holdings) {
@@ -293,9 +294,9 @@ impl Restore {
     /// Rows are about to come that lay together. There is room for all of them before the first one comes, if they are the first here
     /// and if there can be.
     pub fn leaf(&mut self, generation: u64, spread: Spread) {
-        if let Some(tenant) = self.tenants.get(&generation) {
-            tenant.leaf_or_new(NO_TAG);
-            tenant.root().into_iter().for_each(|root| root.make_ready(spread, &tenant.budget));
+        if let Some(table) = self.tables.get(&generation) {
+            table.leaf_or_new(NO_TAG);
+            table.root().into_iter().for_each(|root| root.make_ready(spread, &table.budget));
         }
     }
 
@@ -308,23 +309,23 @@ impl Restore {
         traces: impl IntoIterator<Item = (usize, UsageRecord)>,
     ) -> Result<(), RestoreError> {
         let stray = || RestoreError::Stray { generation, version };
-        let Some(tenant) = self.tenants.get(&generation) else {
-            let known = generation <= self.shared.generations.load(Ordering::Relaxed);
+        let Some(table) = self.tables.get(&generation) else {
+            let known = generation <= self.state.generations.load(Ordering::Relaxed);
             return if known { Ok(()) } else { Err(stray()) };
         };
         // Charged before the snapshot that was read first, and written down after it: the snapshot knows.
-        if version < tenant.first_version() {
+        if version < table.first_version() {
             return Ok(());
         }
-        let row = tenant.carried(version, key, traces).ok_or_else(stray)?;
+        let row = table.converted(version, key, traces).ok_or_else(stray)?;
         let Some(tag) = key else {
             let now = self.now;
-            return self.change(tenant, key, |limit, own| {
+            return self.change(table, key, |limit, own| {
                 own.merge(&row, limit, Per::All);
                 own.drop_expired(limit, Per::All, now);
             });
         };
-        self.waiting.push(Waits { generation, tag, row }, tenant.budget.rows());
+        self.waiting.push(Waits { generation, tag, row }, table.budget.rows());
         if self.waiting.count >= MOST_WAITING { self.settle() } else { Ok(()) }
     }
 
@@ -359,7 +360,7 @@ impl Restore {
             own.merge(row, limit, Per::Key);
             own.drop_expired(limit, Per::Key, self.now);
         };
-        self.tenants.get(generation).map_or(Ok(()), |tenant| self.change(tenant, Some(*tag), merge))
+        self.tables.get(generation).map_or(Ok(()), |table| self.change(table, Some(*tag), merge))
     }
 
     /// From now on a key without a row has used this much, and a key with one at least as much: what was not written down before a
@@ -373,59 +374,52 @@ impl Restore {
     ) -> Result<(), RestoreError> {
         self.settle()?;
         let stray = || RestoreError::Stray { generation, version };
-        let Some(tenant) = self.tenants.get(&generation) else {
+        let Some(table) = self.tables.get(&generation) else {
             // It was removed, or has been in retirement for too long.
-            let known = generation <= self.shared.generations.load(Ordering::Relaxed);
+            let known = generation <= self.state.generations.load(Ordering::Relaxed);
             return if known { Ok(()) } else { Err(stray()) };
         };
-        let mut draft = tenant.draft(tenant.limit());
-        let mut ghost = tenant.carried(version, Some(NO_TAG), traces).ok_or_else(stray)?;
-        if let Some(present) = tenant.edition().ghost() {
-            ghost.merge(present, &draft.limit, Per::Key);
+        let mut draft = table.draft(table.limit());
+        let mut assumed = table.converted(version, Some(NO_TAG), traces).ok_or_else(stray)?;
+        if let Some(present) = table.epoch().assumed() {
+            assumed.merge(present, &draft.limit, Per::Key);
         }
-        draft.ghost = Some(ghost);
-        let _crowd = tenant.announce(draft, Because::Crash, Brief::Later, || at, |_| {});
+        draft.assumed = Some(assumed);
+        let _crowd = table.begin_epoch(draft, EpochCause::Crash, PublishTime::Later, || at, |_| {});
         Ok(())
     }
 
     fn change(
         &self,
-        tenant: &Tenant,
+        table: &LimitTable,
         key: Option<Tag>,
         change: impl FnOnce(&Limit, &mut Row),
     ) -> Result<(), RestoreError> {
         let Some(tag) = key else {
-            let mut owned = tenant.all.own();
-            let edition = tenant.edition();
-            owned.adopt(tenant, &edition);
-            let word = tenant.all.place.hold();
-            let mut row = edition.unpack(Per::All, word, &mut owned.shelf);
-            change(&edition.limit, &mut row);
-            owned.settle(&edition, row);
+            with_all_row(table, Timestamp::EPOCH, |epoch, _, row, _| change(&epoch.limit, row));
             return Ok(());
         };
         loop {
-            let (mut owned, edition) = own_leaf(tenant, tag);
-            let means = Means { edition: &edition, budget: &tenant.budget, now: self.now };
-            if owned.leaf.find(tag).is_none() {
-                match owned.reserve(tag, means) {
-                    Reserved::Here => {}
-                    Reserved::Below => continue,
-                    Reserved::Crowded(_) => {
-                        let capacity_bytes = self.shared.budget.most();
-                        return Err(RestoreError::Crowded { id: tenant.id.to_string(), capacity_bytes });
+            let (mut locked, epoch) = table.lock_leaf(tag);
+            let context = table.context(&epoch, self.now);
+            if locked.find(tag).is_none() {
+                match locked.reserve(tag, context) {
+                    Reservation::Reserved => {}
+                    Reservation::Moved => continue,
+                    Reservation::NoRoom(_) => {
+                        let capacity_bytes = self.state.budget.most();
+                        return Err(RestoreError::Crowded { id: table.id.to_string(), capacity_bytes });
                     }
                 }
             }
-            let Some(spot) = owned.hold(tag) else { continue };
-            let mut row = edition.unpack(Per::Key, spot.word, &mut owned.inner.shelf);
-            change(&edition.limit, &mut row);
-            if edition.is_forgettable(&row, edition.seat(Per::Key, tag), self.now) {
-                owned.vacate(&spot, &tenant.budget);
-            } else {
-                owned.settle(&spot, tag, row, means);
+            let Some((place, words)) = locked.lock_row(tag) else { continue };
+            let mut row = epoch.take(Per::Key, &words, &table.rows, &table.budget);
+            change(&epoch.limit, &mut row);
+            if !locked.vacate_if_evictable(&place, tag, &row, &words, context) {
+                let words = epoch.store(Per::Key, tag, &words, row, &table.rows, &table.budget);
+                locked.write(&place, tag, &words, context);
             }
-            owned.weigh(&tenant.budget);
+            line::unlock(place.line.control(), place.seen);
             return Ok(());
         }
     }
@@ -433,16 +427,16 @@ impl Restore {
     /// Something was done about a lease or a request id.
     pub fn deed(&mut self, deed: LeaseNote) {
         let LeaseNote { serial, what } = deed;
-        let mut desk = self.shared.desk();
-        desk.deeds = desk.deeds.max(serial);
+        let mut registry = self.state.registry();
+        registry.deeds = registry.deeds.max(serial);
         match what {
             LeaseAction::Granted { id, lease, fences } => {
                 let number = u64::try_from(id.0 >> 64).expect("64 bits");
-                desk.granted_leases = desk.granted_leases.max(number);
+                registry.granted_leases = registry.granted_leases.max(number);
                 for (generation, fence) in fences {
-                    self.shared.highest_fence.fetch_max(fence, Ordering::Relaxed);
-                    if let Some(tenant) = self.tenants.get(&generation) {
-                        tenant.fence.fetch_max(fence, Ordering::Relaxed);
+                    self.state.highest_fence.fetch_max(fence, Ordering::Relaxed);
+                    if let Some(table) = self.tables.get(&generation) {
+                        table.fence.fetch_max(fence, Ordering::Relaxed);
                     }
                 }
                 if self.leases.get(&id).is_none_or(|(known, _)| *known < serial) {
@@ -462,14 +456,14 @@ impl Restore {
             }
             LeaseAction::Settled { id, until } => {
                 self.leases.remove(&id);
-                if until > self.now && !desk.leases.was_settled(id, self.now) {
-                    desk.leases.remember_settled(id, until);
+                if until > self.now && !registry.leases.was_settled(id, self.now) {
+                    registry.leases.remember_settled(id, until);
                 }
             }
             LeaseAction::Remembered { id, grant } => {
-                let known = desk.requests.get(&id, Timestamp::EPOCH).map(|known| known.until);
+                let known = registry.requests.get(&id, Timestamp::EPOCH).map(|known| known.until);
                 if known != Some(grant.until) && grant.until > self.now {
-                    desk.requests.remember(&id, grant);
+                    registry.requests.remember(&id, grant);
                 }
             }
         }
@@ -477,13 +471,13 @@ impl Restore {
 
     /// The limit of this id, as far as it was read.
     pub fn limit(&self, id: &str) -> Option<Arc<Limit>> {
-        let tenant = self.shared.tenant(id).or_else(|| self.shared.retired(id));
-        tenant.map(|tenant| tenant.limit())
+        let table = self.state.table(id).or_else(|| self.state.retired(id));
+        table.map(|table| table.limit())
     }
 
     /// Every limit that is there, retired ones included.
     pub fn limits(&self) -> impl Iterator<Item = (u64, Arc<Limit>)> {
-        self.tenants.iter().map(|(generation, tenant)| (*generation, tenant.limit()))
+        self.tables.iter().map(|(generation, table)| (*generation, table.limit()))
     }
 
     /// The store. From now on changes are told to the journal.
@@ -494,27 +488,27 @@ impl Restore {
             .values()
             .flat_map(|(_, lease)| &lease.holdings)
             .map(|holding| holding.generation)
-            .filter(|generation| !self.tenants.contains_key(generation))
+            .filter(|generation| !self.tables.contains_key(generation))
             .collect();
-        let mut desk = self.shared.desk();
+        let mut registry = self.state.registry();
         for (id, (_, lease)) in &self.leases {
             if lease.expires_at > self.now {
                 self.hold(*id, lease)?;
-                desk.leases.insert(*id, lease.clone());
+                registry.leases.insert(*id, lease.clone());
             }
         }
-        desk.leases.forget(&gone);
-        self.shared.mind_lapses(&desk);
-        drop(desk);
-        for tenant in self.tenants.values() {
-            tenant.budget.bound_rows(tenant.limit().spec().max_keys);
+        registry.leases.forget(&gone);
+        self.state.update_next_lapse(&registry);
+        drop(registry);
+        for table in self.tables.values() {
+            table.budget.bound_rows(table.limit().spec().max_keys);
         }
-        for tenant in self.shared.limits().values() {
-            tenant.refresh(self.now);
+        for table in self.state.limits().values() {
+            table.refresh(self.now);
         }
         // There is none yet: nobody else has had the store.
-        let _first = self.shared.journal.set(journal);
-        Ok(MemoryStore { shared: self.shared })
+        let _first = self.state.journal.set(journal);
+        Ok(MemoryStore { state: self.state })
     }
 
     /// Makes rows know what a lease holds of them.
@@ -522,10 +516,10 @@ impl Restore {
         let tenure = LeaseTerm { lease: id, expires_at: lease.expires_at };
         // A row that was dropped with its limit's end does not know of a lease that goes on.
         for holding in lease.holdings.iter().filter(|holding| holding.pins) {
-            let Some(tenant) = self.tenants.get(&holding.generation) else { continue };
-            let tag = holding.key.as_deref().map(|key| tenant.printer.print(key));
+            let Some(table) = self.tables.get(&holding.generation) else { continue };
+            let tag = holding.key.as_deref().map(|key| table.printer.print(key));
             let per = if tag.is_none() { Per::All } else { Per::Key };
-            self.change(tenant, tag, |limit, row| {
+            self.change(table, tag, |limit, row| {
                 for (name, charged) in &holding.charges {
                     if let Some((index, _)) = limit.item_named(name).filter(|(_, item)| item.per() == per) {
                         row.restore_lease(limit, index, tenure, charged.cost);
@@ -540,7 +534,7 @@ impl Restore {
 
 impl fmt::Debug for Restore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Restore").field("limits", &self.tenants.len()).finish_non_exhaustive()
+        f.debug_struct("Restore").field("limits", &self.tables.len()).finish_non_exhaustive()
     }
 }
 

@@ -272,6 +272,17 @@ impl RowEpoch {
         }
     }
 
+    /// A copy of the row that these words stand for. Only under the lock of its line.
+    pub(super) fn copy(&self, per: Per, words: &RowWords, rows: &RowStore) -> Row {
+        match full_slot(words) {
+            Some(slot) => rows.full.look(slot, Row::clone),
+            None if words[0] != RESERVED && self.layout(per).is_packed() => {
+                self.layout(per).unpack(words, &rows.slab)
+            }
+            None => Row::blank(&self.limit, per),
+        }
+    }
+
     /// Stores a row that was taken out, and returns its words. Only under the lock of its line.
     pub(super) fn store(
         &self,

@@ -9,12 +9,10 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use tidegate_core::{Item, LeaseId, Limit, Per, Row, Timestamp, UsageRecord};
 
 use super::MemoryStore;
-use super::cache_line::{self, EMPTY, HELD, WIDE};
 use super::leaf::{Leaf, Spread};
-use super::limit_table::Tenant;
-use super::overflow::Shelf;
+use super::limit_table::LimitTable;
 use super::restore::Counters;
-use super::row_epoch::{Edition, RESERVED};
+use super::row_epoch::{RESERVED, RowEpoch};
 use crate::store::journal::{LeaseAction, LeaseNote, Tag, Text};
 
 /// How many leases or request ids are copied at a time.
@@ -82,22 +80,22 @@ impl std::fmt::Debug for Unchanging<'_> {
 impl MemoryStore {
     /// Waits until no limit is being changed, and lets nobody change one until the answer is dropped. Decisions go on.
     pub fn unchanging(&self) -> Unchanging<'_> {
-        Unchanging { _alone: self.shared.changing() }
+        Unchanging { _alone: self.state.changing() }
     }
 
     /// Shows everything that is remembered. Rows of keys go by their fingerprints, so that only a store that was itself made by
     /// [`Restore`](super::Restore) can be made again from them: others make theirs in a way of their own.
     pub fn walk<E>(&self, see: See<'_, E>) -> Result<(), E> {
-        let shared = &self.shared;
+        let shared = &self.state;
         see(Sight::Counters(self.counters()))?;
         // A limit that goes from one list to the other meanwhile would be in neither.
         let unchanging = self.unchanging();
-        let mut tenants: Vec<_> = shared.limits().values().map(|tenant| (Arc::clone(tenant), None)).collect();
+        let mut tables: Vec<_> = shared.limits().values().map(|table| (Arc::clone(table), None)).collect();
         let retired = shared.retired.lock().unwrap_or_else(PoisonError::into_inner);
-        tenants.extend(retired.values().map(|(until, tenant)| (Arc::clone(tenant), Some(*until))));
+        tables.extend(retired.values().map(|(until, table)| (Arc::clone(table), Some(*until))));
         drop((retired, unchanging));
-        for (tenant, retired_until) in &tenants {
-            self.walk_limit(tenant, *retired_until, see)?;
+        for (table, retired_until) in &tables {
+            self.walk_limit(table, *retired_until, see)?;
         }
         self.walk_desk(see)?;
         // Whatever was made meanwhile has numbers above the first.
@@ -105,71 +103,71 @@ impl MemoryStore {
     }
 
     fn counters(&self) -> Counters {
-        let desk = self.shared.desk();
+        let registry = self.state.registry();
         Counters {
-            generations: self.shared.generations.load(Ordering::Relaxed),
-            highest_fence: self.shared.highest_fence.load(Ordering::Relaxed),
-            granted_leases: desk.granted_leases,
-            deeds: desk.deeds,
+            generations: self.state.generations.load(Ordering::Relaxed),
+            highest_fence: self.state.highest_fence.load(Ordering::Relaxed),
+            granted_leases: registry.granted_leases,
+            deeds: registry.deeds,
         }
     }
 
     fn walk_limit<E>(
         &self,
-        tenant: &Tenant,
+        table: &LimitTable,
         retired_until: Option<Timestamp>,
         see: See<'_, E>,
     ) -> Result<(), E> {
-        let now = self.shared.now();
-        let shown = tenant.edition();
-        see(Sight::Limit { text: tenant.text(&shown.limit, shown.at), retired_until })?;
-        let generation = tenant.generation;
+        let now = self.state.now();
+        let shown = table.epoch();
+        see(Sight::Limit { text: table.text(&shown.limit, shown.at), retired_until })?;
+        let generation = table.generation;
         let mut traces = Vec::new();
-        if let Some(ghost) = shown.ghost() {
-            trace_row(&shown.limit, Per::Key, ghost, &mut traces);
+        if let Some(assumed) = shown.assumed() {
+            trace_row(&shown.limit, Per::Key, assumed, &mut traces);
             see(Sight::Ghost { generation, version: shown.limit.version(), traces: &traces })?;
         }
-        let mut walk = Walk { tenant, retired_until, shown, now, traces, see };
-        let (edition, row) = all_row(tenant);
-        walk.turn_to(edition)?;
+        let mut walk = Walk { table, retired_until, shown, now, traces, see };
+        let (epoch, row) = all_row(table);
+        walk.turn_to(epoch)?;
         walk.row(None, &row)?;
-        tenant.root().map_or(Ok(()), |root| walk.leaf(root))
+        table.root().map_or(Ok(()), |root| walk.leaf(root))
     }
 
     fn walk_desk<E>(&self, see: See<'_, E>) -> Result<(), E> {
         let (leases, settled, requests) = {
-            let desk = self.shared.desk();
-            let leases: Vec<LeaseId> = desk.leases.ids().collect();
-            let settled: Vec<(LeaseId, Timestamp)> = desk.leases.settled().collect();
-            let requests: Vec<Box<[u8]>> = desk.requests.ids().map(Into::into).collect();
+            let registry = self.state.registry();
+            let leases: Vec<LeaseId> = registry.leases.ids().collect();
+            let settled: Vec<(LeaseId, Timestamp)> = registry.leases.settled().collect();
+            let requests: Vec<Box<[u8]>> = registry.requests.ids().map(Into::into).collect();
             (leases, settled, requests)
         };
-        let now = self.shared.now();
+        let now = self.state.now();
         for some in leases.chunks(DEEDS_AT_A_TIME) {
-            let desk = self.shared.desk();
+            let registry = self.state.registry();
             // As it is now, every deed so far is done.
-            let serial = desk.deeds;
+            let serial = registry.deeds;
             let granted = |id: &LeaseId| {
-                let lease = desk.leases.get(*id).filter(|lease| lease.expires_at > now)?.clone();
+                let lease = registry.leases.get(*id).filter(|lease| lease.expires_at > now)?.clone();
                 Some(LeaseNote { serial, what: LeaseAction::Granted { id: *id, lease, fences: Vec::new() } })
             };
             let deeds: Vec<LeaseNote> = some.iter().filter_map(granted).collect();
-            drop(desk);
+            drop(registry);
             deeds.iter().try_for_each(|deed| see(Sight::LeaseNote(deed)))?;
         }
         for (id, until) in settled.into_iter().filter(|(_, until)| *until > now) {
             see(Sight::LeaseNote(&LeaseNote { serial: 0, what: LeaseAction::Settled { id, until } }))?;
         }
         for some in requests.chunks(DEEDS_AT_A_TIME) {
-            let mut desk = self.shared.desk();
+            let mut registry = self.state.registry();
             let mut deeds = Vec::new();
             for id in some {
-                if let Some(grant) = desk.requests.get(id, now).filter(|grant| grant.until > now) {
+                if let Some(grant) = registry.requests.get(id, now).filter(|grant| grant.until > now) {
                     let what = LeaseAction::Remembered { id: id.clone(), grant: grant.clone() };
                     deeds.push(LeaseNote { serial: 0, what });
                 }
             }
-            drop(desk);
+            drop(registry);
             deeds.iter().try_for_each(|deed| see(Sight::LeaseNote(deed)))?;
         }
         Ok(())
@@ -178,10 +176,10 @@ impl MemoryStore {
 
 /// On the way through the rows of a limit.
 struct Walk<'w, 's, E> {
-    tenant: &'w Tenant,
+    table: &'w LimitTable,
     retired_until: Option<Timestamp>,
-    /// The edition whose text was shown.
-    shown: Arc<Edition>,
+    /// The epoch whose text was shown.
+    shown: Arc<RowEpoch>,
     now: Timestamp,
     traces: Vec<(usize, UsageRecord)>,
     see: See<'s, E>,
@@ -190,30 +188,30 @@ struct Walk<'w, 's, E> {
 impl<E> Walk<'_, '_, E> {
     /// Shows the limit again if it was edited since it was shown: every text it has had since, because rows may have been charged under any of
     /// them. As long as the one that was shown is held, none after it is forgotten.
-    fn turn_to(&mut self, edition: Arc<Edition>) -> Result<(), E> {
-        for next in self.tenant.since(self.shown.number, edition.number) {
+    fn turn_to(&mut self, epoch: Arc<RowEpoch>) -> Result<(), E> {
+        for next in self.table.epochs_between(self.shown.number, epoch.number) {
             if next.limit.version() != self.shown.limit.version() {
-                let text = self.tenant.text(&next.limit, next.at);
+                let text = self.table.text(&next.limit, next.at);
                 (self.see)(Sight::Limit { text, retired_until: self.retired_until })?;
                 self.shown = next;
             }
         }
-        self.shown = edition;
+        self.shown = epoch;
         Ok(())
     }
 
     fn leaf(&mut self, leaf: &Leaf) -> Result<(), E> {
-        let copied = if leaf.is_branch() { None } else { copy_leaf(self.tenant, leaf) };
-        let Some((edition, rows)) = copied else {
+        let copied = if leaf.is_branch() { None } else { copy_leaf(self.table, leaf) };
+        let Some((epoch, rows)) = copied else {
             return leaf.children().iter().try_for_each(|child| self.leaf(child));
         };
-        self.turn_to(edition)?;
+        self.turn_to(epoch)?;
         let (shown, now) = (Arc::clone(&self.shown), self.now);
         let says_something =
-            |(tag, row): &&(Tag, Row)| !shown.is_forgettable(row, shown.seat(Per::Key, *tag), now);
+            |(tag, row): &&(Tag, Row)| !shown.is_evictable(row, shown.scope(Per::Key, *tag), now);
         let count = rows.iter().filter(says_something).count();
         if let Some((tag, _)) = rows.iter().find(says_something) {
-            let generation = self.tenant.generation;
+            let generation = self.table.generation;
             (self.see)(Sight::Leaf { generation, spread: leaf.spread(*tag, count) })?;
         }
         rows.iter().filter(says_something).try_for_each(|(tag, row)| self.row(Some(*tag), row))
@@ -225,54 +223,39 @@ impl<E> Walk<'_, '_, E> {
         if self.traces.is_empty() {
             return Ok(());
         }
-        (self.see)(Sight::Row { generation: self.tenant.generation, limit, key, traces: &self.traces })
+        (self.see)(Sight::Row { generation: self.table.generation, limit, key, traces: &self.traces })
     }
 }
 
-/// The row of all keys, copied.
-fn all_row(tenant: &Tenant) -> (Arc<Edition>, Row) {
-    let mut owned = tenant.all.own();
-    let edition = tenant.edition();
-    owned.adopt(tenant, &edition);
-    let word = tenant.all.place.hold();
-    let row = edition.unpack(Per::All, word, &mut owned.shelf);
-    let copy = row.clone();
-    owned.settle(&edition, row);
-    (edition, copy)
+/// A copy of the row of all keys.
+fn all_row(table: &LimitTable) -> (Arc<RowEpoch>, Row) {
+    let mut locked = table.all.lock();
+    let epoch = table.epoch();
+    locked.convert(table, &epoch);
+    let (seen, words) = locked.lock_row();
+    let row = epoch.copy(Per::All, &words, &table.rows);
+    locked.unlock_row(seen, &words);
+    (epoch, row)
 }
 
-/// The rows of a leaf, and the edition they are in.
-type Copied = (Arc<Edition>, Vec<(Tag, Row)>);
+/// The rows of a leaf and their epoch.
+type CopiedRows = (Arc<RowEpoch>, Vec<(Tag, Row)>);
 
-/// The rows of a leaf, copied; `None` if they have gone a level down.
-fn copy_leaf(tenant: &Tenant, leaf: &Leaf) -> Option<Copied> {
-    let mut owned = leaf.own();
+/// A copy of the rows of a leaf. `None` if they have moved to the next level.
+fn copy_leaf(table: &LimitTable, leaf: &Leaf) -> Option<CopiedRows> {
+    let mut locked = leaf.lock();
+    let epoch = table.epoch();
+    table.convert_leaf(&mut locked, &epoch);
     if leaf.is_branch() {
         return None;
     }
-    let edition = tenant.edition();
-    tenant.bring(&mut owned, &edition);
-    let mut words = Vec::new();
     let mut rows = Vec::new();
-    leaf.each_cell(|tag, cell| {
-        let word = cell.load(Ordering::Acquire);
-        if word == EMPTY || word == RESERVED {
-            return;
+    locked.each_row(|tag, words| {
+        if words[0] != RESERVED {
+            rows.push((tag, epoch.copy(Per::Key, words, &table.rows)));
         }
-        if word & WIDE == 0 {
-            // Whoever holds it is about to charge it, and to note that.
-            words.push((tag, word & !HELD));
-            return;
-        }
-        let word = cache_line::take_any(cell);
-        let row = edition.unpack(Per::Key, word, &mut owned.inner.shelf);
-        rows.push((tag, row.clone()));
-        cache_line::give_back(cell, edition.pack(Per::Key, tag, row, &mut owned.inner.shelf));
     });
-    drop(owned);
-    let mut empty = Shelf::default();
-    rows.extend(words.into_iter().map(|(tag, word)| (tag, edition.unpack(Per::Key, word, &mut empty))));
-    Some((edition, rows))
+    Some((epoch, rows))
 }
 
 /// What a row remembers, by item.

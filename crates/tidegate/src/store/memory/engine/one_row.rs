@@ -103,6 +103,8 @@ impl Attempt<'_> {
                 mine.granted();
                 Ok(Verdict::Granted)
             }
+            // The promised instant of a limit that ends is checked a second time.
+            Judged::Denied(_) if head.has_end() => Err(Setback::Locked),
             Judged::Denied(wait) => {
                 if !line::is_unchanged(control, place.seen) || !reader.is_current() {
                     return Err(Setback::Again);
