@@ -7,7 +7,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use tidegate_core::{Row, Timestamp};
+use tidegate_core::{Per, Row, Timestamp};
 
 use super::memory_budget::Budget;
 
@@ -17,6 +17,8 @@ const CHUNK: usize = 32;
 const FIRST_PAGE: usize = 8;
 /// Pages in the directory. They name more slots than 32 bits can.
 const PAGES: usize = 24;
+/// Slots that one search for a held row visits.
+const MOST_SEARCHED: usize = 1 << 10;
 /// The memory of a chunk, with what the allocator adds.
 pub(super) const CHUNK_BYTES: usize = CHUNK * size_of::<Mutex<Row>>() + 16;
 
@@ -27,8 +29,12 @@ type Page = Box<[OnceLock<Chunk>]>;
 pub(super) struct FullRows {
     pages: [OnceLock<Page>; PAGES],
     free: Mutex<FreeSlots>,
-    /// The number of rows with open holds or leases, including expired leases.
+    /// The number of rows of keys with open holds or leases, including expired leases.
     held: AtomicUsize,
+    /// The slot of the row of all keys, if it is stored in full.
+    all: AtomicUsize,
+    /// The slot of a row that was held when it was last looked at.
+    last_held: AtomicUsize,
 }
 
 /// The free slots.
@@ -48,11 +54,13 @@ impl FullRows {
             pages: [const { OnceLock::new() }; PAGES],
             free: Mutex::default(),
             held: AtomicUsize::new(0),
+            all: AtomicUsize::new(usize::MAX),
+            last_held: AtomicUsize::new(0),
         }
     }
 
     /// Stores a row in a free slot.
-    pub(super) fn insert(&self, row: Row, budget: &Budget) -> FullSlot {
+    pub(super) fn insert(&self, per: Per, row: Row, budget: &Budget) -> FullSlot {
         let slot = {
             let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
             if free.list.is_empty() {
@@ -66,7 +74,7 @@ impl FullRows {
             }
             FullSlot(free.list.pop().expect("a chunk was added"))
         };
-        self.put(slot, row, budget);
+        self.put(per, slot, row, budget);
         slot
     }
 
@@ -76,20 +84,23 @@ impl FullRows {
     }
 
     /// Takes a row out. Its slot stays reserved until [`FullRows::put`] or [`FullRows::free`].
-    pub(super) fn take(&self, slot: FullSlot, budget: &Budget) -> Row {
+    pub(super) fn take(&self, per: Per, slot: FullSlot, budget: &Budget) -> Row {
         let row = std::mem::take(&mut *self.slot(slot));
         budget.give(heap_bytes(&row));
-        if row.is_held(Timestamp::EPOCH) {
+        if per == Per::Key && row.is_held(Timestamp::EPOCH) {
             self.held.fetch_sub(1, Ordering::Relaxed);
         }
         row
     }
 
     /// Puts a row back.
-    pub(super) fn put(&self, slot: FullSlot, row: Row, budget: &Budget) {
+    pub(super) fn put(&self, per: Per, slot: FullSlot, row: Row, budget: &Budget) {
         budget.take_anyway(heap_bytes(&row));
-        if row.is_held(Timestamp::EPOCH) {
+        if per == Per::Key && row.is_held(Timestamp::EPOCH) {
             self.held.fetch_add(1, Ordering::Relaxed);
+        }
+        if per == Per::All {
+            self.all.store(slot.0 as usize, Ordering::Relaxed);
         }
         *self.slot(slot) = row;
     }
@@ -104,9 +115,24 @@ impl FullRows {
         look(&self.slot(slot))
     }
 
-    /// Whether a row has open holds or leases.
-    pub(super) fn is_held(&self) -> bool {
-        self.held.load(Ordering::Relaxed) > 0
+    /// Whether a row of a key has open holds or leases at `now`. In a large slab that is only searched in part, a row with an
+    /// expired lease may count.
+    pub(super) fn is_held(&self, now: Timestamp) -> bool {
+        let slots = CHUNK * self.free.lock().unwrap_or_else(PoisonError::into_inner).chunks;
+        if self.held.load(Ordering::Relaxed) == 0 || slots == 0 {
+            return false;
+        }
+        let first = self.last_held.load(Ordering::Relaxed);
+        for step in 0..slots.min(MOST_SEARCHED) {
+            let index = (first + step) % slots;
+            let slot = FullSlot(u32::try_from(index).expect("slots have 32 bits"));
+            if index != self.all.load(Ordering::Relaxed) && self.look(slot, |row| row.is_held(now)) {
+                self.last_held.store(index, Ordering::Relaxed);
+                return true;
+            }
+        }
+        self.last_held.store(first + MOST_SEARCHED.min(slots), Ordering::Relaxed);
+        slots > MOST_SEARCHED
     }
 
     fn add_chunk(&self, index: usize) {

@@ -493,7 +493,7 @@ fn put_rows(
         let context = table.context(epoch, now);
         let Some(tag) = order_row.tag else {
             match change {
-                RowChange::Nothing => RowEpoch::restore(words, row, &table.rows, &table.budget),
+                RowChange::Nothing => RowEpoch::restore(Per::All, words, row, &table.rows, &table.budget),
                 RowChange::Charged => {
                     let words = epoch.store(Per::All, NO_TAG, words, row, &table.rows, &table.budget);
                     write_words(table.all.place.cells(), &words);
@@ -509,7 +509,7 @@ fn put_rows(
             continue;
         }
         if change == RowChange::Nothing && words[0] != RESERVED {
-            RowEpoch::restore(words, row, &table.rows, &table.budget);
+            RowEpoch::restore(Per::Key, words, row, &table.rows, &table.budget);
             continue;
         }
         let words = epoch.store(Per::Key, tag, words, row, &table.rows, &table.budget);

@@ -265,7 +265,7 @@ impl RowEpoch {
         match words[0] {
             RESERVED => self.new_row(),
             _ => match full_slot(words) {
-                Some(slot) => rows.full.take(slot, budget),
+                Some(slot) => rows.full.take(per, slot, budget),
                 None if self.layout(per).is_packed() => self.layout(per).unpack(words, &rows.slab),
                 None => Row::blank(&self.limit, per),
             },
@@ -306,10 +306,10 @@ impl RowEpoch {
         }
         match slot {
             Some(slot) => {
-                rows.full.put(slot, row, budget);
+                rows.full.put(per, slot, row, budget);
                 *former
             }
-            None => full_words(rows.full.insert(row, budget)),
+            None => full_words(rows.full.insert(per, row, budget)),
         }
     }
 
@@ -319,9 +319,9 @@ impl RowEpoch {
     }
 
     /// Puts a row back that was taken out and has not changed: its words stay as they are.
-    pub(super) fn restore(words: &RowWords, row: Row, rows: &RowStore, budget: &Budget) {
+    pub(super) fn restore(per: Per, words: &RowWords, row: Row, rows: &RowStore, budget: &Budget) {
         if let Some(slot) = full_slot(words) {
-            rows.full.put(slot, row, budget);
+            rows.full.put(per, slot, row, budget);
         }
     }
 
@@ -337,7 +337,7 @@ impl RowEpoch {
     /// Drops the row of these words. Only under the lock of its line.
     pub(super) fn drop_row(&self, words: &RowWords, rows: &RowStore, budget: &Budget) {
         if let Some(slot) = full_slot(words) {
-            let _row = rows.full.take(slot, budget);
+            let _row = rows.full.take(Per::Key, slot, budget);
         }
         self.free(Per::Key, words, rows, budget);
     }

@@ -416,7 +416,8 @@ impl<'a> Attempt<'a> {
         match intent {
             Intent::Acquire => {
                 let ask = usize::try_from(self.absent.trailing_zeros()).expect("below 32");
-                Err(Setback::Absent { ask })
+                // An ask of zero units creates no row.
+                Err(if asks[ask].count == 0 { Setback::Locked } else { Setback::Absent { ask } })
             }
             // Without a lock a missing row proves nothing.
             Intent::Peek if self.absent != 0 => Err(Setback::Locked),

@@ -129,7 +129,7 @@ impl LockedLeaf<'_> {
         let (known, now) = (self.state.evictable_from, context.now);
         let next = if known > now { known } else { self.state.failed_search(tag, now).unwrap_or(known) };
         match next {
-            NEVER if context.rows.full.is_held() => RowRoom::NoneUntilRelease,
+            NEVER if context.rows.full.is_held(now) => RowRoom::NoneUntilRelease,
             NEVER => RowRoom::None,
             until => RowRoom::NoneUntil(until.max(now)),
         }
