@@ -243,11 +243,7 @@ impl Store for MemoryStore {
     }
 
     fn size(&self) -> Option<StoreSize> {
-        Some(StoreSize {
-            bytes: self.bytes(),
-            budget_bytes: self.state.budget.most(),
-            leases: self.leases(),
-        })
+        Some(StoreSize { bytes: self.bytes(), budget_bytes: self.state.budget.most(), leases: self.leases() })
     }
 }
 

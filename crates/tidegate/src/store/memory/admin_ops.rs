@@ -5,8 +5,8 @@ use std::sync::{Arc, PoisonError};
 use tidegate_core::{AskTotals, DecisionRow, LeaseId, LeaseTerm, Per, Timestamp};
 
 use super::StoreState;
+use super::limit_table::{LimitTable, PublishTime};
 use super::row_access::{MissingRow, with_row};
-use super::limit_table::{PublishTime, LimitTable};
 use super::row_epoch::EpochCause;
 use crate::reply::OrderError;
 use crate::store::Usage;

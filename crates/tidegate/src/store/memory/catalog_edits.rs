@@ -11,7 +11,7 @@ use std::sync::{Arc, PoisonError};
 use hashbrown::HashSet;
 use tidegate_core::{Limit, LimitPhase, LimitSpec, Timestamp};
 
-use super::limit_table::{PublishTime, EpochCount, LimitTable};
+use super::limit_table::{EpochCount, LimitTable, PublishTime};
 use super::row_epoch::{EpochCause, EpochDraft, shared_words};
 use super::{LeaseRegistry, StoreState};
 use crate::catalog::{
@@ -229,7 +229,8 @@ impl StoreState {
                             over.insert(table.id.clone());
                         }
                         let note = |at| self.note_put(&table, &limit, at);
-                        let crowd = table.begin_epoch(draft, EpochCause::Put, PublishTime::Later, instant, note);
+                        let crowd =
+                            table.begin_epoch(draft, EpochCause::Put, PublishTime::Later, instant, note);
                         if crowd == EpochCount::TooMany {
                             aftermath.crowded.push(Arc::clone(&table));
                         }

@@ -8,7 +8,7 @@
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use tidegate_core::limit::MAX_ITEMS;
 
@@ -24,8 +24,6 @@ const USUAL_ITEMS: usize = 8;
 pub(super) struct Counts {
     own: [OnceLock<Box<Stripe>>; OWN_STRIPES],
     common: OnceLock<Box<Stripe>>,
-    /// Grants that several limits have in common, counted once for all of them.
-    joint: Mutex<Vec<Arc<Counts>>>,
     /// The names of the items that were ever counted; a name keeps its column.
     columns: Mutex<Vec<Box<str>>>,
 }
@@ -89,7 +87,7 @@ pub(super) struct Sum {
 impl Counts {
     pub(super) fn new() -> Counts {
         let own = [const { OnceLock::new() }; OWN_STRIPES];
-        Counts { own, common: OnceLock::new(), joint: Mutex::default(), columns: Mutex::default() }
+        Counts { own, common: OnceLock::new(), columns: Mutex::default() }
     }
 
     /// Where this thread counts.
@@ -147,23 +145,6 @@ impl Counts {
         names.map(column).collect()
     }
 
-    /// What is granted there is granted here as well, until they [part](Counts::part).
-    pub(super) fn join(&self, joint: &Arc<Counts>) {
-        self.joint.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(joint));
-    }
-
-    /// Nothing more will be granted there. What was stays.
-    pub(super) fn part(&self, joint: &Arc<Counts>) {
-        let mut joints = self.joint.lock().unwrap_or_else(PoisonError::into_inner);
-        joints.retain(|other| !Arc::ptr_eq(other, joint));
-        self.common.get_or_init(Box::default).granted.fetch_add(joint.granted_alone(), Ordering::Relaxed);
-    }
-
-    /// What was granted here and nowhere else.
-    fn granted_alone(&self) -> u64 {
-        self.stripes().map(|stripe| stripe.granted.load(Ordering::Relaxed)).sum()
-    }
-
     fn stripes(&self) -> impl Iterator<Item = &Stripe> {
         self.own.iter().chain([&self.common]).filter_map(OnceLock::get).map(|stripe| &**stripe)
     }
@@ -172,10 +153,7 @@ impl Counts {
     pub(super) fn sum(&self) -> Sum {
         let names = self.columns.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let items = names.iter().map(|name| ItemCount { item: name.to_string(), refused: 0 }).collect();
-        // Held until the end: what parts meanwhile is counted here or there, and not twice.
-        let joint = self.joint.lock().unwrap_or_else(PoisonError::into_inner);
-        let granted = joint.iter().map(|joint| joint.granted_alone()).sum();
-        let mut sum = Sum { granted, items, ..Sum::default() };
+        let mut sum = Sum { items, ..Sum::default() };
         for stripe in self.stripes() {
             sum.granted += stripe.granted.load(Ordering::Relaxed);
             sum.shadowed += stripe.shadowed.load(Ordering::Relaxed);

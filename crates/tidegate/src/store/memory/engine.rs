@@ -15,7 +15,10 @@
 //! Threads read the clock before they decide, so a thread may arrive with an early time. Its order is then decided at the
 //! latest instant that its rows have seen.
 
-#![expect(clippy::inline_always, reason = "the engine is one piece of code, a few hundred instructions in all")]
+#![expect(
+    clippy::inline_always,
+    reason = "the engine is one piece of code, a few hundred instructions in all"
+)]
 
 mod batch;
 mod one_row;

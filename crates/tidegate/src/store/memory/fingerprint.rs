@@ -21,7 +21,6 @@
 use std::hash::{BuildHasher, Hasher};
 
 use ahash::RandomState;
-use tidegate_core::limit::MAX_KEY_BYTES;
 
 use super::line::Tag;
 
@@ -96,15 +95,6 @@ impl Fingerprinter {
     #[inline(always)]
     pub(super) fn print(&self, key: &[u8]) -> Tag {
         self.fold(key).unwrap_or_else(|| self.print_otherwise(key))
-    }
-
-    /// The fingerprint of a key, unless it is longer than keys may be.
-    #[inline(always)]
-    pub(super) fn print_within(&self, key: &[u8]) -> Option<Tag> {
-        match self.fold(key) {
-            None if key.len() > MAX_KEY_BYTES => None,
-            folded => Some(folded.unwrap_or_else(|| self.print_otherwise(key))),
-        }
     }
 
     /// The fingerprint of a key, if it is of those that are folded.

@@ -179,10 +179,8 @@ impl StoreState {
         if asks.iter().any(|ask| grants_leases(&ask.table.epoch().limit)) {
             return Err(OrderError::NeedsLease);
         }
-        let order_asks: Vec<Ask<'_>> = asks
-            .iter()
-            .map(|ask| Ask { limit_id: &ask.table.id, key: ask.key, count: ask.count })
-            .collect();
+        let order_asks: Vec<Ask<'_>> =
+            asks.iter().map(|ask| Ask { limit_id: &ask.table.id, key: ask.key, count: ask.count }).collect();
         let mut replies = Replies::new(Detail::Verdicts);
         let order = Order::acquire(&order_asks);
         let reply = self.decide_resolved(&limits, &order, asks, &mut None, now, &mut replies)?;

@@ -224,6 +224,12 @@ impl Leaf {
         None
     }
 
+    /// The number of lines that a search for a missing tag visits.
+    #[cfg(all(test, not(tidegate_loom)))]
+    pub(super) fn lines_searched(&self, tag: Tag) -> usize {
+        1 + self.within_reach(tag).take_while(|line| line.seen() & line::PASSED != 0).count()
+    }
+
     /// Whether a tag has no row, if that can be told without a lock.
     pub(super) fn lacks(&self, shape: Shape, tag: Tag) -> bool {
         let moves = self.moves.load(Ordering::Acquire);
@@ -486,7 +492,13 @@ impl<'a> LockedLeaf<'a> {
     }
 
     /// Stores the words of a row. Its line is locked, and stays so.
-    pub(super) fn write(&mut self, place: &RowPlace<'_>, tag: Tag, words: &RowWords, context: LeafContext<'_>) {
+    pub(super) fn write(
+        &mut self,
+        place: &RowPlace<'_>,
+        tag: Tag,
+        words: &RowWords,
+        context: LeafContext<'_>,
+    ) {
         let LeafContext { epoch, rows, now, .. } = context;
         let evictable_at = epoch.evictable_at(tag, words, rows, now);
         self.state.may_be_evictable_from(evictable_at.unwrap_or(NEVER));
@@ -496,7 +508,9 @@ impl<'a> LockedLeaf<'a> {
 
 /// Whether the budget allows a new row. Its line is paid for, but a full row takes more than that.
 fn can_pay_row(LeafContext { epoch, rows, budget, .. }: LeafContext<'_>) -> bool {
-    epoch.layout(Per::Key).is_packed() || rows.full.has_free_slot() || budget.has(super::full_rows::CHUNK_BYTES)
+    epoch.layout(Per::Key).is_packed()
+        || rows.full.has_free_slot()
+        || budget.has(super::full_rows::CHUNK_BYTES)
 }
 
 impl LeafState {

@@ -10,9 +10,9 @@ use std::time::Duration;
 use tidegate_core::decide;
 use tidegate_core::{AskTotals, DecisionRow, Item, LeaseId, LeaseTerm, Row, Timestamp};
 
-use super::row_access::{MissingRow, with_row};
 use super::limit_table::LimitTable;
 use super::locked_path::note_row;
+use super::row_access::{MissingRow, with_row};
 use super::{LeaseRegistry, Limits, StoreState};
 use crate::reply::OrderError;
 use crate::store::journal::{LeaseAction, Notes};

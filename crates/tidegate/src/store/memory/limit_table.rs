@@ -16,7 +16,7 @@ use super::row_epoch::{EpochCause, EpochDraft, RowEpoch, RowStore};
 use super::rule_snapshot::RuleSnapshot;
 use super::shared_rows::SharedRow;
 use super::sync::{AtomicU64, Mutex, MutexGuard, OnceLock, Ordering, RwLock, fence};
-use crate::store::journal::{Text, Origin};
+use crate::store::journal::{Origin, Text};
 
 /// The most epochs that are kept for leaves without access since.
 const MOST_EPOCHS: usize = 32;
@@ -279,7 +279,8 @@ impl LimitTable {
 
     /// Refreshes the snapshot if it is outdated and there can be one.
     pub(super) fn refresh_if_outdated(&self, epoch: &RowEpoch, now: Timestamp) {
-        if epoch.fits_snapshot() && !self.budget.has_too_many_rows() && self.snapshot.is_outdated(epoch, now) {
+        if epoch.fits_snapshot() && !self.budget.has_too_many_rows() && self.snapshot.is_outdated(epoch, now)
+        {
             self.refresh(now);
         }
     }

@@ -248,8 +248,7 @@ pub(super) fn is_unchanged(control: &AtomicU32, seen: u32) -> bool {
 /// Takes the lock if the control word is still as `seen`, which must not be locked.
 #[inline(always)]
 pub(super) fn try_lock(control: &AtomicU32, seen: u32) -> bool {
-    let taken =
-        control.compare_exchange(seen, seen | LOCKED, Ordering::Acquire, Ordering::Relaxed).is_ok();
+    let taken = control.compare_exchange(seen, seen | LOCKED, Ordering::Acquire, Ordering::Relaxed).is_ok();
     // A reader that sees a new row sees that the line is locked or has a new version.
     fence(Ordering::Release);
     taken

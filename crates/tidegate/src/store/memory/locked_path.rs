@@ -105,7 +105,8 @@ type AskedRows<'m> = ArrayVec<AskedRow<&'m Arc<Limit>>, MAX_ASKED_ROWS>;
 impl<'a> LockedOrder<'a> {
     /// The rows of these asks, with nothing locked.
     pub(super) fn new(asks: &[ResolvedAsk<'a>]) -> LockedOrder<'a> {
-        let mut order = LockedOrder { limits: ArrayVec::new(), rows: ArrayVec::new(), leaves: ArrayVec::new() };
+        let mut order =
+            LockedOrder { limits: ArrayVec::new(), rows: ArrayVec::new(), leaves: ArrayVec::new() };
         for (index, ask) in asks.iter().enumerate() {
             order.enter(index, ask);
         }
@@ -428,7 +429,13 @@ impl<'a> LockedOrder<'a> {
         for OrderLimit { table, epoch } in limits {
             table.refresh_if_outdated(epoch, now);
         }
-        LockedResult::Decided(OrderReply { outcome, at: now, degraded, shadowed, readings: first..replies.mark() })
+        LockedResult::Decided(OrderReply {
+            outcome,
+            at: now,
+            degraded,
+            shadowed,
+            readings: first..replies.mark(),
+        })
     }
 
     /// Converts the rows of all keys that are in an earlier epoch. Nothing is locked.
@@ -521,7 +528,10 @@ fn put_rows(
 }
 
 /// The headers of all rows.
-fn headers<'a>(limits: &'a [OrderLimit<'_>], rows: &'a [OrderRow<'_>]) -> impl Iterator<Item = &'a LeafHeader> {
+fn headers<'a>(
+    limits: &'a [OrderLimit<'_>],
+    rows: &'a [OrderRow<'_>],
+) -> impl Iterator<Item = &'a LeafHeader> {
     rows.iter().filter_map(|row| {
         let table = limits[row.limit].table;
         match row.tag {

@@ -106,15 +106,6 @@ impl Budget {
         }
     }
 
-    /// Something took `before` and takes `after` now.
-    pub(super) fn correct(&self, before: usize, after: usize) {
-        if after > before {
-            self.take_anyway(after - before);
-        } else if before > after {
-            self.give(before - after);
-        }
-    }
-
     /// How many bytes may be taken.
     pub(super) fn most(&self) -> usize {
         self.most

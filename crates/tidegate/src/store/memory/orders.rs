@@ -101,8 +101,8 @@ impl StoreState {
             if let Some(ask) = locked.key_missing(asks) {
                 return Err(key_missing(ask));
             }
-            let needs_registry =
-                acquires && (order.hold == Hold::Yes || order.request_id.is_some() || locked.may_grant_lease());
+            let needs_registry = acquires
+                && (order.hold == Hold::Yes || order.request_id.is_some() || locked.may_grant_lease());
             let may_lapse = now.ticks() >= self.next_lapse.load(std::sync::atomic::Ordering::Relaxed);
             if registry.is_none() && (needs_registry || may_lapse) {
                 let mut taken = self.registry();
@@ -146,7 +146,9 @@ impl StoreState {
             let readings = replies.readings(reply).to_vec();
             let grant = RememberedGrant::new(order, until, reply.clone(), readings);
             if let Some(notes) = replies.notes() {
-                notes.deeds.push(registry.note(LeaseAction::Remembered { id: id.into(), grant: grant.clone() }));
+                notes
+                    .deeds
+                    .push(registry.note(LeaseAction::Remembered { id: id.into(), grant: grant.clone() }));
             }
             registry.requests.remember(id, grant);
         }
@@ -156,10 +158,7 @@ impl StoreState {
 
 /// Finds the limits and the fingerprints of orders of one ask, and loads their lines into the cache. The lines of many keys
 /// are far apart in memory. Asked for one after the other, the processor loads them side by side.
-fn prefetch<'a>(
-    limits: &'a Limits,
-    group: &'a [Order<'a>],
-) -> ArrayVec<Option<ResolvedAsk<'a>>, LOOK_AHEAD> {
+fn prefetch<'a>(limits: &'a Limits, group: &'a [Order<'a>]) -> ArrayVec<Option<ResolvedAsk<'a>>, LOOK_AHEAD> {
     let mut found: ArrayVec<Option<ResolvedAsk<'a>>, LOOK_AHEAD> = ArrayVec::new();
     // Most orders of a batch ask the same limit.
     let mut last: Option<ResolvedAsk<'a>> = None;
@@ -225,9 +224,9 @@ fn decide_unlocked<'a>(
         // Nothing was charged. If the limits of the refusal are not kept any more, the order is decided again.
         RowsDecision::Refused(Refusal { denial, epochs: [binding, earliest], .. }, at) => {
             let limit = |ask: usize, number: u64| {
-                let known = held.as_ref().filter(|(table, epoch)| {
-                    std::ptr::eq(*table, asks[ask].table) && epoch.number == number
-                });
+                let known = held
+                    .as_ref()
+                    .filter(|(table, epoch)| std::ptr::eq(*table, asks[ask].table) && epoch.number == number);
                 match known {
                     Some((_, epoch)) => Some(Arc::clone(&epoch.limit)),
                     None => Some(Arc::clone(&asks[ask].table.epoch_of(number)?.limit)),

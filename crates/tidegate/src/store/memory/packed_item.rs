@@ -33,9 +33,11 @@ use tidegate_core::{
     UsageRecord, Verdict, Wait, decide,
 };
 
+use super::line;
 use super::memory_budget::Budget;
 use super::slab::Slab;
 use super::sliding_words::{Judgement, SlidingWords};
+use super::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// The row is stored in full. Only in the first word of a row.
 pub(super) const FULL: u64 = 1 << 63;
@@ -197,6 +199,8 @@ pub(super) enum Judged {
     At(Timestamp),
     /// The words cannot tell, or the charge does not fit them.
     Locked,
+    /// Many entries of a sliding log have expired. They are [dropped](PackedItem::tidy) before the next attempt.
+    Tidy,
 }
 
 impl PackedItem {
@@ -237,7 +241,8 @@ impl PackedItem {
         };
         let of_key = if item.per() == Per::Key { OF_KEY } else { 0 };
         let by_ask = if item.charge() == Charge::Ask { BY_ASK } else { 0 };
-        let places = (offset as u64) << OFFSET | tick << TICK | (index as u64) << ITEM | (column as u64) << COLUMN;
+        let places =
+            (offset as u64) << OFFSET | tick << TICK | (index as u64) << ITEM | (column as u64) << COLUMN;
         let head = ItemHead(kind as u64 | unlimited | of_key | by_ask | places);
         Some(PackedItem { head, capacity, a, b })
     }
@@ -336,6 +341,26 @@ impl PackedItem {
         SlidingWords::from_parts(self.capacity(), self.a, self.b)
     }
 
+    /// Drops expired entries of the sliding log in these cells, if their row is still as `seen`.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn tidy(
+        &self,
+        cells: &[AtomicU64],
+        (control, seen): (&AtomicU32, u32),
+        now: Timestamp,
+        slab: &Slab,
+        budget: &Budget,
+    ) {
+        if let Some(cell) = cells.get(self.head.offset())
+            && line::try_lock(control, seen)
+        {
+            let word = self.sliding().tidy(slab, budget, cell.load(Ordering::Relaxed), now);
+            cell.store(word, Ordering::Relaxed);
+            line::unlock(control, seen);
+        }
+    }
+
     fn fixed_window(&self) -> FixedWindow {
         if self.head.kind() == PackedKind::Interval {
             FixedWindow::FirstHit { window: Span::from_ticks(self.a) }
@@ -359,7 +384,11 @@ impl PackedItem {
                 (law.used(slab, words[0], now), law.empty_at(slab, words[0], now))
             }
             kind => {
-                let count = if kind == PackedKind::Window { short_count(self.head, words) } else { long_count(words) };
+                let count = if kind == PackedKind::Window {
+                    short_count(self.head, words)
+                } else {
+                    long_count(words)
+                };
                 let law = self.fixed_window();
                 (law.used(&count, now), law.empty_at(&count, now))
             }
@@ -411,7 +440,8 @@ fn pack_short(head: ItemHead, WindowCount { count, last_time }: WindowCount) -> 
     let second = head.second_of(last_time);
     match count {
         0 => Some([0; MAX_ITEM_WORDS]),
-        _ => (count >> COUNT_BITS == 0 && second >> SECOND_BITS == 0).then(|| [second << COUNT_BITS | count, 0]),
+        _ => (count >> COUNT_BITS == 0 && second >> SECOND_BITS == 0)
+            .then(|| [second << COUNT_BITS | count, 0]),
     }
 }
 
@@ -436,9 +466,6 @@ fn pack_long(count: WindowCount) -> Option<ItemWords> {
 
 /// A law on words of a row that is not full. Each law is a type, so that the engine is compiled for it.
 pub(super) trait PackedLaw: Sized {
-    /// The kind of its items.
-    const KIND: PackedKind;
-
     fn of(item: &PackedItem) -> Self;
 
     /// Whether `cost` fits, and the words after the charge. The words may be torn: the result is checked afterwards.
@@ -483,8 +510,6 @@ impl Bucket {
 }
 
 impl PackedLaw for Bucket {
-    const KIND: PackedKind = PackedKind::Bucket;
-
     #[inline(always)]
     fn of(item: &PackedItem) -> Bucket {
         Bucket { capacity: item.capacity(), step: Span::from_ticks(item.a) }
@@ -542,8 +567,6 @@ impl Window {
 }
 
 impl PackedLaw for Window {
-    const KIND: PackedKind = PackedKind::Window;
-
     #[inline(always)]
     fn of(item: &PackedItem) -> Window {
         let (start, end) = (Timestamp::from_ticks(item.a), Timestamp::from_ticks(item.b));
@@ -563,8 +586,6 @@ pub(super) struct LongWindow {
 }
 
 impl PackedLaw for LongWindow {
-    const KIND: PackedKind = PackedKind::LongWindow;
-
     #[inline(always)]
     fn of(item: &PackedItem) -> LongWindow {
         let (start, end) = (Timestamp::from_ticks(item.a), Timestamp::from_ticks(item.b));
@@ -583,11 +604,12 @@ pub(super) struct Interval {
 }
 
 impl PackedLaw for Interval {
-    const KIND: PackedKind = PackedKind::Interval;
-
     #[inline(always)]
     fn of(item: &PackedItem) -> Interval {
-        Interval { capacity: item.capacity(), law: FixedWindow::FirstHit { window: Span::from_ticks(item.a) } }
+        Interval {
+            capacity: item.capacity(),
+            law: FixedWindow::FirstHit { window: Span::from_ticks(item.a) },
+        }
     }
 
     #[inline(always)]
@@ -624,8 +646,6 @@ pub(super) struct Total {
 }
 
 impl PackedLaw for Total {
-    const KIND: PackedKind = PackedKind::Total;
-
     #[inline(always)]
     fn of(item: &PackedItem) -> Total {
         Total { head: item.head, capacity: item.capacity() }
@@ -644,8 +664,6 @@ pub(super) struct LongTotal {
 }
 
 impl PackedLaw for LongTotal {
-    const KIND: PackedKind = PackedKind::LongTotal;
-
     #[inline(always)]
     fn of(item: &PackedItem) -> LongTotal {
         LongTotal { capacity: item.capacity() }
@@ -660,8 +678,6 @@ impl PackedLaw for LongTotal {
 pub(super) struct Sliding(SlidingWords);
 
 impl PackedLaw for Sliding {
-    const KIND: PackedKind = PackedKind::Sliding;
-
     #[inline(always)]
     fn of(item: &PackedItem) -> Sliding {
         Sliding(item.sliding())
@@ -673,7 +689,7 @@ impl PackedLaw for Sliding {
             Judgement::Granted => Judged::Granted(words),
             Judgement::Denied(wait) => Judged::Denied(wait),
             Judgement::At(later) => Judged::At(later),
-            Judgement::Tidy => Judged::Locked,
+            Judgement::Tidy => Judged::Tidy,
         }
     }
 

@@ -220,7 +220,8 @@ impl RowEpoch {
 
     /// Whether a key's row can be dropped: a key without a row is the same.
     pub(super) fn is_evictable(&self, row: &Row, scope: RowScope<'_>, now: Timestamp) -> bool {
-        row.is_evictable(&self.limit, scope, now) || self.assumed.as_ref().is_some_and(|assumed| assumed == row)
+        row.is_evictable(&self.limit, scope, now)
+            || self.assumed.as_ref().is_some_and(|assumed| assumed == row)
     }
 
     /// The layout of rows.
@@ -314,7 +315,14 @@ impl RowEpoch {
     }
 
     /// Stores a new row, and returns its words.
-    pub(super) fn store_new(&self, per: Per, tag: Tag, row: Row, rows: &RowStore, budget: &Budget) -> RowWords {
+    pub(super) fn store_new(
+        &self,
+        per: Per,
+        tag: Tag,
+        row: Row,
+        rows: &RowStore,
+        budget: &Budget,
+    ) -> RowWords {
         self.store(per, tag, &[0; MAX_ROW_WORDS], row, rows, budget)
     }
 

@@ -173,6 +173,7 @@ impl Slab {
     }
 
     /// Bytes of all chunks, with the free blocks in them.
+    #[cfg(test)]
     pub(super) fn bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }

@@ -229,12 +229,6 @@ impl SlidingWords {
         SlidingWords { capacity, window, granularity }
     }
 
-    /// How much may be in use.
-    #[inline]
-    pub(super) const fn capacity(&self) -> Capacity {
-        self.capacity
-    }
-
     /// The length of the window in ticks.
     #[inline]
     pub(super) const fn window(&self) -> u64 {
@@ -625,15 +619,6 @@ impl SlidingWords {
         };
         Some((Timestamp::from_ticks(at), amount, Timestamp::from_ticks(last_time)))
     }
-
-    /// The time of the last charge. The epoch if the log is empty.
-    pub(super) fn last_charge(&self, slab: &Slab, word: u64) -> Timestamp {
-        match self.open(slab, word) {
-            Packed::Empty => Timestamp::EPOCH,
-            Packed::One(at) => Timestamp::from_ticks(at),
-            Packed::Ring(ring) => Timestamp::from_ticks(ring.last_time),
-        }
-    }
 }
 
 #[cfg(all(test, not(tidegate_loom)))]
@@ -767,7 +752,6 @@ mod tests {
             assert_eq!(law.empty_at(slab, word, now), empty_at);
             assert_eq!(law.evictable_at(slab, word, now) == now, used == 0);
             assert_eq!(law.evictable_at(slab, word, now), empty_at.unwrap_or(now));
-            assert_eq!(law.last_charge(slab, word), log.last_charge().unwrap_or_default());
             let latest = log.latest().map(|(at, amount)| (at, amount, log.last_charge().unwrap_or_default()));
             assert_eq!(law.latest(slab, word), latest);
             assert_eq!(word >> 63, 0);
@@ -922,7 +906,6 @@ mod tests {
             law.empty_at(&slab, word, at(now));
             law.evictable_at(&slab, word, at(now));
             law.latest(&slab, word);
-            law.last_charge(&slab, word);
             law.read(&slab, word);
         }
     }

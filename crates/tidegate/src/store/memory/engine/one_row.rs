@@ -3,7 +3,10 @@
 //! This is [the decision on several rows](super::several_rows) compiled for one row and one law. It saves half of the
 //! time of a decision on a hot key.
 
-#![expect(clippy::inline_always, reason = "the engine is one piece of code, a few hundred instructions in all")]
+#![expect(
+    clippy::inline_always,
+    reason = "the engine is one piece of code, a few hundred instructions in all"
+)]
 
 use tidegate_core::{Amount, AskTotals, Timestamp, Verdict};
 
@@ -114,6 +117,10 @@ impl Attempt<'_> {
             }
             Judged::At(later) => Err(Setback::At(later)),
             Judged::Locked => Err(Setback::Locked),
+            Judged::Tidy => {
+                reader.item(0).tidy(row, (control, place.seen), now, &table.rows.slab, &table.budget);
+                Err(Setback::Again)
+            }
         }
     }
 }

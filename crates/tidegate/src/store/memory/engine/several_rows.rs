@@ -1,6 +1,9 @@
 //! Decisions on any number of rows: all rows are judged, then charged together or not at all.
 
-#![expect(clippy::inline_always, reason = "the engine is one piece of code, a few hundred instructions in all")]
+#![expect(
+    clippy::inline_always,
+    reason = "the engine is one piece of code, a few hundred instructions in all"
+)]
 
 use arrayvec::ArrayVec;
 use tidegate_core::{
@@ -140,9 +143,8 @@ pub(in super::super) fn decide_rows(
 /// Whether there are few enough asks, and no limit is asked twice: the second ask would be judged without the first.
 #[inline]
 pub(in super::super) fn are_distinct<'a, T>(asked: &'a [T], table: impl Fn(&'a T) -> &'a LimitTable) -> bool {
-    let is_first = |(ask, one): (usize, &'a T)| {
-        asked[..ask].iter().all(|other| !std::ptr::eq(table(other), table(one)))
-    };
+    let is_first =
+        |(ask, one): (usize, &'a T)| asked[..ask].iter().all(|other| !std::ptr::eq(table(other), table(one)));
     asked.len() <= MOST_ASKS && asked.iter().enumerate().all(is_first)
 }
 
@@ -265,6 +267,12 @@ impl<'a> Attempt<'a> {
                 Judged::Denied(wait) => self.refuse(index, reader, &item, wait),
                 Judged::At(later) => return Err(Setback::At(later)),
                 Judged::Locked => return Err(Setback::Locked),
+                Judged::Tidy => {
+                    let table = ask.table;
+                    let lock = (leg.control, leg.seen);
+                    item.tidy(leg.cells, lock, now, &table.rows.slab, &table.budget);
+                    return Err(Setback::Again);
+                }
             }
         }
         self.asks.push(legs);
@@ -323,10 +331,12 @@ impl<'a> Attempt<'a> {
             let same = locked.iter().find(|other| std::ptr::eq(self.rows[**other].control, row.control));
             let is_ours = match same {
                 Some(other) => self.rows[*other].seen == row.seen,
-                None => line::try_lock(row.control, row.seen) && {
-                    locked.push(index);
-                    true
-                },
+                None => {
+                    line::try_lock(row.control, row.seen) && {
+                        locked.push(index);
+                        true
+                    }
+                }
             };
             if !is_ours {
                 self.release_unchanged(&locked);
@@ -402,7 +412,8 @@ impl<'a> Attempt<'a> {
     ) -> Result<RowsDecision, Setback> {
         if let Some(refusal) = self.refusal {
             // The promised instant of a limit that ends is checked a second time, unless the first item says never.
-            let is_final = refusal.denial.wait == Wait::Never && refusal.denial.binding == refusal.denial.first;
+            let is_final =
+                refusal.denial.wait == Wait::Never && refusal.denial.binding == refusal.denial.first;
             if (self.has_end && !is_final) || (observer.is_some() && self.absent != 0) {
                 return Err(Setback::Locked);
             }

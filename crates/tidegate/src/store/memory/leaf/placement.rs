@@ -43,7 +43,8 @@ impl LockedLeaf<'_> {
                 let theirs = leaf.homes(moved, lines);
                 let target = if index == theirs.first { theirs.other } else { theirs.first };
                 let is_home = index == theirs.first || index == theirs.other;
-                let Some(target) = leaf.line(target).filter(|line| is_home && line.free_slot(shape).is_some())
+                let Some(target) =
+                    leaf.line(target).filter(|line| is_home && line.free_slot(shape).is_some())
                 else {
                     continue;
                 };
@@ -86,7 +87,9 @@ impl LockedLeaf<'_> {
         if line.free_slot(shape).is_some() {
             return true;
         }
-        let Some(context) = evict.filter(|context| self.state.evictable_from <= context.now) else { return false };
+        let Some(context) = evict.filter(|context| self.state.evictable_from <= context.now) else {
+            return false;
+        };
         (0..shape.rows()).any(|slot| self.evict_if_fresh(line, slot, context) == Eviction::Evicted)
     }
 }

@@ -7,7 +7,8 @@
 use std::sync::Arc;
 
 use super::{
-    BRANCH_BYTES, Budget, FAN_BITS, FULL_ENOUGH, Leaf, LockedLeaf, MOST_PAGES, Ordering, PAGE_BYTES, PAGE_LINES, Tag,
+    BRANCH_BYTES, Budget, FAN_BITS, FULL_ENOUGH, Leaf, LockedLeaf, MOST_PAGES, Ordering, PAGE_BYTES,
+    PAGE_LINES, Tag,
 };
 
 /// The size of a leaf. It is a hint: a store with another layout uses what it can.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use super::super::line::{self, Line, NO_TAG, PASSED, RowWords, Tag};
 use super::{
-    BRANCH_BYTES, Branch, Budget, FAN, FAN_BITS, FULL_ENOUGH, Leaf, LockedLeaf, MOST_PAGES, Ordering, PAGE_BYTES,
-    Page,
+    BRANCH_BYTES, Branch, Budget, FAN, FAN_BITS, FULL_ENOUGH, Leaf, LockedLeaf, MOST_PAGES, Ordering,
+    PAGE_BYTES, Page,
 };
 
 /// Rows without a place.

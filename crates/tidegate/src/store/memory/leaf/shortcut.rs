@@ -68,7 +68,8 @@ mod tests {
 
     #[test]
     fn shortcut_leads_to_same_leaf_as_levels() {
-        let (root, budget) = (Leaf::new(0, 1, super::super::super::line::Shape::Narrow), Budget::new(1 << 30));
+        let (root, budget) =
+            (Leaf::new(0, 1, super::super::super::line::Shape::Narrow), Budget::new(1 << 30));
         let bits = LEVELS * FAN_BITS;
         let mut branches = HashSet::new();
         for leaf in 0..1_u64 << bits {
