@@ -341,22 +341,24 @@ impl PackedItem {
         SlidingWords::from_parts(self.capacity(), self.a, self.b)
     }
 
-    /// Drops expired entries of the sliding log in these cells, if their row is still as `seen`.
+    /// Drops expired entries of the sliding log in these cells, if their row is still as `seen` and the rules are current.
     #[cold]
     #[inline(never)]
     pub(super) fn tidy(
         &self,
         cells: &[AtomicU64],
         (control, seen): (&AtomicU32, u32),
+        is_current: impl FnOnce() -> bool,
         now: Timestamp,
-        slab: &Slab,
-        budget: &Budget,
+        (slab, budget): (&Slab, &Budget),
     ) {
         if let Some(cell) = cells.get(self.head.offset())
             && line::try_lock(control, seen)
         {
-            let word = self.sliding().tidy(slab, budget, cell.load(Ordering::Relaxed), now);
-            cell.store(word, Ordering::Relaxed);
+            if is_current() {
+                let word = self.sliding().tidy(slab, budget, cell.load(Ordering::Relaxed), now);
+                cell.store(word, Ordering::Relaxed);
+            }
             line::unlock(control, seen);
         }
     }

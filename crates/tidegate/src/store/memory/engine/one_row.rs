@@ -118,7 +118,8 @@ impl Attempt<'_> {
             Judged::At(later) => Err(Setback::At(later)),
             Judged::Locked => Err(Setback::Locked),
             Judged::Tidy => {
-                reader.item(0).tidy(row, (control, place.seen), now, &table.rows.slab, &table.budget);
+                let memory = (&table.rows.slab, &table.budget);
+                reader.item(0).tidy(row, (control, place.seen), || reader.is_current(), now, memory);
                 Err(Setback::Again)
             }
         }

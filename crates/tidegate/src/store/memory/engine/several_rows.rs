@@ -268,9 +268,8 @@ impl<'a> Attempt<'a> {
                 Judged::At(later) => return Err(Setback::At(later)),
                 Judged::Locked => return Err(Setback::Locked),
                 Judged::Tidy => {
-                    let table = ask.table;
-                    let lock = (leg.control, leg.seen);
-                    item.tidy(leg.cells, lock, now, &table.rows.slab, &table.budget);
+                    let memory = (&ask.table.rows.slab, &ask.table.budget);
+                    item.tidy(leg.cells, (leg.control, leg.seen), || reader.is_current(), now, memory);
                     return Err(Setback::Again);
                 }
             }
