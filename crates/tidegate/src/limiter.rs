@@ -58,7 +58,6 @@ mod wake_on_drop;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tidegate_core::{Ask, LeaseId, Limit, Per, Tick};
@@ -112,14 +111,12 @@ impl Limiter {
             reach,
             queues: WaitQueues::new(bounds),
             detached_leases: DetachedLeases::default(),
-            edits: AtomicU64::new(0),
         });
         // The store outlives its limiters: a strong reference would leak them.
         let waiting = Arc::downgrade(&inner);
         inner.store.watch(Box::new(move |change| {
             let (Change::Put(limit) | Change::Removed(limit)) = change;
             if let Some(inner) = waiting.upgrade() {
-                inner.edits.fetch_add(1, Ordering::Relaxed);
                 inner.queues.wake_limit(limit.id(), Call::LimitEdited);
             }
         }));
@@ -252,8 +249,6 @@ struct LimiterState {
     reach: Reach,
     queues: WaitQueues,
     detached_leases: DetachedLeases,
-    /// The number of edits of limits so far. A handle reloads its limit when it changes.
-    edits: AtomicU64,
 }
 
 impl LimiterState {

@@ -11,6 +11,7 @@ use tidegate_core::{Limit, Timestamp, Wait};
 
 use crate::reply::{ItemReading, OrderError, OrderRefusal};
 use crate::store::Unavailable;
+use crate::store::memory::{HandleRefusal, MemoryHandle};
 
 /// Why a request was not granted. Nothing was charged.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,7 +65,7 @@ impl AcquireError {
 pub struct Refused {
     at: Timestamp,
     wait: Wait,
-    limit: Arc<Limit>,
+    limit: Arc<Arc<Limit>>,
     item: usize,
     details: Option<Box<RefusedDetails>>,
 }
@@ -81,7 +82,14 @@ pub(super) struct RefusedDetails {
 impl Refused {
     /// A refusal by this item of the limit, with nothing more known.
     pub(super) fn by_item(at: Timestamp, wait: Wait, limit: Arc<Limit>, item: usize) -> Refused {
-        Refused { at, wait, limit, item, details: None }
+        Refused { at, wait, limit: Arc::new(limit), item, details: None }
+    }
+
+    /// The refusal of a handle's fast path.
+    #[inline]
+    pub(super) fn by_handle(handle: &MemoryHandle, refusal: HandleRefusal) -> Refused {
+        let HandleRefusal { at, wait, item, .. } = refusal;
+        Refused { at, wait, limit: handle.limit_of(refusal), item, details: None }
     }
 
     /// The same refusal with everything the store replied.
@@ -133,7 +141,7 @@ impl Refused {
     }
 
     /// What the store replied. `None` if the request would fit but earlier requests wait for the same rows, and for
-    /// refusals of [`LimitHandle::try_acquire`](super::LimitHandle::try_acquire), which asks for no more than the wait.
+    /// refusals of requests that ask for no more than a verdict over a memory store.
     pub fn by(&self) -> Option<&OrderRefusal> {
         self.details.as_ref().and_then(|details| details.by.as_ref())
     }

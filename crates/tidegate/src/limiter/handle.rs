@@ -1,23 +1,21 @@
 //! A handle on one limit.
 //!
-//! A handle looks its limit up once. Over a [`MemoryStore`] it decides in the store's own handle, without an order and
+//! A handle looks its limit up once. Over a [`MemoryStore`] it decides with the store's engine, without an order and
 //! without a lock in the usual case. It takes that fast path only while no request waits at its limiter: one relaxed
-//! load. Limits whose grants carry a lease or a list of shadowed limits take the ordinary path. The store's handle says
-//! only when a refused request fits; what else a refusal names is found by a peek.
+//! load. What the engine cannot decide from the words of a row takes the ordinary path: limits whose grants carry a lease or
+//! a list of shadowed limits, keys with overrides, keys without room.
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use tidegate_core::{Ask, Limit, Mode, Order, Per, Policy, Verdict, Wait};
+use tidegate_core::{Ask, Limit, Order};
 
 use super::Limiter;
 use super::error::{AcquireError, Refused};
 use super::permit::Permit;
 use super::request::Request;
-use crate::reply::OrderError;
 use crate::store::MemoryStore;
-use crate::store::memory::MemoryHandle;
+use crate::store::memory::{HandleDecision, MemoryHandle};
 
 /// A handle on one limit of a [`Limiter`]: resolved once, cheap to clone, for any number of threads.
 ///
@@ -45,20 +43,13 @@ struct HandleState {
     limiter: Limiter,
     limit_id: Box<str>,
     memory: Option<MemoryHandle>,
-    /// `2 * edits + 1` if the fast path was right after so many edits, `2 * edits` if it was not.
-    fast_path: AtomicU64,
 }
 
 impl LimitHandle {
     pub(super) fn new(limiter: &Limiter, limit: &Limit) -> LimitHandle {
         let store: &dyn std::any::Any = limiter.store();
         let memory = store.downcast_ref::<MemoryStore>().and_then(|store| store.handle(limit.id()));
-        let state = HandleState {
-            limiter: limiter.clone(),
-            limit_id: limit.id().into(),
-            memory,
-            fast_path: AtomicU64::new(u64::MAX),
-        };
+        let state = HandleState { limiter: limiter.clone(), limit_id: limit.id().into(), memory };
         LimitHandle { shared: Arc::new(state) }
     }
 
@@ -79,11 +70,12 @@ impl LimitHandle {
     pub fn try_acquire(&self, key: impl AsRef<[u8]>) -> Result<Permit, AcquireError> {
         let key = key.as_ref();
         if let Some(memory) = self.fast_path() {
-            match memory.try_acquire(key, 1) {
-                Ok(Verdict::Granted) => return Ok(Permit::EMPTY),
-                Ok(Verdict::Denied(wait)) => return self.refuse(memory, key, wait),
-                Err(OrderError::UnknownLimit { .. } | OrderError::NeedsLease) => {}
-                Err(error) => return Err(error.into()),
+            match memory.decide(key, 1) {
+                Some(HandleDecision::Granted) => return Ok(Permit::EMPTY),
+                Some(HandleDecision::Refused(refusal)) => {
+                    return Err(AcquireError::Refused(Refused::by_handle(memory, refusal)));
+                }
+                None => {}
             }
         }
         self.try_acquire_by_order(key)
@@ -92,6 +84,21 @@ impl LimitHandle {
     /// Takes one unit for each key, in the order of the keys, as if each were requested alone. The keys go to the store
     /// in one batch, and over a durable store the whole batch waits for one sync.
     pub fn try_acquire_batch<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<Permit, AcquireError>> {
+        let Some(memory) = self.fast_path() else { return self.try_acquire_batch_by_order(keys) };
+        let mut results = Vec::with_capacity(keys.len());
+        memory.decide_batch(keys, |index, decision| {
+            results.push(match decision {
+                Some(HandleDecision::Granted) => Ok(Permit::EMPTY),
+                Some(HandleDecision::Refused(refusal)) => {
+                    Err(AcquireError::Refused(Refused::by_handle(memory, refusal)))
+                }
+                None => self.try_acquire_by_order(keys[index].as_ref()),
+            });
+        });
+        results
+    }
+
+    fn try_acquire_batch_by_order<K: AsRef<[u8]>>(&self, keys: &[K]) -> Vec<Result<Permit, AcquireError>> {
         let asks: Vec<[Ask<'_>; 1]> =
             keys.iter().map(|key| [Ask::one(&self.shared.limit_id, Some(key.as_ref()))]).collect();
         let orders: Vec<Order<'_>> = asks.iter().map(|ask| Order::acquire(ask)).collect();
@@ -100,7 +107,7 @@ impl LimitHandle {
 
     /// A request for one unit for this key. It can ask for more: a count, a hold, readings, a place in the queue.
     pub fn of<'a>(&'a self, key: &'a (impl AsRef<[u8]> + ?Sized)) -> Request<'a> {
-        Request::one(&self.shared.limiter, Ask::one(&self.shared.limit_id, Some(key.as_ref())))
+        Request::one(&self.shared.limiter, self, Some(key.as_ref()))
     }
 
     /// A request for one unit of a limit that counts all keys together.
@@ -116,59 +123,24 @@ impl LimitHandle {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn without_key(&self) -> Request<'_> {
-        Request::one(&self.shared.limiter, Ask::one(&self.shared.limit_id, None))
+        Request::one(&self.shared.limiter, self, None)
     }
 
-    /// The store's handle, if it decides as the ordinary path does.
+    /// The store's handle, while no request waits at the limiter.
     #[inline]
-    fn fast_path(&self) -> Option<&MemoryHandle> {
+    pub(super) fn fast_path(&self) -> Option<&MemoryHandle> {
         let state = &*self.shared;
-        let memory = state.memory.as_ref()?;
-        let inner = &state.limiter.inner;
-        if !inner.queues.is_empty() {
-            return None;
-        }
-        let edits = inner.edits.load(Ordering::Relaxed);
-        let known = state.fast_path.load(Ordering::Relaxed);
-        let usable = if known >> 1 == edits { known & 1 == 1 } else { state.look_at_limit(memory, edits) };
-        usable.then_some(memory)
+        state.memory.as_ref().filter(|_| state.limiter.inner.queues.is_empty())
     }
 
-    /// The refusal of the fast path, which knows only the wait.
-    ///
-    /// Nothing more is known of a limit with one item that counts all keys together. Elsewhere the item, or that there
-    /// is no room for another key, is found by a peek. The item, the wait and the time that are returned are those of
-    /// the peek: one decision. It is not counted as another refusal.
-    #[inline(never)]
-    fn refuse(&self, memory: &MemoryHandle, key: &[u8], wait: Wait) -> Result<Permit, AcquireError> {
-        let limit = memory.limit();
-        if let [item] = limit.items()
-            && item.per() == Per::All
-        {
-            // Read after the decision: `at + retry_after` is still the instant at which the request fits.
-            return Err(AcquireError::Refused(Refused::by_item(memory.now(), wait, limit, 0)));
-        }
-        match self.of(key).peek() {
-            Ok(_) => self.try_acquire_by_order(key),
-            refused => refused,
-        }
+    /// Whether the handle is one of this limiter.
+    pub(super) fn is_of(&self, limiter: &Limiter) -> bool {
+        Arc::ptr_eq(&self.shared.limiter.inner, &limiter.inner)
     }
 
     #[inline(never)]
     fn try_acquire_by_order(&self, key: &[u8]) -> Result<Permit, AcquireError> {
         self.of(key).try_acquire()
-    }
-}
-
-impl HandleState {
-    /// Whether the fast path is right for the limit as it is now.
-    #[cold]
-    fn look_at_limit(&self, memory: &MemoryHandle, edits: u64) -> bool {
-        let limit = memory.limit();
-        let has_lease = limit.items().iter().any(|item| matches!(item.policy(), Policy::Concurrency { .. }));
-        let usable = limit.mode() != Mode::Shadow && !has_lease;
-        self.fast_path.store(edits << 1 | u64::from(usable), Ordering::Relaxed);
-        usable
     }
 }
 

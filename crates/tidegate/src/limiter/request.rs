@@ -5,12 +5,17 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use arrayvec::ArrayVec;
 use tidegate_core::{Amount, Ask, Hold, Intent, Order};
 
 use super::acquire::Acquire;
+use super::error::{AcquireError, Refused};
+use super::handle::LimitHandle;
 use super::pending_reply::{Decision, PendingReply, SubmitReply};
+use super::permit::Permit;
 use super::{Limiter, LimiterState};
 use crate::reply::Detail;
+use crate::store::memory::{HandleAsk, HandleDecision, MemoryHandle};
 
 /// A request to a [`Limiter`], made by [`LimitHandle::of`](super::LimitHandle::of). It is sent by one of its methods.
 #[derive(Debug, Clone)]
@@ -24,25 +29,36 @@ pub struct Request<'a> {
     detail: Detail,
 }
 
-/// One ask inline, or several.
+/// The asks of a request.
 #[derive(Debug, Clone)]
 enum Asks<'a> {
-    One([Ask<'a>; 1]),
+    /// Of handles. Few of them need no memory of their own.
+    OfHandles(ArrayVec<HandleRequest<'a>, FEW_ASKS>),
     Many(Cow<'a, [Ask<'a>]>),
 }
 
-impl<'a> Asks<'a> {
-    fn as_slice(&self) -> &[Ask<'a>] {
-        match self {
-            Asks::One(ask) => ask,
-            Asks::Many(asks) => asks,
-        }
+/// The number of asks that a request stores inline.
+const FEW_ASKS: usize = 4;
+
+/// An ask of a handle.
+#[derive(Debug, Clone, Copy)]
+struct HandleRequest<'a> {
+    handle: &'a LimitHandle,
+    key: Option<&'a [u8]>,
+    count: Amount,
+}
+
+impl<'a> HandleRequest<'a> {
+    fn ask(&self) -> Ask<'a> {
+        Ask { limit_id: self.handle.limit_id(), key: self.key, count: self.count }
     }
 }
 
 impl<'a> Request<'a> {
-    pub(super) fn one(limiter: &'a Limiter, ask: Ask<'a>) -> Request<'a> {
-        Request::new(limiter, Asks::One([ask]))
+    pub(super) fn one(limiter: &'a Limiter, handle: &'a LimitHandle, key: Option<&'a [u8]>) -> Request<'a> {
+        let mut asks = ArrayVec::new();
+        asks.push(HandleRequest { handle, key, count: 1 });
+        Request::new(limiter, Asks::OfHandles(asks))
     }
 
     pub(super) fn many(limiter: &'a Limiter, asks: &'a [Ask<'a>]) -> Request<'a> {
@@ -50,10 +66,8 @@ impl<'a> Request<'a> {
     }
 
     pub(super) fn all(limiter: &'a Limiter, requests: impl IntoIterator<Item = Request<'a>>) -> Request<'a> {
-        let mut all = Request::new(limiter, Asks::Many(Cow::Owned(Vec::new())));
-        let mut asks = Vec::new();
+        let mut all = Request::new(limiter, Asks::OfHandles(ArrayVec::new()));
         for request in requests {
-            asks.extend_from_slice(request.asks.as_slice());
             if request.hold == Hold::Yes {
                 all.hold = Hold::Yes;
             }
@@ -62,8 +76,8 @@ impl<'a> Request<'a> {
             }
             all.ttl = request.ttl.or(all.ttl);
             all.request_id = request.request_id.or(all.request_id);
+            all.asks.extend(request.asks);
         }
-        all.asks = Asks::Many(Cow::Owned(asks));
         all
     }
 
@@ -73,12 +87,9 @@ impl<'a> Request<'a> {
 
     /// Sets the number of units; 1 by default. If the request has several asks, it applies to each of them.
     pub fn count(mut self, count: Amount) -> Request<'a> {
-        let asks: &mut [Ask<'a>] = match &mut self.asks {
-            Asks::One(ask) => ask,
-            Asks::Many(asks) => asks.to_mut(),
-        };
-        for ask in asks {
-            ask.count = count;
+        match &mut self.asks {
+            Asks::OfHandles(asks) => asks.iter_mut().for_each(|ask| ask.count = count),
+            Asks::Many(asks) => asks.to_mut().iter_mut().for_each(|ask| ask.count = count),
         }
         self
     }
@@ -114,8 +125,38 @@ impl<'a> Request<'a> {
     /// refused. Over a store with a log it blocks until the grant is durable, and over a remote store until the reply
     /// arrives. In tasks use [`Request::try_acquire_async`].
     pub fn try_acquire(&self) -> Decision {
+        self.decide_fast().unwrap_or_else(|| self.try_acquire_by_order())
+    }
+
+    /// Decides with the engine of the memory store, if the request asks for no more than a verdict.
+    #[inline]
+    fn decide_fast(&self) -> Option<Decision> {
+        let Asks::OfHandles(own) = &self.asks else { return None };
+        let is_plain = self.hold == Hold::No
+            && self.ttl.is_none()
+            && self.request_id.is_none()
+            && self.detail == Detail::Verdicts;
+        if !is_plain {
+            return None;
+        }
+        let mut asks: ArrayVec<HandleAsk<'_>, FEW_ASKS> = ArrayVec::new();
+        for HandleRequest { handle, key, count } in own {
+            let memory = handle.fast_path().filter(|_| handle.is_of(self.limiter))?;
+            asks.push(HandleAsk { handle: memory, key: *key, count: *count });
+        }
+        match MemoryHandle::decide_set(&asks)? {
+            HandleDecision::Granted => Some(Ok(Permit::EMPTY)),
+            HandleDecision::Refused(refusal) => {
+                let handle = asks[refusal.ask].handle;
+                Some(Err(AcquireError::Refused(Refused::by_handle(handle, refusal))))
+            }
+        }
+    }
+
+    #[inline(never)]
+    fn try_acquire_by_order(&self) -> Decision {
         let inner = &self.limiter.inner;
-        let reply = inner.try_acquire(&self.order(Intent::Acquire), self.detail);
+        let reply = self.with_order(Intent::Acquire, |order| inner.try_acquire(order, self.detail));
         self.pending_or_decision(reply).unwrap_or_else(|pending| pending.wait(&*inner.store))
     }
 
@@ -124,11 +165,14 @@ impl<'a> Request<'a> {
     /// charges stay.
     pub async fn try_acquire_async(&self) -> Decision {
         let inner = &self.limiter.inner;
-        let pending =
-            match self.pending_or_decision(inner.try_acquire(&self.order(Intent::Acquire), self.detail)) {
-                Ok(decision) => return decision,
-                Err(pending) => pending,
-            };
+        if let Some(decision) = self.decide_fast() {
+            return decision;
+        }
+        let reply = self.with_order(Intent::Acquire, |order| inner.try_acquire(order, self.detail));
+        let pending = match self.pending_or_decision(reply) {
+            Ok(decision) => return decision,
+            Err(pending) => pending,
+        };
         pending.wait_async(&inner.store).await
     }
 
@@ -136,14 +180,15 @@ impl<'a> Request<'a> {
     /// [`Request::try_acquire`] may refuse what fits here.
     pub fn peek(&self) -> Decision {
         let inner = &self.limiter.inner;
-        let reply = inner.submit(&self.order(Intent::Peek), self.detail);
+        let reply = self.with_order(Intent::Peek, |order| inner.submit(order, self.detail));
         self.pending_or_decision(reply).unwrap_or_else(|pending| pending.wait(&*inner.store))
     }
 
     /// Same as [`Request::peek`], without blocking the thread.
     pub async fn peek_async(&self) -> Decision {
         let inner = &self.limiter.inner;
-        let pending = match self.pending_or_decision(inner.submit(&self.order(Intent::Peek), self.detail)) {
+        let reply = self.with_order(Intent::Peek, |order| inner.submit(order, self.detail));
+        let pending = match self.pending_or_decision(reply) {
             Ok(decision) => return decision,
             Err(pending) => pending,
         };
@@ -153,8 +198,10 @@ impl<'a> Request<'a> {
     /// Takes all of it as soon as it fits, first come first served, within `patience` of this call; at most one minute.
     /// The order is sent when the future is polled: polled late, it takes what fits then. See [`Acquire`].
     pub fn within(&self, patience: Duration) -> Acquire {
-        let order = Order { max_wait: patience, ..self.order(Intent::Acquire) };
-        Acquire::new(LimiterState::clone_of(self.limiter), &order, self.detail)
+        self.with_order(Intent::Acquire, |order| {
+            let order = Order { max_wait: patience, ..*order };
+            Acquire::new(LimiterState::clone_of(self.limiter), &order, self.detail)
+        })
     }
 
     /// Splits a reply into a decision that can be returned now and a pending one.
@@ -162,15 +209,44 @@ impl<'a> Request<'a> {
         PendingReply::of(reply, self.request_id.is_some())
     }
 
-    fn order(&self, intent: Intent) -> Order<'_> {
-        let asks = self.asks.as_slice();
-        Order {
+    fn with_order<T>(&self, intent: Intent, send: impl FnOnce(&Order<'_>) -> T) -> T {
+        let few: ArrayVec<Ask<'_>, FEW_ASKS>;
+        let asks: &[Ask<'_>] = match &self.asks {
+            Asks::OfHandles(own) => {
+                few = own.iter().map(HandleRequest::ask).collect();
+                &few
+            }
+            Asks::Many(asks) => asks,
+        };
+        send(&Order {
             intent,
             asks,
             request_id: self.request_id,
             hold: self.hold,
             ttl: self.ttl,
             max_wait: Duration::ZERO,
+        })
+    }
+}
+
+impl<'a> Asks<'a> {
+    /// Adds the asks of another request.
+    fn extend(&mut self, others: Asks<'a>) {
+        if let (Asks::OfHandles(own), Asks::OfHandles(others)) = (&mut *self, &others)
+            && own.len() + others.len() <= FEW_ASKS
+        {
+            own.extend(others.iter().copied());
+            return;
+        }
+        let mut many = std::mem::replace(self, Asks::OfHandles(ArrayVec::new())).into_list();
+        many.extend(others.into_list());
+        *self = Asks::Many(Cow::Owned(many));
+    }
+
+    fn into_list(self) -> Vec<Ask<'a>> {
+        match self {
+            Asks::OfHandles(own) => own.iter().map(HandleRequest::ask).collect(),
+            Asks::Many(asks) => asks.into_owned(),
         }
     }
 }

@@ -67,6 +67,7 @@ use limit_table::LimitTable;
 use memory_budget::Budget;
 use shared_rows::SharedLines;
 
+pub(crate) use handle::{HandleAsk, HandleDecision, HandleRefusal};
 pub use handle::{MemoryHandle, MemoryHandleSet};
 
 pub use restore::Restore;

@@ -156,6 +156,8 @@ impl Tag {
 mod tests {
     use std::collections::HashSet;
 
+    use tidegate_core::limit::MAX_KEY_BYTES;
+
     use super::*;
 
     /// Where most of the bits of a tag are used: its first bits say which leaf and which line.
@@ -230,12 +232,10 @@ mod tests {
             for length in (0..100).chain([MAX_KEY_BYTES - 1, MAX_KEY_BYTES]) {
                 let key: Vec<u8> = (0..length).map(|at| u8::try_from(at % 251).expect("a byte")).collect();
                 let tag = printer.print(&key);
-                assert_eq!(printer.print_within(&key), Some(tag));
                 for part in [tag.low & HIGH, tag.low >> u32::BITS] {
                     assert_ne!(part, u64::from(tag.high));
                 }
             }
-            assert!(printer.print_within(&vec![1; MAX_KEY_BYTES + 1]).is_none());
         }
     }
 

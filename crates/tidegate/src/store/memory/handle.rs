@@ -1,13 +1,14 @@
 //! Handles on limits for callers that decide often.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
 use tidegate_core::limit::MAX_KEY_BYTES;
 use tidegate_core::order::MAX_ASKS;
-use tidegate_core::{Amount, Ask, Intent, Limit, Order, Timestamp, Verdict};
+use tidegate_core::{Amount, Ask, Intent, Limit, Order, Timestamp, Verdict, Wait};
 
-use super::engine::{self, MOST_ASKS, ResolvedAsk, RowsDecision};
+use super::engine::{self, MOST_ASKS, Refusal, ResolvedAsk, RowsDecision};
 use super::limit_table::{LimitTable, grants_leases};
 use super::{LOOK_AHEAD, StoreState};
 use crate::reply::{Detail, OrderError, Outcome, Replies};
@@ -42,16 +43,6 @@ pub struct MemoryHandle {
 }
 
 impl MemoryHandle {
-    /// The limit as it is now.
-    pub(crate) fn limit(&self) -> Arc<Limit> {
-        self.table.limit()
-    }
-
-    /// The store's time.
-    pub(crate) fn now(&self) -> Timestamp {
-        self.store.now()
-    }
-
     pub(super) fn new(store: Arc<StoreState>, table: Arc<LimitTable>) -> MemoryHandle {
         MemoryHandle { store, table }
     }
@@ -64,6 +55,25 @@ impl MemoryHandle {
     /// keys above 1 KiB.
     #[inline]
     pub fn try_acquire(&self, key: &[u8], count: Amount) -> Result<Verdict, OrderError> {
+        match self.decide(key, count) {
+            Some(HandleDecision::Granted) => Ok(Verdict::Granted),
+            Some(HandleDecision::Refused(refusal)) => Ok(Verdict::Denied(refusal.wait)),
+            None => self.try_acquire_locked(key, count),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn try_acquire_locked(&self, key: &[u8], count: Amount) -> Result<Verdict, OrderError> {
+        check_key(Some(key))?;
+        let ask = ResolvedAsk { table: &self.table, key: Some(key), tag: None, count };
+        self.store.locked_verdict(&[ask], self.store.now())
+    }
+
+    /// Decides with the engine. `None` if only an order can be decided: the key is too long, the limit is gone, its grants
+    /// come with a lease, or the row needs the locked path.
+    #[inline]
+    pub(crate) fn decide(&self, key: &[u8], count: Amount) -> Option<HandleDecision> {
         let table = &*self.table;
         let reader = table.snapshot.read();
         let head = reader.head();
@@ -73,20 +83,66 @@ impl MemoryHandle {
                 // The lines may be far away in memory: they are requested first and read last.
                 lines.prefetch();
                 let now = self.store.now();
-                if let Ok(verdict) = engine::decide_key(table, (reader, head), (lines, tag), count, now) {
-                    return Ok(verdict);
+                match engine::decide_key(table, (reader, head), (lines, tag), count, now) {
+                    Ok(Verdict::Granted) => return Some(HandleDecision::Granted),
+                    Ok(Verdict::Denied(wait)) => {
+                        let (item, epoch) = (head.first().item(), reader.epoch());
+                        let refusal = HandleRefusal { at: now, wait, item, epoch, ask: 0 };
+                        return Some(HandleDecision::Refused(refusal));
+                    }
+                    Err(_) => {}
                 }
             }
         }
-        self.try_acquire_otherwise(key, count)
+        self.decide_rows(key, count)
     }
 
-    /// The same for all limits, with retries.
     #[inline(never)]
-    fn try_acquire_otherwise(&self, key: &[u8], count: Amount) -> Result<Verdict, OrderError> {
-        check_key(Some(key))?;
+    fn decide_rows(&self, key: &[u8], count: Amount) -> Option<HandleDecision> {
+        check_key(Some(key)).ok()?;
         let ask = ResolvedAsk { table: &self.table, key: Some(key), tag: None, count };
-        self.store.verdict(&[ask], self.store.now())
+        decide_asks(&[ask], self.store.now())
+    }
+
+    /// Decides several asks together, all or nothing, as [`MemoryHandle::decide`] does.
+    pub(crate) fn decide_set(asks: &[HandleAsk<'_>]) -> Option<HandleDecision> {
+        let mut resolved: ArrayVec<ResolvedAsk<'_>, MOST_ASKS> = ArrayVec::new();
+        for HandleAsk { handle, key, count } in asks {
+            check_key(*key).ok()?;
+            let ask = ResolvedAsk { table: &handle.table, key: *key, tag: None, count: *count };
+            resolved.try_push(ask).ok()?;
+        }
+        let store = &asks.first()?.handle.store;
+        let is_one_store = asks.iter().all(|ask| Arc::ptr_eq(&ask.handle.store, store));
+        if !is_one_store || !engine::are_distinct(&resolved, |ask| ask.table) {
+            return None;
+        }
+        decide_asks(&resolved, store.now())
+    }
+
+    /// Decides on each key in order, as [`MemoryHandle::decide`] does.
+    pub(crate) fn decide_batch<K: AsRef<[u8]>>(
+        &self,
+        keys: &[K],
+        mut each: impl FnMut(usize, Option<HandleDecision>),
+    ) {
+        let now = self.store.now();
+        for (group, keys) in keys.chunks(LOOK_AHEAD).enumerate() {
+            let keys: ArrayVec<&[u8], LOOK_AHEAD> = keys.iter().map(AsRef::as_ref).collect();
+            engine::decide_batch(&self.table, &keys, 1, now, &mut |index, decided| {
+                let decided = match decided {
+                    Some(decided) => Some(decided),
+                    None => self.decide_rows(keys[index], 1),
+                };
+                each(group * LOOK_AHEAD + index, decided);
+            });
+        }
+    }
+
+    /// The limit of a refusal.
+    #[inline]
+    pub(crate) fn limit_of(&self, refusal: HandleRefusal) -> Arc<Arc<Limit>> {
+        shared_limit(&self.table, refusal.epoch)
     }
 
     /// Takes `count` units for each of these keys, in the order of the keys, as if each were requested alone.
@@ -106,15 +162,93 @@ impl MemoryHandle {
         assert_eq!(keys.len(), verdicts.len(), "one verdict for each key");
         keys.iter().try_for_each(|key| check_key(Some(key)))?;
         let now = self.store.now();
+        let mut result = Ok(());
         for (keys, verdicts) in keys.chunks(LOOK_AHEAD).zip(verdicts.chunks_mut(LOOK_AHEAD)) {
-            let mut otherwise = |index: usize| {
+            engine::decide_batch(&self.table, keys, count, now, &mut |index, decided| {
+                if result.is_err() {
+                    return;
+                }
                 let ask = ResolvedAsk { table: &self.table, key: Some(keys[index]), tag: None, count };
-                self.store.verdict(&[ask], now)
-            };
-            engine::decide_batch(&self.table, keys, count, now, verdicts, &mut otherwise)?;
+                let verdict = match decided {
+                    Some(HandleDecision::Granted) => Ok(Verdict::Granted),
+                    Some(HandleDecision::Refused(refusal)) => Ok(Verdict::Denied(refusal.wait)),
+                    None => self.store.verdict(&[ask], now),
+                };
+                match verdict {
+                    Ok(verdict) => verdicts[index] = verdict,
+                    Err(error) => result = Err(error),
+                }
+            });
+            if result.is_err() {
+                break;
+            }
         }
-        Ok(())
+        result
     }
+}
+
+/// The decision of a handle. Few callers need more than the verdict, so a refusal names its limit by numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HandleDecision {
+    Granted,
+    Refused(HandleRefusal),
+}
+
+/// A refusal: the item with the longest wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct HandleRefusal {
+    pub(crate) at: Timestamp,
+    pub(crate) wait: Wait,
+    pub(crate) item: usize,
+    /// The ask whose limit refused.
+    pub(crate) ask: usize,
+    pub(super) epoch: u64,
+}
+
+/// An ask of a handle.
+#[derive(Clone, Copy)]
+pub(crate) struct HandleAsk<'a> {
+    pub(crate) handle: &'a MemoryHandle,
+    pub(crate) key: Option<&'a [u8]>,
+    pub(crate) count: Amount,
+}
+
+fn decide_asks(asks: &[ResolvedAsk<'_>], now: Timestamp) -> Option<HandleDecision> {
+    Some(match engine::decide_rows(asks, Intent::Acquire, now, &mut None)? {
+        RowsDecision::Granted(_) => HandleDecision::Granted,
+        RowsDecision::Refused(Refusal { denial, epochs, .. }, at) => {
+            let position = denial.binding;
+            let (wait, item, ask) = (denial.wait, position.item, position.row);
+            HandleDecision::Refused(HandleRefusal { at, wait, item, ask, epoch: epochs[0] })
+        }
+    })
+}
+
+/// The number of limits whose definitions a thread keeps for refusals.
+const KEPT_LIMITS: usize = 8;
+
+thread_local! {
+    /// The definitions of the limits that refused last, by table and epoch. Each thread has pointers of its own: a pointer
+    /// that all threads copy would cost more than the decision.
+    static REFUSING_LIMITS: RefCell<ArrayVec<(u64, u64, Arc<Arc<Limit>>), KEPT_LIMITS>> =
+        const { RefCell::new(ArrayVec::new_const()) };
+}
+
+/// The definition of a limit in an epoch. If the epoch is not kept any more, that of the present one.
+fn shared_limit(table: &LimitTable, epoch: u64) -> Arc<Arc<Limit>> {
+    REFUSING_LIMITS.with_borrow_mut(|kept| {
+        let is_own = |(own, number, _): &(u64, u64, _)| *own == table.instance && *number == epoch;
+        if let Some((_, _, limit)) = kept.iter().find(|kept| is_own(kept)) {
+            return Arc::clone(limit);
+        }
+        let limit = table.epoch_of(epoch).map_or_else(|| table.limit(), |epoch| Arc::clone(&epoch.limit));
+        let limit = Arc::new(limit);
+        if kept.is_full() {
+            kept.remove(0);
+        }
+        kept.push((table.instance, epoch, Arc::clone(&limit)));
+        limit
+    })
 }
 
 /// A handle on several limits that are decided together, all or nothing.

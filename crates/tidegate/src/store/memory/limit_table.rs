@@ -2,6 +2,7 @@
 
 #![expect(clippy::inline_always, reason = "these functions are parts of a decision of 20 ns")]
 
+use std::sync::atomic::AtomicU64 as ProcessCounter;
 use std::sync::{Arc, PoisonError};
 
 use tidegate_core::{Item, Law, Limit, Mode, Per, Row, Timestamp, UsageRecord};
@@ -21,9 +22,14 @@ use crate::store::journal::{Origin, Text};
 /// The most epochs that are kept for leaves without access since.
 const MOST_EPOCHS: usize = 32;
 
+/// The number of tables that this process has created.
+static INSTANCES: ProcessCounter = ProcessCounter::new(0);
+
 /// A limit and its rows.
 pub(super) struct LimitTable {
     pub(super) id: Box<str>,
+    /// The number of this table among all tables of the process.
+    pub(super) instance: u64,
     /// The number of this limit among all limits ever added.
     pub(super) generation: u64,
     pub(super) printer: Fingerprinter,
@@ -98,6 +104,7 @@ impl LimitTable {
         let epoch = RowEpoch::of(draft, 1, now, EpochCause::Put, None, place.words());
         let table = LimitTable {
             id: limit.id().into(),
+            instance: INSTANCES.fetch_add(1, Ordering::Relaxed),
             generation,
             printer,
             snapshot: RuleSnapshot::new(),

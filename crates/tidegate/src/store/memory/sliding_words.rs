@@ -1055,7 +1055,7 @@ mod tests {
         assert_eq!(SlidingWords::of(&rule(window(1 << 57))), None);
         let longest = (1 << 57) - 1;
         let law = SlidingWords::of(&rule(window(longest))).expect("short enough");
-        assert_eq!((law.capacity(), law.window(), law.granularity()), (Capacity::AtMost(5), longest, 1));
+        assert_eq!((law.capacity, law.window(), law.granularity()), (Capacity::AtMost(5), longest, 1));
         assert_eq!(law.count_bits(), 4);
         let minute = SlidingWords::of(&rule(window(60_000_000_000))).expect("short enough");
         assert_eq!(minute.count_bits(), 62 - (120_000_000_000_u64.ilog2() + 1));

@@ -2,24 +2,24 @@
 //!
 //! The lines of a group of keys are loaded into the cache before the first is read.
 
+use tidegate_core::limit::MAX_KEY_BYTES;
 use tidegate_core::{Amount, Timestamp, Verdict};
 
 use super::super::LOOK_AHEAD;
+use super::super::handle::{HandleDecision, HandleRefusal};
 use super::super::leaf::HomeLines;
 use super::super::limit_table::LimitTable;
 use super::super::line::NO_TAG;
 use super::{decide_key, is_one_key_row};
-use crate::reply::OrderError;
 
-/// Decides on each of at most [`LOOK_AHEAD`] keys. `otherwise` decides on a key that takes another path.
+/// Decides on each of at most [`LOOK_AHEAD`] keys. `each` receives `None` for a key that needs another path.
 pub(in super::super) fn decide_batch(
     table: &LimitTable,
     keys: &[&[u8]],
     count: Amount,
     now: Timestamp,
-    verdicts: &mut [Verdict],
-    otherwise: &mut dyn FnMut(usize) -> Result<Verdict, OrderError>,
-) -> Result<(), OrderError> {
+    each: &mut dyn FnMut(usize, Option<HandleDecision>),
+) {
     let mut tags = [NO_TAG; LOOK_AHEAD];
     let mut lines: [Option<HomeLines<'_>>; LOOK_AHEAD] = [None; LOOK_AHEAD];
     for ((key, tag), lines) in keys.iter().zip(&mut tags).zip(&mut lines) {
@@ -27,19 +27,22 @@ pub(in super::super) fn decide_batch(
         *lines = table.home_lines(*tag);
         lines.iter().for_each(HomeLines::prefetch);
     }
-    for (index, verdict) in verdicts.iter_mut().enumerate().take(keys.len()) {
+    for (index, key) in keys.iter().enumerate() {
         let reader = table.snapshot.read();
         let head = reader.head();
         let decided = match lines[index] {
-            Some(lines) if is_one_key_row(head) => {
+            Some(lines) if is_one_key_row(head) && key.len() <= MAX_KEY_BYTES => {
                 decide_key(table, (reader, head), (lines, tags[index]), count, now).ok()
             }
             _ => None,
         };
-        *verdict = match decided {
-            Some(decided) => decided,
-            None => otherwise(index)?,
-        };
+        let decided = decided.map(|verdict| match verdict {
+            Verdict::Granted => HandleDecision::Granted,
+            Verdict::Denied(wait) => {
+                let (item, epoch) = (head.first().item(), reader.epoch());
+                HandleDecision::Refused(HandleRefusal { at: now, wait, item, ask: 0, epoch })
+            }
+        });
+        each(index, decided);
     }
-    Ok(())
 }
