@@ -11,11 +11,13 @@
 //! IPv4 addresses inside IPv6 are IPv4. An IPv6 client is its /64, because one subscriber can use any address in it. A
 //! request without a known peer address is an error and never counted under a shared key.
 
+use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 
 use ::http::{Extensions, Request};
 
 use super::address_key;
+use crate::layer::RequestLimits;
 
 /// The address of the peer, put into a request's extensions by the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,9 +107,38 @@ fn hop_address(hop: &[u8]) -> Option<IpAddr> {
     inside.parse::<IpAddr>().ok().map(|address| address.to_canonical())
 }
 
-/// The key of the client of a request: the address as text, of IPv6 the /64.
-pub(super) fn client_key<B>(key: &impl ClientAddress, request: &Request<B>) -> Option<String> {
-    key.address(request.headers(), peer_of(request.extensions())).map(address_key)
+impl RequestLimits {
+    /// One unit of this limit for the client of an HTTP request, by [`address_key`].
+    ///
+    /// If the peer's address is not known, the request has no key. A per-key limit rejects it then: clients never share
+    /// a key.
+    ///
+    /// ```
+    /// use tidegate::layer::RequestLimits;
+    /// use tidegate::layer::http::{self, ForwardedFor, HttpLimitLayer};
+    /// # fn layer(limiter: tidegate::Limiter) -> Result<(), Box<dyn std::error::Error>> {
+    ///
+    /// let proxies = ForwardedFor::trust(["10.0.0.0/8"])?;
+    /// let layer: HttpLimitLayer<String, String> = http::limit(limiter, move |request| {
+    ///     let limits = RequestLimits::of_client("client", &proxies, request);
+    ///     match request.headers().get("api-key") {
+    ///         Some(key) => limits.and("api", key.as_bytes()),
+    ///         None => limits,
+    ///     }
+    /// });
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn of_client<B>(
+        limit_id: impl Into<Cow<'static, str>>,
+        client: &impl ClientAddress,
+        request: &Request<B>,
+    ) -> RequestLimits {
+        match client.address(request.headers(), peer_of(request.extensions())) {
+            Some(address) => RequestLimits::of(limit_id, address_key(address)),
+            None => RequestLimits::without_key(limit_id),
+        }
+    }
 }
 
 /// The peer's address, as the server reported it.
