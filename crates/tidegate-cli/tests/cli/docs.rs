@@ -68,6 +68,7 @@
 )]
 
 mod document;
+mod nginx;
 mod pattern;
 mod session;
 
