@@ -1,22 +1,11 @@
-//! Identifies the client of a request: the peer address, or the address that a trusted proxy reports.
+//! Keys under which clients are counted: by address or by name.
 //!
-//! ```text
-//!   X-Forwarded-For: 6.6.6.6, 203.0.113.9, 10.0.0.7      peer 10.0.0.1       trusted: 10.0.0.0/8
-//!                    forgeable ▲ the client  trusted ◀── trusted
-//! ```
-//!
-//! [`client_address`] reads the addresses from the right. Nothing to the left of the first untrusted address is used, because
-//! any client can forge it. IPv4-mapped IPv6 addresses count as IPv4. An IPv6 client is its /64, because one household controls a whole /64.
-
-mod proxy_header;
+//! The address of a client is [`ForwardedFor`](tidegate::layer::http::ForwardedFor)'s. IPv4-mapped IPv6 addresses count as IPv4. An IPv6
+//! client is its /64, because one household controls a whole /64.
 
 use std::net::IpAddr;
 
-use crate::settings::{GatewayServer, Network};
 use arrayvec::ArrayVec;
-use tidegate::layer::http::client_address;
-
-pub use proxy_header::{MAX_V1_BYTES, MAX_V2_BYTES, ProxyHeader, ProxyHeaderError, parse_proxy_header};
 
 /// The maximum length of a client name. A request with a longer name is identified by its address.
 pub const MAX_NAME_BYTES: usize = 128;
@@ -71,30 +60,5 @@ impl ClientKey {
 impl AsRef<[u8]> for ClientKey {
     fn as_ref(&self) -> &[u8] {
         &self.0
-    }
-}
-
-/// Resolves client addresses with the list of trusted proxies.
-#[derive(Debug, Clone, Default)]
-pub struct ClientResolver {
-    trusted: Vec<Network>,
-}
-
-impl ClientResolver {
-    /// Creates a resolver for the configured trusted proxies.
-    pub fn new(server: &GatewayServer) -> ClientResolver {
-        ClientResolver { trusted: server.trusted_proxies.clone() }
-    }
-
-    /// Whether this address belongs to a trusted proxy.
-    pub fn trusts(&self, address: IpAddr) -> bool {
-        self.trusted.iter().any(|network| network.contains(address))
-    }
-
-    /// The address of the client behind a peer. `forwarded` holds the values of `X-Forwarded-For` in the order they were sent.
-    ///
-    /// If an entry from a trusted proxy cannot be parsed, that proxy is the client. A malformed header does not hide a client.
-    pub fn address<'h>(&self, peer: IpAddr, forwarded: impl DoubleEndedIterator<Item = &'h [u8]>) -> IpAddr {
-        client_address(peer, |address| self.trusts(address), forwarded)
     }
 }

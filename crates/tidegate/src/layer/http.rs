@@ -12,6 +12,7 @@
 mod body;
 mod client_address;
 mod fields;
+mod ip_network;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -25,12 +26,11 @@ use crate::limiter::{AcquireError, Limiter, Permit, Refused};
 use crate::reply::{Detail, OrderError};
 
 pub use body::HeldBody;
-pub use client_address::{
-    ClientAddress, ForwardedFor, PeerAddress, PeerIp, ProxyNetworkError, client_address,
-};
+pub use client_address::{ClientAddress, ForwardedFor, PeerAddress, PeerIp};
 pub use fields::{
     RATE_LIMIT, RATE_LIMIT_POLICY, describe, describe_refusal, rate_limit, rate_limit_policy, retry_after,
 };
+pub use ip_network::{IpNetwork, IpNetworkError};
 
 /// A [`LimitLayer`] for requests with a body `B` to services that answer with a body `R`.
 pub type HttpLimitLayer<B, R> = LimitLayer<Request<B>, Response<R>, Response<HeldBody<R>>>;
