@@ -52,7 +52,7 @@ fn every_field_is_read() {
     assert_eq!((spec.server.window, spec.server.header_timeout), (Window::Fixed, Duration::from_secs(3)));
     assert_eq!(spec.server.limits.max_connections_per_client, Allowance::AtMost(5));
     assert_eq!(spec.tls.expect("a certificate").key, "key.pem");
-    assert_eq!(spec.management.expect("a door").to_string(), "127.0.0.1:9849");
+    assert_eq!(spec.management.expect("a management port").to_string(), "127.0.0.1:9849");
     let backend = &spec.backends[0];
     assert_eq!(backend.balance, Balance::LeastConnection);
     assert_eq!(backend.probe.as_ref().map(|probe| probe.failures), Some(3));
