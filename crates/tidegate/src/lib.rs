@@ -30,7 +30,7 @@
 //! - [`layer`]: the tower middleware.
 //! - [`stream`]: limits on streams of messages.
 //! - [`model`]: the settings of limits, such as [`WeekStart`](model::WeekStart).
-//! - [`store`], [`catalog`], [`reply`]: the contract of stores, for those that build on it.
+//! - [`store`], [`catalog`], [`reply`], [`journal`]: the contract of stores, for those that build on it.
 //!
 //! The core, [`tidegate_core`], has the arithmetic. A store applies it to rows. A limiter adds leases that are owned and
 //! a queue; it decides nothing itself.
@@ -38,13 +38,16 @@
 pub mod activity;
 pub mod catalog;
 pub mod clock;
+pub mod journal;
 #[cfg(feature = "tower")]
 pub mod layer;
 pub mod limiter;
 pub mod model;
+mod order_reply;
 pub mod reply;
 pub mod rule;
 pub mod store;
+mod store_reply;
 #[cfg(feature = "stream")]
 pub mod stream;
 
