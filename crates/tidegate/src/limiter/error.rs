@@ -127,7 +127,7 @@ impl Refused {
         self.item
     }
 
-    /// Whether the store could not decide and `on_outage: deny` refused the request.
+    /// Whether the store has no room to count another key. The item and the wait are then an estimate.
     pub fn is_degraded(&self) -> bool {
         self.details.as_ref().is_some_and(|details| details.is_degraded)
     }
