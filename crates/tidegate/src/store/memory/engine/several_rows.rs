@@ -233,7 +233,10 @@ fn attempt<'a, const W: usize>(
 ) -> Result<RowsDecision, Setback> {
     let mut tags: ArrayVec<Option<(Tag, Option<HomeLines<'a>>)>, MOST_ASKS> = ArrayVec::new();
     for ask in asks {
-        let lines = ask.tag().map(|tag| (tag, ask.table.home_lines(tag)));
+        // A key is often given to limits that count all keys together.
+        let counts_keys = ask.table.snapshot.read().head().counts_keys();
+        let tag = if counts_keys { ask.tag() } else { None };
+        let lines = tag.map(|tag| (tag, ask.table.home_lines(tag)));
         if asks.len() > 1
             && let Some((_, Some(lines))) = &lines
         {
