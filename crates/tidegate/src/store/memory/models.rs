@@ -22,7 +22,7 @@ use tidegate_core::{
     Amount, Intent, ItemSpec, Limit, LimitSpec, Per, Policy, Row, State, Tick, Timestamp, Verdict,
 };
 
-use super::engine::{self, ResolvedAsk, RowsDecision, Setback};
+use super::engine::{self, Attempt, ResolvedAsk, RowDecision, RowsDecision, Setback};
 use super::fingerprint::Secret;
 use super::limit_table::{LimitTable, PublishTime};
 use super::line::{self, Tag};
@@ -112,11 +112,14 @@ fn seed(table: &LimitTable, tag: Tag, count: Amount) {
 fn attempt(table: &LimitTable, tag: Tag, count: Amount, now: Timestamp) -> Result<Verdict, Setback> {
     let reader = table.snapshot.read();
     let head = reader.head();
-    if !engine::is_one_key_row(head) {
+    if head.counts_all() {
         return Err(Setback::Locked);
     }
     let lines = table.home_lines(tag).ok_or(Setback::Absent { ask: 0 })?;
-    engine::decide_key(table, (reader, head), (lines, tag), count, now)
+    match (Attempt { table, reader, head, count, now }).decide_key(lines, tag)? {
+        RowDecision::Granted => Ok(Verdict::Granted),
+        RowDecision::Refused(wait, _) => Ok(Verdict::Denied(wait)),
+    }
 }
 
 /// The units that one attempt charged.
@@ -176,9 +179,9 @@ fn begin_epoch(table: &LimitTable, limit: &Arc<Limit>, cause: EpochCause, at: Ti
 }
 
 /// The other thread of a model.
-fn beside<T: 'static>(
+fn beside<T: Send + 'static>(
     table: &Arc<LimitTable>,
-    work: impl FnOnce(&LimitTable) -> T + 'static,
+    work: impl FnOnce(&LimitTable) -> T + Send + 'static,
 ) -> JoinHandle<T> {
     let table = Arc::clone(table);
     loom_sync::beside(move || work(&table))

@@ -10,8 +10,8 @@ use super::super::limit_table::LimitTable;
 use super::super::line::Tag;
 use super::super::row_epoch::EpochCause;
 use super::{
-    START, after, ask, at, attempt, begin_epoch, beside, charge, charge_rows, decide, explore, limit_of, seed,
-    table, tag, total, used, used_by_all,
+    START, after, ask, at, attempt, begin_epoch, beside, charge, charge_rows, decide, explore, limit_of,
+    seed, table, tag, total, used, used_by_all,
 };
 
 /// A limit of this size or more counts in two words.
@@ -27,9 +27,8 @@ fn convert(table: &LimitTable, key: Tag) {
 
 #[test]
 fn snapshot_that_is_current_is_of_one_epoch() {
-    let [old, new] = [3, 7].map(|limit| {
-        limit_of([total(limit), ItemSpec::of(Policy::Total, limit + 1).per_key()])
-    });
+    let [old, new] =
+        [3, 7].map(|limit| limit_of([total(limit), ItemSpec::of(Policy::Total, limit + 1).per_key()]));
     explore(2, move || {
         let table = table(&old);
         let new = Arc::clone(&new);
@@ -59,8 +58,11 @@ fn edit_of_the_shape_of_rows_loses_no_charge() {
                 convert(table, key);
                 charge(table, key, 1)
             });
-            let granted =
-                if decides_rows { charge_rows(&[ask(&table, Some(key))], START) } else { charge(&table, key, 1) };
+            let granted = if decides_rows {
+                charge_rows(&[ask(&table, Some(key))], START)
+            } else {
+                charge(&table, key, 1)
+            };
             let granted = granted + other.join().expect("it ends");
             assert_eq!(used(&table, key), Some(1 + granted));
         });
@@ -222,4 +224,19 @@ fn refusal_during_a_refresh_waits_for_the_end_of_its_window() {
             assert_ne!(other.join().expect("it ends"), Ok(Verdict::Denied(Wait::Never)));
         });
     }
+}
+
+/// The row of a new key is made with its first charge.
+#[test]
+fn first_charge_during_an_edit_of_the_shape_of_rows_counts() {
+    let [old, new] = [4, LONG].map(|limit| limit_of([total(limit).per_key()]));
+    explore(1, move || {
+        let (table, key, new) = (table(&old), AMBIGUOUS, Arc::clone(&new));
+        let other = beside(&table, move |table| {
+            begin_epoch(table, &new, EpochCause::Put, START);
+            charge_rows(&[ask(table, Some(key))], START)
+        });
+        let granted = charge_rows(&[ask(&table, Some(key))], START) + other.join().expect("it ends");
+        assert_eq!(used(&table, key).unwrap_or_default(), granted);
+    });
 }

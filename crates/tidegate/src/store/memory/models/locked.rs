@@ -11,8 +11,8 @@ use super::super::row_access::{MissingRow, with_row};
 use super::super::row_epoch::EpochCause;
 use super::super::{Memory, MemoryStore, StoreState};
 use super::{
-    START, Tag, ask, begin_epoch, beside, charge, charge_rows, explore, limit_of, seed, table, tag, total, used,
-    used_by_all,
+    START, Tag, ask, begin_epoch, beside, charge, charge_rows, explore, limit_of, seed, table, tag, total,
+    used, used_by_all,
 };
 use crate::clock::ManualClock;
 use crate::reply::{Detail, Replies};
@@ -28,7 +28,8 @@ fn store() -> Arc<StoreState> {
 fn charge_locked(store: &StoreState, table: &LimitTable, key: Option<Tag>) -> Amount {
     let asks = [Ask::one("model", None)];
     let mut replies = Replies::new(Detail::Verdicts);
-    let mut order = LockedOrder::new(&[ask(table, key)]);
+    let mut order = LockedOrder::new();
+    order.enter_all(&[ask(table, key)]);
     let result = order.decide(store, &Order::acquire(&asks), START, None, &mut replies);
     Amount::from(matches!(result, LockedResult::Decided(reply) if reply.is_granted()))
 }

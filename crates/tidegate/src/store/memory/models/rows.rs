@@ -101,9 +101,8 @@ fn refusal_during_an_eviction_is_of_the_own_row() {
         explore(1, move || {
             let (key, new) = (tag(0, 1), tag(0, 3));
             let table = crowded(&limit, key);
-            let other = beside(&table, move |table| {
-                if admit(table, new, START) { charge(table, new, 2) } else { 0 }
-            });
+            let other =
+                beside(&table, move |table| if admit(table, new, START) { charge(table, new, 2) } else { 0 });
             if decides_rows {
                 let decision = decide(&[ask(&table, Some(key))], START);
                 assert!(!matches!(decision, Some(RowsDecision::Refused(..))), "{decision:?}");
@@ -249,5 +248,18 @@ fn row_in_a_later_line_is_found_by_a_search() {
         }
         assert!(other.join().expect("it ends"));
         assert_eq!(used(&table, key), Some(0));
+    });
+}
+
+/// Both threads bring the same new key. Its row is made with its first charge.
+#[test]
+fn two_first_charges_of_one_key_both_count() {
+    let limit = limit_of([total(2).per_key()]);
+    explore(1, move || {
+        let (table, key) = (table(&limit), tag(0, 1));
+        let other = beside(&table, move |table| charge_rows(&[ask(table, Some(key))], START));
+        let granted = charge_rows(&[ask(&table, Some(key))], START) + other.join().expect("it ends");
+        assert_eq!(table.budget.rows(), 1);
+        assert_eq!(used(&table, key), Some(granted));
     });
 }

@@ -13,19 +13,18 @@ use super::{
 };
 
 /// Two limits, whose rows of all keys share a line or do not.
-fn tables(limits: [&Arc<Limit>; 2], share_line: bool) -> Arc<[LimitTable; 2]> {
-    let lines = SharedLines::new();
-    let first = table_in(&lines, limits[0]);
-    let second = if share_line { table_in(&lines, limits[1]) } else { table_in(&SharedLines::new(), limits[1]) };
-    Arc::new([first, second])
+fn tables(limits: [&Arc<Limit>; 2], share_line: bool) -> [Arc<LimitTable>; 2] {
+    let lines = [SharedLines::new(), SharedLines::new()];
+    let second = &lines[usize::from(!share_line)];
+    [(&lines[0], limits[0]), (second, limits[1])].map(|(lines, limit)| Arc::new(table_in(lines, limit)))
 }
 
 /// Charges both limits, in this order.
-fn charge_both(tables: &[LimitTable; 2], order: [usize; 2]) -> Amount {
+fn charge_both(tables: &[Arc<LimitTable>; 2], order: [usize; 2]) -> Amount {
     charge_rows(&order.map(|index| ask(&tables[index], None)), START)
 }
 
-fn used_of_both(tables: &[LimitTable; 2]) -> (Amount, Amount) {
+fn used_of_both(tables: &[Arc<LimitTable>; 2]) -> (Amount, Amount) {
     (used_by_all(&tables[0]), used_by_all(&tables[1]))
 }
 
@@ -34,7 +33,7 @@ fn charges_of_rows_that_share_a_line_add_up() {
     let limit = limit_of([total(2)]);
     explore(2, move || {
         let both = tables([&limit; 2], true);
-        let shared = Arc::clone(&both);
+        let shared = both.clone();
         let other = beside(move || charge_rows(&[ask(&shared[1], None)], START));
         let first = charge_rows(&[ask(&both[0], None)], START);
         let second = other.join().expect("it ends");
@@ -50,7 +49,7 @@ fn set_of_rows_is_charged_whole_or_not_at_all() {
         let (few, many) = (Arc::clone(&few), Arc::clone(&many));
         explore(2, move || {
             let both = tables([&few, &many], share_line);
-            let shared = Arc::clone(&both);
+            let shared = both.clone();
             let other = beside(move || charge_both(&shared, [1, 0]));
             let granted = charge_both(&both, [0, 1]) + other.join().expect("it ends");
             assert!(granted <= 1);
@@ -67,7 +66,7 @@ fn set_of_rows_beside_a_charge_of_one_is_charged_whole_or_not_at_all() {
         let limit = Arc::clone(&limit);
         explore(2, move || {
             let both = tables([&limit; 2], false);
-            let shared = Arc::clone(&both);
+            let shared = both.clone();
             let other = beside(move || charge_rows(&[ask(&shared[single], None)], START));
             let granted = charge_both(&both, [0, 1]);
             let others = other.join().expect("it ends");
@@ -105,7 +104,7 @@ fn refused_order_sees_all_of_a_set_or_nothing() {
         let limit = Arc::clone(&limit);
         explore(2, move || {
             let both = tables([&limit; 2], false);
-            let shared = Arc::clone(&both);
+            let shared = both.clone();
             let other = beside(move || charge_both(&shared, [0, 1]));
             let decision = decide(&order.map(|index| ask(&both[index], None)), START);
             if let Some(RowsDecision::Refused(refusal, _)) = decision {
