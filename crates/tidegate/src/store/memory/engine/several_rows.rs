@@ -27,7 +27,7 @@ const MOST_ROWS: usize = 2 * MOST_ASKS;
 /// The most items of an order.
 const MOST_ITEMS: usize = MOST_ASKS * MAX_SNAPSHOT_ITEMS;
 /// The number of new rows that are created before the locked path.
-const ADMISSIONS: u32 = 2 * MOST_ASKS as u32;
+const ADMISSIONS: u32 = if cfg!(tidegate_loom) { 1 } else { 2 * MOST_ASKS as u32 };
 
 /// The answer to an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

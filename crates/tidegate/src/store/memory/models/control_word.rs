@@ -92,7 +92,7 @@ fn charges_of_neighbor_rows_both_count() {
 #[test]
 fn reader_of_several_words_sees_all_of_a_write() {
     for shape in [Shape::Pair, Shape::Wide] {
-        explore(3, move || {
+        explore(2, move || {
             let line = line_of(shape, &[0]);
             let shared = Arc::clone(&line);
             let other = beside(move || add_one(&shared, shape, 0) + add_one(&shared, shape, 0));

@@ -46,33 +46,23 @@ fn snapshot_that_is_current_is_of_one_epoch() {
 
 /// Rows of one word become rows of two words.
 #[test]
-fn edit_of_the_shape_of_rows_loses_no_charge() {
-    let [old, new] = [4, LONG].map(|limit| limit_of([total(limit).per_key()]));
-    for decides_rows in [false, true] {
-        let (old, new) = (Arc::clone(&old), Arc::clone(&new));
-        explore(1, move || {
-            let (table, key, new) = (table(&old), AMBIGUOUS, Arc::clone(&new));
-            seed(&table, key, 1);
-            let other = beside(&table, move |table| {
-                begin_epoch(table, &new, EpochCause::Put, START);
-                convert(table, key);
-                charge(table, key, 1)
-            });
-            let granted = if decides_rows {
-                charge_rows(&[ask(&table, Some(key))], START)
-            } else {
-                charge(&table, key, 1)
-            };
-            let granted = granted + other.join().expect("it ends");
-            assert_eq!(used(&table, key), Some(1 + granted));
-        });
-    }
+fn edit_to_wider_rows_loses_no_charge() {
+    edit_shape_beside([4, LONG], charge);
 }
 
 /// Rows of two words become rows of one word.
 #[test]
-fn edit_back_to_narrow_rows_loses_no_charge() {
-    let [old, new] = [LONG, 4].map(|limit| limit_of([total(limit).per_key()]));
+fn edit_to_narrower_rows_loses_no_charge() {
+    edit_shape_beside([LONG, 4], charge);
+}
+
+#[test]
+fn edit_to_wider_rows_beside_an_order_loses_no_charge() {
+    edit_shape_beside([4, LONG], |table, key, _| charge_rows(&[ask(table, Some(key))], START));
+}
+
+fn edit_shape_beside(limits: [Amount; 2], decide: fn(&LimitTable, Tag, Amount) -> Amount) {
+    let [old, new] = limits.map(|limit| limit_of([total(limit).per_key()]));
     explore(1, move || {
         let (table, key, new) = (table(&old), AMBIGUOUS, Arc::clone(&new));
         seed(&table, key, 1);
@@ -81,8 +71,7 @@ fn edit_back_to_narrow_rows_loses_no_charge() {
             convert(table, key);
             charge(table, key, 1)
         });
-        let granted = charge(&table, key, 1);
-        let granted = granted + other.join().expect("it ends");
+        let granted = decide(&table, key, 1) + other.join().expect("it ends");
         assert_eq!(used(&table, key), Some(1 + granted));
     });
 }
@@ -91,7 +80,7 @@ fn edit_back_to_narrow_rows_loses_no_charge() {
 #[test]
 fn edit_of_the_row_of_all_keys_loses_no_charge() {
     let [old, new] = [2, 4].map(|limit| limit_of([total(limit)]));
-    explore(2, move || {
+    explore(1, move || {
         let (table, new) = (table(&old), Arc::clone(&new));
         let other = beside(&table, move |table| {
             begin_epoch(table, &new, EpochCause::Put, START);

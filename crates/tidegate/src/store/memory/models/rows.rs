@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use tidegate_core::{Amount, Limit, Verdict};
+use tidegate_core::{Amount, Limit, Timestamp, Verdict};
 
 use super::super::engine::{RowsDecision, admit};
+use super::super::leaf::Leaf;
 use super::super::limit_table::LimitTable;
 use super::super::line::{Shape, Tag};
 use super::super::sync::{Ordering, fence};
@@ -116,69 +117,75 @@ fn refusal_during_an_eviction_is_of_the_own_row() {
 }
 
 /// Drops the row of a key if it is evictable at this instant.
-fn evict(table: &LimitTable, key: Tag, now: tidegate_core::Timestamp) {
+fn evict(table: &LimitTable, key: Tag, now: Timestamp) {
     let (mut locked, epoch) = table.lock_leaf(key);
     locked.evict_if_due(table.context(&epoch, now));
 }
 
+const EARLY: Timestamp = after(WINDOW / 2);
+const LATE: Timestamp = after(2 * WINDOW);
+
 /// The window of a row is over, the row is dropped and made again. A thread with an early time arrives late.
 #[test]
 fn row_that_was_dropped_is_not_charged_at_an_earlier_instant() {
+    drop_a_row_beside(attempt_early);
+}
+
+#[test]
+fn row_that_was_dropped_is_not_charged_by_an_earlier_order() {
+    drop_a_row_beside(order_early);
+}
+
+fn drop_a_row_beside(decide: fn(&LimitTable, Tag)) {
     let limit = limit_of([interval(1).per_key()]);
-    let (early, late) = (after(WINDOW / 2), after(2 * WINDOW));
-    for decides_rows in [false, true] {
-        let limit = Arc::clone(&limit);
-        explore(1, move || {
-            let (table, key) = (table(&limit), tag(0, 1));
-            seed(&table, key, 1);
-            let other = beside(&table, move |table| {
-                evict(table, key, late);
-                assert!(admit(table, key, late));
-            });
-            decide_early(&table, key, decides_rows, early, late);
-            other.join().expect("it ends");
+    explore(1, move || {
+        let (table, key) = (table(&limit), tag(0, 1));
+        seed(&table, key, 1);
+        let other = beside(&table, move |table| {
+            evict(table, key, LATE);
+            assert!(admit(table, key, LATE));
         });
-    }
+        decide(&table, key);
+        other.join().expect("it ends");
+    });
 }
 
 /// The same after a split: the thread has found the row's line before, through the leaf that was split.
 #[test]
 fn row_that_was_dropped_after_a_split_is_not_charged_at_an_earlier_instant() {
-    let limit = limit_of([interval(1).per_key()]);
-    let (early, late) = (after(WINDOW / 2), after(2 * WINDOW));
-    for decides_rows in [false, true] {
-        let limit = Arc::clone(&limit);
-        explore(1, move || {
-            let (table, key) = (table(&limit), tag(1, 1));
-            seed(&table, key, 1);
-            seed(&table, tag(0, 2), 1);
-            seed(&table, tag(0, 3), 1);
-            let other = beside(&table, move |table| {
-                assert!(admit(table, tag(1, 4), START));
-                assert!(table.root().is_some_and(super::super::leaf::Leaf::is_branch));
-                evict(table, key, late);
-                assert!(admit(table, key, late));
-            });
-            decide_early(&table, key, decides_rows, early, late);
-            other.join().expect("it ends");
-        });
-    }
+    drop_a_row_after_a_split_beside(attempt_early);
 }
 
-fn decide_early(
-    table: &LimitTable,
-    key: Tag,
-    decides_rows: bool,
-    early: tidegate_core::Timestamp,
-    late: tidegate_core::Timestamp,
-) {
-    if decides_rows {
-        let decision = decide(&[ask(table, Some(key))], early);
-        if let Some(RowsDecision::Granted(at)) = decision {
-            assert!(at >= late, "the window was not over");
-        }
-    } else {
-        assert_ne!(attempt(table, key, 1, early), Ok(Verdict::Granted), "the window was not over");
+#[test]
+fn row_that_was_dropped_after_a_split_is_not_charged_by_an_earlier_order() {
+    drop_a_row_after_a_split_beside(order_early);
+}
+
+fn drop_a_row_after_a_split_beside(decide: fn(&LimitTable, Tag)) {
+    let limit = limit_of([interval(1).per_key()]);
+    explore(1, move || {
+        let (table, key) = (table(&limit), tag(1, 1));
+        seed(&table, key, 1);
+        seed(&table, tag(0, 2), 1);
+        seed(&table, tag(0, 3), 1);
+        let other = beside(&table, move |table| {
+            assert!(admit(table, tag(1, 4), START));
+            assert!(table.root().is_some_and(Leaf::is_branch));
+            evict(table, key, LATE);
+            assert!(admit(table, key, LATE));
+        });
+        decide(&table, key);
+        other.join().expect("it ends");
+    });
+}
+
+fn attempt_early(table: &LimitTable, key: Tag) {
+    assert_ne!(attempt(table, key, 1, EARLY), Ok(Verdict::Granted), "the window was not over");
+}
+
+fn order_early(table: &LimitTable, key: Tag) {
+    if let Some(RowsDecision::Granted(at)) = decide(&[ask(table, Some(key))], EARLY) {
+        assert!(at >= LATE, "the window was not over");
     }
 }
 
