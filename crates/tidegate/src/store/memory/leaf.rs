@@ -273,7 +273,7 @@ impl Leaf {
     }
 
     #[inline(always)]
-    fn line(&self, index: usize) -> Option<&Line> {
+    pub(super) fn line(&self, index: usize) -> Option<&Line> {
         let page = self.pages.get(index / PAGE_LINES)?.get()?;
         Some(&page.0[index % PAGE_LINES])
     }

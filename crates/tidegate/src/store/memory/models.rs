@@ -1,12 +1,14 @@
-//! Loom models of the row table.
+//! Loom models of the decision engine.
 //!
-//! Each model runs a few threads over the store's code with loom's atomics. Tables are so small that a few rows make a
-//! leaf grow or split. Loom runs a model once per order in which the threads can observe each other's writes, up to a
-//! maximum number of preemptions. The assertions at the end of a model must hold in every run.
+//! Each model runs two threads over the store's code with loom's atomics. Tables are so small that a few rows make a leaf
+//! grow or split. Loom runs a model once per order in which the threads can observe each other's writes, up to a maximum
+//! number of preemptions. The assertions at the end of a model must hold in every run.
 //!
-//! `cargo xtask models` runs the models.
+//! Each model says which break of the code it finds. `cargo xtask models` runs the models.
 
-mod cache_lines;
+mod control_word;
+mod edits;
+mod locked;
 mod rows;
 mod sets;
 mod sliding;
@@ -16,101 +18,171 @@ use std::time::Duration;
 
 use loom::model::Builder;
 use loom::thread::JoinHandle;
-use tidegate_core::{Amount, ItemSpec, Limit, LimitSpec, Policy, Tick, Timestamp, Verdict};
+use tidegate_core::{
+    Amount, Intent, ItemSpec, Limit, LimitSpec, Per, Policy, Row, State, Tick, Timestamp, Verdict,
+};
 
-use super::cache_line::{PAYLOAD, Tag, WIDE};
+use super::engine::{self, Attempt, ResolvedAsk, RowDecision, RowsDecision, Setback};
 use super::fingerprint::Secret;
-use super::insert::admit;
-use super::limit_table::Tenant;
-use super::lockfree::{self, Single};
+use super::limit_table::{LimitTable, PublishTime};
+use super::line::{self, Tag};
 use super::memory_budget::Budget;
-use super::rule_snapshot::Brief;
-use super::shared_rows::{Gallery, Place};
+use super::row_epoch::{EpochCause, shared_words};
+use super::shared_rows::SharedLines;
 use super::sync::loom_sync;
 
-/// When everything begins. Half of it is odd, so a cell that is read with another shape than it was written with says something else.
+/// The instant of most decisions.
 const START: Timestamp = at(1_000_014);
 
-/// No limit of the models ends before.
-const LAST: Timestamp = at(u64::MAX);
+/// The length of the windows of the models in milliseconds.
+const WINDOW: u64 = 1_000;
 
 const fn at(ticks: u64) -> Timestamp {
     Timestamp::from_ticks(ticks)
 }
 
-/// Tries every order of a model, with threads interrupted so many times at most.
-fn explore(interruptions: usize, model: impl Fn() + Sync + Send + 'static) {
+/// So many milliseconds after the start.
+const fn after(milliseconds: u64) -> Timestamp {
+    at(START.ticks() + milliseconds * 1_000_000)
+}
+
+/// Tries every order of a model, with this many preemptions at most.
+fn explore(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = Builder::new();
-    builder.preemption_bound = Some(interruptions);
+    builder.preemption_bound = Some(preemptions);
     builder.max_branches = 100_000;
-    builder.check(model);
+    let model = Arc::new(model);
+    builder.check(move || {
+        let model = Arc::clone(&model);
+        // The first thread of loom has a small stack.
+        loom_sync::on_large_stack(move || model()).join().expect("it ends");
+    });
 }
 
-/// So much for each key, ever.
-fn total_per_key(limit: Amount) -> Arc<Limit> {
-    limit_of(ItemSpec::of(Policy::Total, limit).per_key())
+/// An item that never forgets. It keeps its name and its usage when the policy changes.
+fn total(limit: Amount) -> ItemSpec {
+    named(ItemSpec::of(Policy::Total, limit))
 }
 
-/// So much for each key in a window of so many milliseconds from its first hit.
-fn interval_per_key(limit: Amount, milliseconds: u64) -> Arc<Limit> {
-    limit_of(ItemSpec::of(Policy::Interval { window: Duration::from_millis(milliseconds) }, limit).per_key())
+/// An item whose window begins with the first charge. Its state has two words.
+fn interval(limit: Amount) -> ItemSpec {
+    named(ItemSpec::of(Policy::Interval { window: Duration::from_millis(WINDOW) }, limit))
 }
 
-fn limit_of(item: ItemSpec) -> Arc<Limit> {
-    let spec = LimitSpec::named("model").with(item);
-    Arc::new(Limit::new(spec, Tick::NANOSECOND).expect("the models' limits make sense"))
+fn named(item: ItemSpec) -> ItemSpec {
+    ItemSpec { name: Some("units".into()), ..item }
 }
 
-/// A limit without a row.
-fn tenant_at(limit: &Arc<Limit>, place: Place) -> Tenant {
-    let whole = Arc::new(Budget::new(1 << 20));
-    Tenant::new(limit, 1, 0, Secret::of([1, 2]), &whole, place, START)
+fn limit_of(items: impl IntoIterator<Item = ItemSpec>) -> Arc<Limit> {
+    limit_with(None, items)
 }
 
-/// The same, for several threads.
-fn table(limit: &Arc<Limit>) -> Arc<Tenant> {
-    Arc::new(tenant_at(limit, Gallery::new().place()))
+/// A limit with at most this many keys.
+fn limit_with(max_keys: Option<u64>, items: impl IntoIterator<Item = ItemSpec>) -> Arc<Limit> {
+    let spec = items.into_iter().fold(LimitSpec::named("model"), LimitSpec::with);
+    let spec = LimitSpec { max_keys, ..spec };
+    Arc::new(Limit::new(spec, Tick::NANOSECOND).expect("the limits of the models are valid"))
 }
 
-/// A key's tag: the side says which half of a leaf, or which leaf after a split, it belongs to.
+/// The table of a limit whose row of all keys is in the next place of these lines.
+fn table_in(lines: &SharedLines, limit: &Arc<Limit>) -> LimitTable {
+    let budget = Arc::new(Budget::new(1 << 20));
+    LimitTable::new(limit, 1, 0, Secret::of([1, 2]), &budget, lines.row(shared_words(limit)), START)
+}
+
+/// A table without rows of keys.
+fn table(limit: &Arc<Limit>) -> Arc<LimitTable> {
+    Arc::new(table_in(&SharedLines::new(), limit))
+}
+
+/// A key's tag. The side selects the half of a leaf, or the leaf after a split.
 const fn tag(side: u64, number: u32) -> Tag {
     Tag { low: side << 63 | number as u64, high: number }
 }
 
-/// The brief as it is.
-fn brief(tenant: &Tenant) -> Brief {
-    tenant.board.read().expect("the models' limits can be had in short")
-}
-
-/// Gives a key a row and spends so much of it.
-fn seed(tenant: &Tenant, tag: Tag, count: Amount) {
-    assert!(admit(tenant, tag, START));
+/// Creates the row of a key and charges this many units.
+fn seed(table: &LimitTable, tag: Tag, count: Amount) {
+    assert!(engine::admit(table, tag, START));
     if count > 0 {
-        assert_eq!(decide(tenant, tag, count, START), Some(Verdict::Granted));
+        assert_eq!(charge(table, tag, count), count);
     }
 }
 
-/// Decides on a key's row without a lock; `None` if that cannot be.
-fn decide(tenant: &Tenant, tag: Tag, count: Amount, now: Timestamp) -> Option<Verdict> {
-    lockfree::decide_near(&Single { tenant, count }, tag, tenant.near(tag), now, &mut ())
+/// One attempt to decide on the row of a key.
+fn attempt(table: &LimitTable, tag: Tag, count: Amount, now: Timestamp) -> Result<Verdict, Setback> {
+    let reader = table.snapshot.read();
+    let head = reader.head();
+    if head.counts_all() {
+        return Err(Setback::Locked);
+    }
+    let lines = table.home_lines(tag).ok_or(Setback::Absent { ask: 0 })?;
+    match (Attempt { table, reader, head, count, now }).decide_key(lines, tag)? {
+        RowDecision::Granted => Ok(Verdict::Granted),
+        RowDecision::Refused(wait, _) => Ok(Verdict::Denied(wait)),
+    }
 }
 
-/// The same, and how much was charged.
-fn charged(tenant: &Tenant, tag: Tag, count: Amount) -> Amount {
-    if decide(tenant, tag, count, START) == Some(Verdict::Granted) { count } else { 0 }
+/// The units that one attempt charged.
+fn charge(table: &LimitTable, tag: Tag, count: Amount) -> Amount {
+    if attempt(table, tag, count, START) == Ok(Verdict::Granted) { count } else { 0 }
 }
 
-/// How much of a key is spent, once nobody is busy; `None` if it has no row.
-fn used(tenant: &Tenant, tag: Tag) -> Option<Amount> {
-    let leaf = tenant.leaf(tag)?;
-    let _alone = leaf.own();
-    let cell = leaf.find(tag)?.word;
-    assert_eq!(cell & WIDE, 0, "the models' rows are small");
-    Some(brief(tenant).first.reading(cell & PAYLOAD, LAST, START).used)
+/// One unit of a limit.
+fn ask(table: &LimitTable, tag: Option<Tag>) -> ResolvedAsk<'_> {
+    ResolvedAsk { table, key: None, tag, count: 1 }
 }
 
-/// The other thread of a model, with a hand on the table.
-fn beside<T: 'static>(tenant: &Arc<Tenant>, work: impl FnOnce(&Tenant) -> T + 'static) -> JoinHandle<T> {
-    let tenant = Arc::clone(tenant);
-    loom_sync::beside(move || work(&tenant))
+/// Decides on rows together.
+fn decide(asks: &[ResolvedAsk<'_>], now: Timestamp) -> Option<RowsDecision> {
+    engine::decide_rows(asks, Intent::Acquire, now, &mut None)
+}
+
+/// The units of each ask that were charged.
+fn charge_rows(asks: &[ResolvedAsk<'_>], now: Timestamp) -> Amount {
+    Amount::from(matches!(decide(asks, now), Some(RowsDecision::Granted(_))))
+}
+
+/// The units in the row of a key. `None` if it has no row.
+fn used(table: &LimitTable, tag: Tag) -> Option<Amount> {
+    let (locked, epoch) = table.lock_leaf(tag);
+    let (place, words) = locked.lock_row(tag)?;
+    let row = epoch.copy(Per::Key, &words, &table.rows);
+    line::unlock_unchanged(place.line.control(), place.seen);
+    Some(units(&row))
+}
+
+/// The units in the row of all keys.
+fn used_by_all(table: &LimitTable) -> Amount {
+    let mut locked = table.all.lock();
+    let epoch = table.epoch();
+    locked.convert(table, &epoch);
+    let (seen, words) = locked.lock_row();
+    let row = epoch.copy(Per::All, &words, &table.rows);
+    locked.unlock_row(seen, &words);
+    units(&row)
+}
+
+/// The units in the first item of a row.
+fn units(row: &Row) -> Amount {
+    match row.states() {
+        [State::LifetimeTotal(total), ..] => total.used,
+        [State::FixedWindow(count), ..] => count.count,
+        [State::SlidingWindow(log), ..] => log.total(),
+        _ => 0,
+    }
+}
+
+/// Begins a new epoch of a limit at this instant.
+fn begin_epoch(table: &LimitTable, limit: &Arc<Limit>, cause: EpochCause, at: Timestamp) {
+    let draft = table.draft(Arc::clone(limit));
+    let _count = table.begin_epoch(draft, cause, PublishTime::Now, || at, |_| {});
+}
+
+/// The other thread of a model.
+fn beside<T: Send + 'static>(
+    table: &Arc<LimitTable>,
+    work: impl FnOnce(&LimitTable) -> T + Send + 'static,
+) -> JoinHandle<T> {
+    let table = Arc::clone(table);
+    loom_sync::beside(move || work(&table))
 }

@@ -8,12 +8,13 @@
     reason = "the engine is one piece of code, a few hundred instructions in all"
 )]
 
+use arrayvec::ArrayVec;
 use tidegate_core::{Amount, AskTotals, Timestamp, Wait};
 
 use super::super::leaf::HomeLines;
 use super::super::leaf_header::LeafHeader;
 use super::super::limit_table::LimitTable;
-use super::super::line::{self, LOCKED, Shape, Tag};
+use super::super::line::{self, LOCKED, MAX_ROW_WORDS, Shape, Tag};
 use super::super::memory_budget::Budget;
 use super::super::packed_item::{
     Bucket, FULL, Interval, ItemHead, ItemWords, Judged, LongTotal, LongWindow, PackedItem, PackedKind,
@@ -105,7 +106,7 @@ impl<'a> Attempt<'a> {
         law: &impl RowLaw<W>,
     ) -> Result<RowDecision, Setback> {
         let header = &lines.leaf.header;
-        if !self.reader.is_valid_at(self.now) || header.epoch() != self.reader.epoch() {
+        if !self.reader.is_valid_at(self.now) {
             return Err(Setback::Locked);
         }
         let Some(place) = lines.find::<R>(tag) else { return Err(Setback::Absent { ask: 0 }) };
@@ -120,7 +121,7 @@ impl<'a> Attempt<'a> {
         law: &impl RowLaw<W>,
     ) -> Result<RowDecision, Setback> {
         let all = &self.table.all;
-        if !self.reader.is_valid_at(self.now) || all.header.epoch() != self.reader.epoch() {
+        if !self.reader.is_valid_at(self.now) {
             return Err(Setback::Locked);
         }
         let control = all.place.control();
@@ -140,6 +141,10 @@ impl<'a> Attempt<'a> {
             return Err(Setback::Again);
         }
         let words: [u64; W] = std::array::from_fn(|word| cells[word].load(Ordering::Relaxed));
+        // After the row: if the leaf was split before, the row has the floor of another leaf.
+        if header.epoch() != reader.epoch() {
+            return Err(Setback::Locked);
+        }
         if header.floor() > now {
             return Err(Setback::At(header.floor()));
         }
@@ -152,13 +157,13 @@ impl<'a> Attempt<'a> {
                 if !line::try_lock(control, seen) {
                     return Err(Setback::Again);
                 }
-                if !reader.is_current() {
-                    line::unlock_unchanged(control, seen);
-                    return Err(Setback::Again);
-                }
-                let Some(next) = law.charge_locked(next, totals, now, slab, &table.budget) else {
-                    line::unlock_unchanged(control, seen);
-                    return Err(Setback::Locked);
+                let memory = (slab, &table.budget);
+                let next = match law.charge_locked(next, totals, now, memory, || reader.is_current()) {
+                    Ok(next) => next,
+                    Err(setback) => {
+                        line::unlock_unchanged(control, seen);
+                        return Err(setback);
+                    }
                 };
                 for (cell, word) in cells.iter().zip(next) {
                     cell.store(word, Ordering::Relaxed);
@@ -175,6 +180,9 @@ impl<'a> Attempt<'a> {
                 }
                 mine.refused(item.column(), 1);
                 Ok(RowDecision::Refused(wait, item))
+            }
+            RowJudged::At(_) if !line::is_unchanged(control, seen) || !reader.is_current() => {
+                Err(Setback::Again)
             }
             RowJudged::At(later) => Err(Setback::At(later)),
             RowJudged::Locked => Err(Setback::Locked),
@@ -199,15 +207,16 @@ enum RowJudged<const W: usize> {
 trait RowLaw<const W: usize> {
     fn judge(&self, words: &[u64; W], totals: AskTotals, now: Timestamp, slab: &Slab) -> RowJudged<W>;
 
-    /// The words after a granted charge, with the row locked. `None` if it does not fit words.
+    /// The words after a granted charge, with the row locked. An error if the rules have changed since they were read, or
+    /// if the charge does not fit words. Then nothing has changed.
     fn charge_locked(
         &self,
         judged: [u64; W],
         totals: AskTotals,
         now: Timestamp,
-        slab: &Slab,
-        budget: &Budget,
-    ) -> Option<[u64; W]>;
+        memory: (&Slab, &Budget),
+        is_current: impl FnOnce() -> bool,
+    ) -> Result<[u64; W], Setback>;
 }
 
 /// One item, with its law.
@@ -231,11 +240,15 @@ impl<L: PackedLaw, const W: usize> RowLaw<W> for One<L> {
         judged: [u64; W],
         totals: AskTotals,
         now: Timestamp,
-        slab: &Slab,
-        budget: &Budget,
-    ) -> Option<[u64; W]> {
+        (slab, budget): (&Slab, &Budget),
+        is_current: impl FnOnce() -> bool,
+    ) -> Result<[u64; W], Setback> {
+        if !is_current() {
+            return Err(Setback::Again);
+        }
         let cost = self.0.head.cost(totals);
-        self.1.charge_locked(first_words(&judged), cost, now, slab, budget).map(row_words)
+        let next = self.1.charge_locked(first_words(&judged), cost, now, slab, budget);
+        next.map(row_words).ok_or(Setback::Locked)
     }
 }
 
@@ -286,24 +299,30 @@ impl<const W: usize> RowLaw<W> for Several<'_> {
         mut judged: [u64; W],
         totals: AskTotals,
         now: Timestamp,
-        slab: &Slab,
-        budget: &Budget,
-    ) -> Option<[u64; W]> {
+        (slab, budget): (&Slab, &Budget),
+        is_current: impl FnOnce() -> bool,
+    ) -> Result<[u64; W], Setback> {
+        // An edit may begin after the check, so the rules are read before it.
+        let mut logs: ArrayVec<PackedItem, MAX_ROW_WORDS> = ArrayVec::new();
+        for item in (0..self.count).map(|number| self.reader.item(number)) {
+            if item.head.kind() == PackedKind::Sliding && logs.try_push(item).is_err() {
+                return Err(Setback::Again);
+            }
+        }
+        if !is_current() {
+            return Err(Setback::Again);
+        }
         for charges in [false, true] {
-            for number in 0..self.count {
-                let item = self.reader.item(number);
-                if item.head.kind() != PackedKind::Sliding {
-                    continue;
-                }
+            for item in &logs {
                 let (law, word, cost) = (item.sliding(), item.words_of(&judged)[0], item.head.cost(totals));
                 if charges {
                     let word = law.charge(slab, budget, word, cost, now).unwrap_or(word);
                     item.put_words(&mut judged, [word, 0]);
                 } else if !law.can_charge(slab, word, cost, now) {
-                    return None;
+                    return Err(Setback::Locked);
                 }
             }
         }
-        Some(judged)
+        Ok(judged)
     }
 }

@@ -17,15 +17,17 @@ use super::super::leaf_header::LeafHeader;
 use super::super::limit_table::LimitTable;
 use super::super::line::{self, LOCKED, MAX_ROW_WORDS, Shape, Tag};
 use super::super::packed_item::{FULL, Judged, PackedItem, PackedKind};
-use super::super::rule_snapshot::{LimitHead, SnapshotReader};
+use super::super::rule_snapshot::{LimitHead, MAX_SNAPSHOT_ITEMS, SnapshotReader};
 use super::super::sync::{AtomicU32, AtomicU64, Ordering, pause};
 use super::{MOST_ASKS, ResolvedAsk, Setback, TRIES, admit};
 use crate::store::journal::ChargeNote;
 
 /// The most rows of an order: each ask has a row of its key and one of all keys.
 const MOST_ROWS: usize = 2 * MOST_ASKS;
+/// The most items of an order.
+const MOST_ITEMS: usize = MOST_ASKS * MAX_SNAPSHOT_ITEMS;
 /// The number of new rows that are created before the locked path.
-const ADMISSIONS: u32 = 16;
+const ADMISSIONS: u32 = if cfg!(tidegate_loom) { 1 } else { 16 };
 
 /// The answer to an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,6 +97,9 @@ struct RowLeg<'a, const W: usize> {
 struct AskLegs<'a> {
     reader: SnapshotReader<'a>,
     head: LimitHead,
+    epoch: u64,
+    /// The end of the limit, if it is needed after the decision.
+    ends_at: Timestamp,
     totals: AskTotals,
     key: u8,
     all: u8,
@@ -114,6 +119,8 @@ struct Attempt<'a, const W: usize> {
     has_end: bool,
     /// Whether a state is in a block of the slab.
     has_blocks: bool,
+    /// The items of all asks, if they are needed after the decision.
+    items: ArrayVec<PackedItem, MOST_ITEMS>,
 }
 
 /// Decides the asks of one order together. They are [of different limits](are_distinct). `None` if only the locked path can
@@ -174,7 +181,8 @@ fn insert_charged<'a>(
             return None;
         }
         let totals = AskTotals::of(ask.count);
-        let legs = AskLegs { reader, head, totals, key: 0, all: NONE };
+        let ends_at = reader.ends_at();
+        let legs = AskLegs { reader, head, epoch: epoch.number, ends_at, totals, key: 0, all: NONE };
         let (words, cells) = ([0; MAX_ROW_WORDS], &[][..]);
         let row = RowLeg { control: table.all.place.control(), seen: 0, cells, words, next: words };
         let mut attempt = Attempt::<MAX_ROW_WORDS> {
@@ -184,6 +192,7 @@ fn insert_charged<'a>(
             absent: 0,
             has_end: false,
             has_blocks: false,
+            items: ArrayVec::new(),
         };
         for number in 0..head.items() {
             let item = reader.item(number);
@@ -191,6 +200,9 @@ fn insert_charged<'a>(
             let judged = item.judge(item.words_of(&words), item.head.cost(totals), now, &table.rows.slab);
             let Judged::Granted(next) = judged else { return None };
             item.put_words(&mut attempt.rows[0].next, next);
+        }
+        if attempt.has_blocks || observer.is_some() {
+            attempt.keep_items();
         }
         let context = table.context(&epoch, now);
         match locked.reserve(tag, context) {
@@ -251,6 +263,7 @@ fn attempt<'a, const W: usize>(
         absent: 0,
         has_end: false,
         has_blocks: false,
+        items: ArrayVec::new(),
     };
     for (index, (ask, found)) in asks.iter().zip(&tags).enumerate() {
         attempt.judge(index, ask, *found, now)?;
@@ -296,6 +309,16 @@ fn read_cells<const W: usize>(cells: &[AtomicU64]) -> Option<[u64; W]> {
     (cells.len() <= W).then_some(words)
 }
 
+/// Whether rows that were read are in this epoch and may be decided now. A row that was read after its leaf was split has
+/// the floor of another leaf, so this follows the read.
+#[inline(always)]
+fn check_header(header: &LeafHeader, epoch: u64, now: Timestamp) -> Result<(), Setback> {
+    if header.epoch() != epoch {
+        return Err(Setback::Locked);
+    }
+    check_floor(header, now)
+}
+
 /// A decision is not earlier than the last change of its rows.
 #[inline(always)]
 fn check_floor(header: &LeafHeader, now: Timestamp) -> Result<(), Setback> {
@@ -318,22 +341,20 @@ impl<'a, const W: usize> Attempt<'a, W> {
             return Err(Setback::Locked);
         }
         self.has_end |= head.has_end();
-        let totals = AskTotals::of(ask.count);
-        let mut legs = AskLegs { reader, head, totals, key: NONE, all: NONE };
+        let (epoch, totals) = (reader.epoch(), AskTotals::of(ask.count));
+        let mut legs =
+            AskLegs { reader, head, epoch, ends_at: Timestamp::EPOCH, totals, key: NONE, all: NONE };
         if head.counts_keys() {
             let (tag, lines) = found.ok_or(Setback::Locked)?;
             let mut row = None;
             if let Some(lines) = lines {
-                if lines.leaf.header.epoch() != reader.epoch() {
-                    return Err(Setback::Locked);
-                }
                 row = match find_row(&lines, head.shape(), tag) {
                     Some((control, seen, cells)) => {
                         Some((control, seen, cells, read_cells(cells).ok_or(Setback::Again)?))
                     }
                     None => None,
                 };
-                check_floor(&lines.leaf.header, now)?;
+                check_header(&lines.leaf.header, epoch, now)?;
             }
             legs.key = match row {
                 Some((control, seen, cells, words)) => self.add_row(control, seen, cells, words)?,
@@ -347,22 +368,24 @@ impl<'a, const W: usize> Attempt<'a, W> {
         }
         if head.counts_all() {
             let all = &ask.table.all;
-            if all.header.epoch() != reader.epoch() {
-                return Err(Setback::Locked);
-            }
             let seen = all.place.control().load(Ordering::Acquire);
             let words = read_cells(all.place.cells()).ok_or(Setback::Again)?;
-            check_floor(&all.header, now)?;
+            check_header(&all.header, epoch, now)?;
             legs.all = self.add_row(all.place.control(), seen, all.place.cells(), words)?;
         }
         for number in 0..head.items() {
             let item = reader.item(number);
             let cost = item.head.cost(totals);
             self.has_blocks |= item.head.kind() == PackedKind::Sliding;
-            let leg = &mut self.rows[usize::from(if item.head.is_of_key() { legs.key } else { legs.all })];
+            let leg = if item.head.is_of_key() { legs.key } else { legs.all };
+            // Without a row, the items are those of two epochs.
+            let Some(leg) = self.rows.get_mut(usize::from(leg)) else { return Err(Setback::Again) };
             match item.judge(item.words_of(&leg.words), cost, now, &ask.table.rows.slab) {
                 Judged::Granted(next) => item.put_words(&mut leg.next, next),
                 Judged::Denied(wait) => self.refuse(index, reader, &item, wait),
+                Judged::At(_) if !line::is_unchanged(leg.control, leg.seen) || !reader.is_current() => {
+                    return Err(Setback::Again);
+                }
                 Judged::At(later) => return Err(Setback::At(later)),
                 Judged::Locked => return Err(Setback::Locked),
                 Judged::Tidy => {
@@ -421,6 +444,9 @@ impl<'a, const W: usize> Attempt<'a, W> {
         now: Timestamp,
         observer: &mut Observer<'_>,
     ) -> Result<(), Setback> {
+        if self.has_blocks || observer.is_some() {
+            self.keep_items();
+        }
         let mut locked: ArrayVec<usize, MOST_ROWS> = ArrayVec::new();
         // The last first: the rows of keys, then those of all keys, which more threads want and which are held for less.
         for index in (0..self.rows.len()).rev() {
@@ -466,6 +492,18 @@ impl<'a, const W: usize> Attempt<'a, W> {
         Ok(())
     }
 
+    /// Reads the rules again, for use after the last check that they are current: an edit may begin after it.
+    #[inline(never)]
+    fn keep_items(&mut self) {
+        let Attempt { asks, items, .. } = self;
+        for legs in asks {
+            legs.ends_at = legs.reader.ends_at();
+            items.extend(
+                (0..legs.head.items().min(MAX_SNAPSHOT_ITEMS)).map(|number| legs.reader.item(number)),
+            );
+        }
+    }
+
     fn release_unchanged(&self, locked: &[usize]) {
         for index in locked {
             line::unlock_unchanged(self.rows[*index].control, self.rows[*index].seen);
@@ -477,9 +515,9 @@ impl<'a, const W: usize> Attempt<'a, W> {
     #[inline(never)]
     fn charge_blocks(&mut self, asks: &[ResolvedAsk<'_>], now: Timestamp) -> bool {
         for charges in [false, true] {
+            let mut items = self.items.iter();
             for (ask, legs) in asks.iter().zip(&self.asks) {
-                for number in 0..legs.head.items() {
-                    let item = legs.reader.item(number);
+                for item in items.by_ref().take(legs.head.items()) {
                     let cost = item.head.cost(legs.totals);
                     if item.head.kind() != PackedKind::Sliding || cost == 0 {
                         continue;
@@ -503,7 +541,7 @@ impl<'a, const W: usize> Attempt<'a, W> {
     /// An attempt that does not charge.
     #[inline(never)]
     fn finish(
-        &self,
+        &mut self,
         asks: &[ResolvedAsk<'_>],
         intent: Intent,
         now: Timestamp,
@@ -565,11 +603,14 @@ impl<'a, const W: usize> Attempt<'a, W> {
 
     /// Reports every item, if nothing has changed since it was read.
     fn observe_unchanged(
-        &self,
+        &mut self,
         asks: &[ResolvedAsk<'_>],
         now: Timestamp,
         observer: &mut Observer<'_>,
     ) -> Result<(), Setback> {
+        if observer.is_some() {
+            self.keep_items();
+        }
         if self.has_blocks && observer.is_some() {
             // A block may change while it is read, so it is reported only after the check.
             let mut items = Vec::new();
@@ -602,18 +643,20 @@ impl<'a, const W: usize> Attempt<'a, W> {
         charged: bool,
         visit: &mut dyn FnMut(ObservedItem<'o>),
     ) {
+        let mut items = self.items.iter();
         for (ask, (resolved, legs)) in asks.iter().zip(&self.asks).enumerate() {
-            for number in 0..legs.head.items() {
-                let item = legs.reader.item(number);
-                let row = &self.rows[usize::from(if item.head.is_of_key() { legs.key } else { legs.all })];
+            for item in items.by_ref().take(legs.head.items()) {
+                let row = if item.head.is_of_key() { legs.key } else { legs.all };
+                // Without a row, the items are those of two epochs, and the check after this fails.
+                let Some(row) = self.rows.get(usize::from(row)) else { return };
                 let words = item.words_of(if charged { &row.next } else { &row.words });
                 let slab = &resolved.table.rows.slab;
                 let cost = item.head.cost(legs.totals);
                 visit(ObservedItem {
                     ask,
-                    epoch: legs.reader.epoch(),
+                    epoch: legs.epoch,
                     item: item.head.item(),
-                    reading: item.reading(words, legs.reader.ends_at(), now, slab),
+                    reading: item.reading(words, legs.ends_at, now, slab),
                     record: if charged && cost > 0 { item.record(words, slab) } else { None },
                     is_of_key: item.head.is_of_key(),
                     is_exact: item.head.kind() == PackedKind::Sliding && item.sliding().granularity() <= 1,

@@ -19,13 +19,22 @@ loom::thread_local! {
 
 /// The other thread of a model.
 #[cfg(test)]
-pub(in super::super) fn beside<T: 'static>(
-    work: impl FnOnce() -> T + 'static,
+pub(in super::super) fn beside<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
 ) -> loom::thread::JoinHandle<T> {
-    loom::thread::spawn(move || {
+    on_large_stack(move || {
         SIDE.with(|side| side.set(1));
         work()
     })
+}
+
+/// A thread of a model. An order needs more stack than loom gives.
+#[cfg(test)]
+pub(in super::super) fn on_large_stack<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> loom::thread::JoinHandle<T> {
+    const WORDS: usize = 1 << 15;
+    loom::thread::Builder::new().stack_size(WORDS).spawn(work).expect("loom has threads left")
 }
 
 /// Lets the others go on; whoever waits can do nothing else.
