@@ -19,6 +19,7 @@ mod limiter_over_map;
 mod limiter_over_memory;
 mod limiter_over_remote;
 mod map_store;
+mod memory_edits;
 mod memory_growth;
 mod memory_handles;
 mod memory_sets;

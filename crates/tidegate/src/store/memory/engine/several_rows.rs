@@ -16,13 +16,15 @@ use super::super::leaf_header::LeafHeader;
 use super::super::limit_table::LimitTable;
 use super::super::line::{self, LOCKED, RowWords, Shape, Tag, read_words, write_words};
 use super::super::packed_item::{FULL, Judged, PackedItem, PackedKind};
-use super::super::rule_snapshot::{LimitHead, SnapshotReader};
+use super::super::rule_snapshot::{LimitHead, MAX_SNAPSHOT_ITEMS, SnapshotReader};
 use super::super::sync::{AtomicU32, AtomicU64, Ordering, pause};
 use super::{MOST_ASKS, ResolvedAsk, Setback, TRIES, admit};
 use crate::store::journal::ChargeNote;
 
 /// The most rows of an order: each ask has a row of its key and one of all keys.
 const MOST_ROWS: usize = 2 * MOST_ASKS;
+/// The most items of an order.
+const MOST_ITEMS: usize = MOST_ASKS * MAX_SNAPSHOT_ITEMS;
 /// The number of new rows that are created before the locked path.
 const ADMISSIONS: u32 = 2 * MOST_ASKS as u32;
 
@@ -98,6 +100,16 @@ struct AskLegs<'a> {
     all: u8,
 }
 
+/// An item as it was judged. The snapshot may have changed since.
+struct JudgedItem {
+    item: PackedItem,
+    ask: u8,
+    leg: u8,
+    epoch: u64,
+    /// The end of the limit.
+    ends: Timestamp,
+}
+
 /// No row.
 const NONE: u8 = u8::MAX;
 
@@ -105,6 +117,8 @@ const NONE: u8 = u8::MAX;
 struct Attempt<'a> {
     rows: ArrayVec<RowLeg<'a>, MOST_ROWS>,
     asks: ArrayVec<AskLegs<'a>, MOST_ASKS>,
+    /// The items that are needed after the judgement: all of them for an observer, otherwise those with blocks.
+    items: ArrayVec<JudgedItem, MOST_ITEMS>,
     refusal: Option<Refusal>,
     /// The asks whose keys have no row, as bits.
     absent: u32,
@@ -168,13 +182,14 @@ fn attempt<'a>(
     let mut attempt = Attempt {
         rows: ArrayVec::new(),
         asks: ArrayVec::new(),
+        items: ArrayVec::new(),
         refusal: None,
         absent: 0,
         has_end: false,
         has_blocks: false,
     };
     for (index, (ask, found)) in asks.iter().zip(&tags).enumerate() {
-        attempt.judge(index, ask, *found, now)?;
+        attempt.judge(index, ask, *found, observer.is_some(), now)?;
     }
     if attempt.refusal.is_none() && attempt.absent == 0 && intent == Intent::Acquire {
         attempt.charge(asks, now, observer)?;
@@ -217,6 +232,7 @@ impl<'a> Attempt<'a> {
         index: usize,
         ask: &'a ResolvedAsk<'a>,
         found: Option<(Tag, Option<HomeLines<'a>>)>,
+        keeps_items: bool,
         now: Timestamp,
     ) -> Result<(), Setback> {
         let reader = ask.table.snapshot.read();
@@ -260,12 +276,21 @@ impl<'a> Attempt<'a> {
         for number in 0..head.items() {
             let item = reader.item(number);
             let cost = item.head.cost(totals);
-            self.has_blocks |= item.head.kind() == PackedKind::Sliding;
-            let leg = &mut self.rows[usize::from(if item.head.is_of_key() { legs.key } else { legs.all })];
+            let has_block = item.head.kind() == PackedKind::Sliding;
+            let index_of_leg = if item.head.is_of_key() { legs.key } else { legs.all };
+            if keeps_items || has_block {
+                self.keep_item(index, index_of_leg, reader, item);
+            }
+            // The items of a torn snapshot can be of rows that the limit does not have.
+            let Some(leg) = self.rows.get_mut(usize::from(index_of_leg)) else { return Err(Setback::Again) };
             match item.judge(item.words_of(&leg.words), cost, now, &ask.table.rows.slab) {
                 Judged::Granted(next) => item.put_words(&mut leg.next, next),
                 Judged::Denied(wait) => self.refuse(index, reader, &item, wait),
-                Judged::At(later) => return Err(Setback::At(later)),
+                Judged::At(later) => {
+                    // Words of a torn read can name any instant.
+                    let is_ours = line::is_unchanged(leg.control, leg.seen) && reader.is_current();
+                    return Err(if is_ours { Setback::At(later) } else { Setback::Again });
+                }
                 Judged::Locked => return Err(Setback::Locked),
                 Judged::Tidy => {
                     let memory = (&ask.table.rows.slab, &ask.table.budget);
@@ -295,6 +320,13 @@ impl<'a> Attempt<'a> {
         let index = u8::try_from(self.rows.len()).expect("at most 16 rows");
         self.rows.push(RowLeg { control, seen, cells, words, next: words });
         Ok(index)
+    }
+
+    #[inline(never)]
+    fn keep_item(&mut self, ask: usize, leg: u8, reader: SnapshotReader<'a>, item: PackedItem) {
+        self.has_blocks |= item.head.kind() == PackedKind::Sliding;
+        let ask = u8::try_from(ask).expect("at most 8 asks");
+        self.items.push(JudgedItem { item, ask, leg, epoch: reader.epoch(), ends: reader.ends_at() });
     }
 
     /// Keeps the longest wait; of equal ones the first in written order.
@@ -377,23 +409,20 @@ impl<'a> Attempt<'a> {
     #[inline(never)]
     fn charge_blocks(&mut self, asks: &[ResolvedAsk<'_>], now: Timestamp) -> bool {
         for charges in [false, true] {
-            for (ask, legs) in asks.iter().zip(&self.asks) {
-                for number in 0..legs.head.items() {
-                    let item = legs.reader.item(number);
-                    let cost = item.head.cost(legs.totals);
-                    if item.head.kind() != PackedKind::Sliding || cost == 0 {
-                        continue;
+            for JudgedItem { item, ask, leg, .. } in &self.items {
+                let (table, totals) = (asks[usize::from(*ask)].table, self.asks[usize::from(*ask)].totals);
+                let cost = item.head.cost(totals);
+                if item.head.kind() != PackedKind::Sliding || cost == 0 {
+                    continue;
+                }
+                let row = &mut self.rows[usize::from(*leg)];
+                let (law, word) = (item.sliding(), item.words_of(&row.words)[0]);
+                if !charges {
+                    if !law.can_charge(&table.rows.slab, word, cost, now) {
+                        return false;
                     }
-                    let leg = if item.head.is_of_key() { legs.key } else { legs.all };
-                    let (table, row) = (ask.table, &mut self.rows[usize::from(leg)]);
-                    let (law, word) = (item.sliding(), item.words_of(&row.words)[0]);
-                    if !charges {
-                        if !law.can_charge(&table.rows.slab, word, cost, now) {
-                            return false;
-                        }
-                    } else if let Some(word) = law.charge(&table.rows.slab, &table.budget, word, cost, now) {
-                        item.put_words(&mut row.next, [word, 0]);
-                    }
+                } else if let Some(word) = law.charge(&table.rows.slab, &table.budget, word, cost, now) {
+                    item.put_words(&mut row.next, [word, 0]);
                 }
             }
         }
@@ -500,26 +529,24 @@ impl<'a> Attempt<'a> {
         charged: bool,
         visit: &mut dyn FnMut(ObservedItem<'o>),
     ) {
-        for (ask, (resolved, legs)) in asks.iter().zip(&self.asks).enumerate() {
-            for number in 0..legs.head.items() {
-                let item = legs.reader.item(number);
-                let row = &self.rows[usize::from(if item.head.is_of_key() { legs.key } else { legs.all })];
-                let words = item.words_of(if charged { &row.next } else { &row.words });
-                let slab = &resolved.table.rows.slab;
-                let cost = item.head.cost(legs.totals);
-                visit(ObservedItem {
-                    ask,
-                    epoch: legs.reader.epoch(),
-                    item: item.head.item(),
-                    reading: item.reading(words, legs.reader.ends_at(), now, slab),
-                    record: if charged && cost > 0 { item.record(words, slab) } else { None },
-                    is_of_key: item.head.is_of_key(),
-                    is_exact: item.head.kind() == PackedKind::Sliding && item.sliding().granularity() <= 1,
-                    capacity: item.capacity(),
-                    at: now,
-                    resolved,
-                });
-            }
+        for JudgedItem { item, ask, leg, epoch, ends } in &self.items {
+            let ask = usize::from(*ask);
+            let (resolved, row) = (&asks[ask], &self.rows[usize::from(*leg)]);
+            let words = item.words_of(if charged { &row.next } else { &row.words });
+            let slab = &resolved.table.rows.slab;
+            let cost = item.head.cost(self.asks[ask].totals);
+            visit(ObservedItem {
+                ask,
+                epoch: *epoch,
+                item: item.head.item(),
+                reading: item.reading(words, *ends, now, slab),
+                record: if charged && cost > 0 { item.record(words, slab) } else { None },
+                is_of_key: item.head.is_of_key(),
+                is_exact: item.head.kind() == PackedKind::Sliding && item.sliding().granularity() <= 1,
+                capacity: item.capacity(),
+                at: now,
+                resolved,
+            });
         }
     }
 }
