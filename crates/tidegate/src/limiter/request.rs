@@ -235,7 +235,7 @@ impl<'a> Asks<'a> {
         if let (Asks::OfHandles(own), Asks::OfHandles(others)) = (&mut *self, &others)
             && own.len() + others.len() <= FEW_ASKS
         {
-            own.extend(others.iter().copied());
+            others.iter().for_each(|ask| own.push(*ask));
             return;
         }
         let mut many = std::mem::replace(self, Asks::OfHandles(ArrayVec::new())).into_list();

@@ -30,7 +30,7 @@ use super::limit_table::LimitTable;
 use super::line::Tag;
 
 pub(super) use batch::decide_batch;
-pub(super) use one_row::{decide_key, is_one_key_row};
+pub(super) use one_row::{Attempt, RowDecision};
 pub(super) use several_rows::{ObservedItem, Refusal, RowsDecision, are_distinct, decide_rows};
 
 /// The most asks that are decided from words.

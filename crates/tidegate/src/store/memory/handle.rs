@@ -8,7 +8,7 @@ use tidegate_core::limit::MAX_KEY_BYTES;
 use tidegate_core::order::MAX_ASKS;
 use tidegate_core::{Amount, Ask, Intent, Limit, Order, Timestamp, Verdict, Wait};
 
-use super::engine::{self, MOST_ASKS, Refusal, ResolvedAsk, RowsDecision};
+use super::engine::{self, Attempt, MOST_ASKS, Refusal, ResolvedAsk, RowDecision, RowsDecision, Setback};
 use super::limit_table::{LimitTable, grants_leases};
 use super::{LOOK_AHEAD, StoreState};
 use crate::reply::{Detail, OrderError, Outcome, Replies};
@@ -77,22 +77,26 @@ impl MemoryHandle {
         let table = &*self.table;
         let reader = table.snapshot.read();
         let head = reader.head();
-        if engine::is_one_key_row(head) && key.len() <= MAX_KEY_BYTES {
+        if key.len() > MAX_KEY_BYTES {
+            return None;
+        }
+        let decided = if !head.counts_all() {
             let tag = table.printer.print(key);
-            if let Some(lines) = table.home_lines(tag) {
-                // The lines may be far away in memory: they are requested first and read last.
-                lines.prefetch();
-                let now = self.store.now();
-                match engine::decide_key(table, (reader, head), (lines, tag), count, now) {
-                    Ok(Verdict::Granted) => return Some(HandleDecision::Granted),
-                    Ok(Verdict::Denied(wait)) => {
-                        let (item, epoch) = (head.first().item(), reader.epoch());
-                        let refusal = HandleRefusal { at: now, wait, item, epoch, ask: 0 };
-                        return Some(HandleDecision::Refused(refusal));
-                    }
-                    Err(_) => {}
-                }
-            }
+            let Some(lines) = table.home_lines(tag) else { return self.decide_rows(key, count) };
+            // The lines may be far away in memory: they are requested first and read last.
+            lines.prefetch();
+            let now = self.store.now();
+            let attempt = Attempt { table, reader, head, count, now };
+            attempt.decide_key(lines, tag).map(|decision| HandleDecision::of(decision, reader.epoch(), now))
+        } else if !head.counts_keys() {
+            let now = self.store.now();
+            let attempt = Attempt { table, reader, head, count, now };
+            attempt.decide_all().map(|decision| HandleDecision::of(decision, reader.epoch(), now))
+        } else {
+            Err(Setback::Again)
+        };
+        if let Ok(decision) = decided {
+            return Some(decision);
         }
         self.decide_rows(key, count)
     }
@@ -192,6 +196,18 @@ impl MemoryHandle {
 pub(crate) enum HandleDecision {
     Granted,
     Refused(HandleRefusal),
+}
+
+impl HandleDecision {
+    #[inline]
+    pub(super) fn of(decision: RowDecision, epoch: u64, now: Timestamp) -> HandleDecision {
+        match decision {
+            RowDecision::Granted => HandleDecision::Granted,
+            RowDecision::Refused(wait, item) => {
+                HandleDecision::Refused(HandleRefusal { at: now, wait, item: item.item(), ask: 0, epoch })
+            }
+        }
+    }
 }
 
 /// A refusal: the item with the longest wait.

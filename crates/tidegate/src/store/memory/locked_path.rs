@@ -103,14 +103,16 @@ impl Drop for LineLocks<'_> {
 type AskedRows<'m> = ArrayVec<AskedRow<&'m Arc<Limit>>, MAX_ASKED_ROWS>;
 
 impl<'a> LockedOrder<'a> {
-    /// The rows of these asks, with nothing locked.
-    pub(super) fn new(asks: &[ResolvedAsk<'a>]) -> LockedOrder<'a> {
-        let mut order =
-            LockedOrder { limits: ArrayVec::new(), rows: ArrayVec::new(), leaves: ArrayVec::new() };
+    /// An order without asks.
+    pub(super) fn new() -> LockedOrder<'a> {
+        LockedOrder { limits: ArrayVec::new(), rows: ArrayVec::new(), leaves: ArrayVec::new() }
+    }
+
+    /// Adds the rows of these asks, with nothing locked.
+    pub(super) fn enter_all(&mut self, asks: &[ResolvedAsk<'a>]) {
         for (index, ask) in asks.iter().enumerate() {
-            order.enter(index, ask);
+            self.enter(index, ask);
         }
-        order
     }
 
     /// Adds the rows of an ask. The rows of a limit are side by side with its row of all keys first, and repeated asks are

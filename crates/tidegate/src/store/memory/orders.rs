@@ -97,7 +97,8 @@ impl StoreState {
         let mut registry = None;
         loop {
             // The limits as they are found are those of the decision, or everything is found again.
-            let mut locked = LockedOrder::new(asks);
+            let mut locked = LockedOrder::new();
+            locked.enter_all(asks);
             if let Some(ask) = locked.key_missing(asks) {
                 return Err(key_missing(ask));
             }
@@ -344,7 +345,8 @@ mod tests {
         let order_asks = [Ask::one("edited", None)];
         let order = Order::acquire(&order_asks);
         let mut replies = Replies::new(Detail::Verdicts);
-        let mut locked = LockedOrder::new(&asks);
+        let mut locked = LockedOrder::new();
+        locked.enter_all(&asks);
         assert!(!locked.may_grant_lease());
         let concurrency = Policy::Concurrency { ttl: Duration::from_secs(60) };
         let spec = LimitSpec::named("edited").with(ItemSpec::of(concurrency, 1));

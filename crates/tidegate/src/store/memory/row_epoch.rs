@@ -60,6 +60,8 @@ pub(super) struct RowEpoch {
     pub(super) columns: Box<[usize]>,
     all: RowLayout,
     key: RowLayout,
+    /// The words that the row of all keys has room for.
+    shared_words: usize,
     /// The keys with overrides.
     exceptions: HashMap<Tag, Box<[u8]>>,
     /// The usage of a key without a row: after a crash it may have used what no log has.
@@ -181,6 +183,7 @@ impl RowEpoch {
             columns,
             all,
             key,
+            shared_words,
             exceptions,
             assumed,
             fits_snapshot: false,
@@ -235,6 +238,11 @@ impl RowEpoch {
     /// The shape of the rows of keys.
     pub(super) fn key_shape(&self) -> Shape {
         self.key.shape
+    }
+
+    /// Whether all rows have one word.
+    pub(super) fn has_narrow_rows(&self) -> bool {
+        self.shared_words == 1 && self.key.shape == Shape::Narrow
     }
 
     /// The rules of an item in words, at `now`.

@@ -35,6 +35,8 @@ const SHAPE: u32 = 22;
 const COUNTS_KEYS: u64 = 1 << 24;
 /// There are items that count all keys together.
 const COUNTS_ALL: u64 = 1 << 25;
+/// All rows have one word.
+const HAS_NARROW_ROWS: u64 = 1 << 26;
 
 /// The flags of a limit, beside the head of its first item.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,6 +75,12 @@ impl LimitHead {
     #[inline(always)]
     pub(super) fn counts_all(self) -> bool {
         self.0 & COUNTS_ALL != 0
+    }
+
+    /// Whether the row of a key and the row of all keys have one word each.
+    #[inline(always)]
+    pub(super) fn has_narrow_rows(self) -> bool {
+        self.0 & HAS_NARROW_ROWS != 0
     }
 
     /// The shape of the rows of keys.
@@ -115,6 +123,7 @@ fn words_of(epoch: &RowEpoch, now: Timestamp) -> Option<[u64; WORDS]> {
         | flag(limit.ends_at().is_some(), HAS_END)
         | flag(any(Per::Key), COUNTS_KEYS)
         | flag(any(Per::All), COUNTS_ALL)
+        | flag(epoch.has_narrow_rows(), HAS_NARROW_ROWS)
         | epoch.key_shape().code() << SHAPE
         | (items.len() as u64) << COUNT;
     let mut words = [0; WORDS];

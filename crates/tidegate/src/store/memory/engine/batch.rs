@@ -3,14 +3,14 @@
 //! The lines of a group of keys are loaded into the cache before the first is read.
 
 use tidegate_core::limit::MAX_KEY_BYTES;
-use tidegate_core::{Amount, Timestamp, Verdict};
+use tidegate_core::{Amount, Timestamp};
 
 use super::super::LOOK_AHEAD;
-use super::super::handle::{HandleDecision, HandleRefusal};
+use super::super::handle::HandleDecision;
 use super::super::leaf::HomeLines;
 use super::super::limit_table::LimitTable;
 use super::super::line::NO_TAG;
-use super::{decide_key, is_one_key_row};
+use super::Attempt;
 
 /// Decides on each of at most [`LOOK_AHEAD`] keys. `each` receives `None` for a key that needs another path.
 pub(in super::super) fn decide_batch(
@@ -30,19 +30,14 @@ pub(in super::super) fn decide_batch(
     for (index, key) in keys.iter().enumerate() {
         let reader = table.snapshot.read();
         let head = reader.head();
+        let attempt = Attempt { table, reader, head, count, now };
         let decided = match lines[index] {
-            Some(lines) if is_one_key_row(head) && key.len() <= MAX_KEY_BYTES => {
-                decide_key(table, (reader, head), (lines, tags[index]), count, now).ok()
-            }
+            _ if key.len() > MAX_KEY_BYTES || !reader.is_valid_at(now) => None,
+            Some(lines) if !head.counts_all() => attempt.decide_key(lines, tags[index]).ok(),
+            _ if !head.counts_keys() => attempt.decide_all().ok(),
             _ => None,
         };
-        let decided = decided.map(|verdict| match verdict {
-            Verdict::Granted => HandleDecision::Granted,
-            Verdict::Denied(wait) => {
-                let (item, epoch) = (head.first().item(), reader.epoch());
-                HandleDecision::Refused(HandleRefusal { at: now, wait, item, ask: 0, epoch })
-            }
-        });
+        let decided = decided.map(|decision| HandleDecision::of(decision, reader.epoch(), now));
         each(index, decided);
     }
 }

@@ -1,127 +1,309 @@
-//! Decision on the row of one key with one item.
+//! Decisions on one row: that of a key, or that of all keys.
 //!
-//! This is [the decision on several rows](super::several_rows) compiled for one row and one law. It saves half of the
-//! time of a decision on a hot key.
+//! This is [the decision on several rows](super::several_rows) for one row, compiled for one law and for several. It takes a
+//! third of the time.
 
 #![expect(
     clippy::inline_always,
     reason = "the engine is one piece of code, a few hundred instructions in all"
 )]
 
-use tidegate_core::{Amount, AskTotals, Timestamp, Verdict};
+use tidegate_core::{Amount, AskTotals, Timestamp, Wait};
 
 use super::super::leaf::HomeLines;
+use super::super::leaf_header::LeafHeader;
 use super::super::limit_table::LimitTable;
-use super::super::line::{self, LOCKED, Tag};
+use super::super::line::{self, LOCKED, Shape, Tag};
+use super::super::memory_budget::Budget;
 use super::super::packed_item::{
-    Bucket, FULL, Interval, Judged, LongTotal, LongWindow, PackedKind, PackedLaw, Sliding, Total, Window,
+    Bucket, FULL, Interval, ItemHead, ItemWords, Judged, LongTotal, LongWindow, PackedItem, PackedKind,
+    PackedLaw, Sliding, Total, Window,
 };
 use super::super::rule_snapshot::{LimitHead, SnapshotReader};
-use super::super::sync::Ordering;
+use super::super::slab::Slab;
+use super::super::sync::{AtomicU32, AtomicU64, Ordering};
 use super::Setback;
 
-/// Whether a limit has one item, which counts each key alone.
-#[inline(always)]
-pub(in super::super) fn is_one_key_row(head: LimitHead) -> bool {
-    head.items() == 1 && head.first().is_of_key()
+/// The answer of a decision on one row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in super::super) enum RowDecision {
+    Granted,
+    /// The wait, and the item with the longest wait.
+    Refused(Wait, ItemHead),
 }
 
-/// Decides on the row of a key. The limit has [one such row](is_one_key_row).
-#[inline(always)]
-pub(in super::super) fn decide_key(
-    table: &LimitTable,
-    (reader, head): (SnapshotReader<'_>, LimitHead),
-    (lines, tag): (HomeLines<'_>, Tag),
-    count: Amount,
-    now: Timestamp,
-) -> Result<Verdict, Setback> {
-    let attempt = Attempt { table, reader, head, lines, tag, count, now };
-    match head.first().kind() {
-        PackedKind::Bucket => attempt.decide::<Bucket, 3, 1>(),
-        PackedKind::Window => attempt.decide::<Window, 3, 1>(),
-        PackedKind::Total => attempt.decide::<Total, 3, 1>(),
-        PackedKind::Sliding => attempt.decide::<Sliding, 3, 1>(),
-        PackedKind::Interval => attempt.decide::<Interval, 2, 2>(),
-        PackedKind::LongWindow => attempt.decide::<LongWindow, 2, 2>(),
-        PackedKind::LongTotal => attempt.decide::<LongTotal, 2, 2>(),
-    }
+/// One attempt to decide.
+#[derive(Clone, Copy)]
+pub(in super::super) struct Attempt<'a> {
+    pub(in super::super) table: &'a LimitTable,
+    pub(in super::super) reader: SnapshotReader<'a>,
+    pub(in super::super) head: LimitHead,
+    pub(in super::super) count: Amount,
+    pub(in super::super) now: Timestamp,
 }
 
-/// One attempt.
-struct Attempt<'a> {
-    table: &'a LimitTable,
-    reader: SnapshotReader<'a>,
-    head: LimitHead,
-    lines: HomeLines<'a>,
-    tag: Tag,
-    count: Amount,
-    now: Timestamp,
+/// A row that was found.
+struct FoundRow<'a, const W: usize> {
+    header: &'a LeafHeader,
+    control: &'a AtomicU32,
+    seen: u32,
+    cells: &'a [AtomicU64; W],
 }
 
-impl Attempt<'_> {
-    /// Decides on a row of `W` words, `R` to a line.
+impl<'a> Attempt<'a> {
+    /// Decides on the row of a key. The limit has no items that count all keys together.
     #[inline(always)]
-    fn decide<L: PackedLaw, const R: usize, const W: usize>(self) -> Result<Verdict, Setback> {
-        let Attempt { table, reader, head, lines, tag, count, now } = self;
+    pub(in super::super) fn decide_key(self, lines: HomeLines<'a>, tag: Tag) -> Result<RowDecision, Setback> {
+        if self.head.items() > 1 {
+            return self.decide_items_of_key(lines, tag);
+        }
+        let item = self.reader.item(0);
+        match self.head.first().kind() {
+            PackedKind::Bucket => self.of_key::<3, 1>(lines, tag, &One(item, Bucket::of(&item))),
+            PackedKind::Window => self.of_key::<3, 1>(lines, tag, &One(item, Window::of(&item))),
+            PackedKind::Total => self.of_key::<3, 1>(lines, tag, &One(item, Total::of(&item))),
+            PackedKind::Sliding => self.of_key::<3, 1>(lines, tag, &One(item, Sliding::of(&item))),
+            PackedKind::Interval => self.of_key::<2, 2>(lines, tag, &One(item, Interval::of(&item))),
+            PackedKind::LongWindow => self.of_key::<2, 2>(lines, tag, &One(item, LongWindow::of(&item))),
+            PackedKind::LongTotal => self.of_key::<2, 2>(lines, tag, &One(item, LongTotal::of(&item))),
+        }
+    }
+
+    #[inline(never)]
+    fn decide_items_of_key(self, lines: HomeLines<'a>, tag: Tag) -> Result<RowDecision, Setback> {
+        let items = Several { reader: self.reader, count: self.head.items() };
+        match self.head.shape() {
+            Shape::Narrow => self.of_key::<3, 1>(lines, tag, &items),
+            Shape::Pair => self.of_key::<2, 2>(lines, tag, &items),
+            Shape::Wide => self.of_key::<1, 5>(lines, tag, &items),
+        }
+    }
+
+    /// Decides on the row of all keys. The limit has no items that count each key alone.
+    #[inline(never)]
+    pub(in super::super) fn decide_all(self) -> Result<RowDecision, Setback> {
+        let items = Several { reader: self.reader, count: self.head.items() };
+        let (all, item) = (&self.table.all, self.reader.item(0));
+        let cells = all.place.cells();
+        if let (1, Some(cells), PackedKind::Bucket) = (items.count, cells.first_chunk(), item.head.kind()) {
+            return self.of_all::<1>(cells, &One(item, Bucket::of(&item)));
+        }
+        match cells.len() {
+            1 => self.of_all::<1>(cells.first_chunk().ok_or(Setback::Locked)?, &items),
+            2 => self.of_all::<2>(cells.first_chunk().ok_or(Setback::Locked)?, &items),
+            3 => self.of_all::<3>(cells.first_chunk().ok_or(Setback::Locked)?, &items),
+            4 => self.of_all::<4>(cells.first_chunk().ok_or(Setback::Locked)?, &items),
+            _ => self.of_all::<5>(cells.first_chunk().ok_or(Setback::Locked)?, &items),
+        }
+    }
+
+    #[inline(always)]
+    fn of_key<const R: usize, const W: usize>(
+        self,
+        lines: HomeLines<'a>,
+        tag: Tag,
+        law: &impl RowLaw<W>,
+    ) -> Result<RowDecision, Setback> {
         let header = &lines.leaf.header;
-        if !reader.is_valid_at(now) || header.epoch() != reader.epoch() {
+        if !self.reader.is_valid_at(self.now) || header.epoch() != self.reader.epoch() {
             return Err(Setback::Locked);
         }
-        let law = L::of(&reader.item(0));
         let Some(place) = lines.find::<R>(tag) else { return Err(Setback::Absent { ask: 0 }) };
-        if place.seen & LOCKED != 0 {
+        let (cells, control) = (place.line.row::<W>(place.slot), place.line.control());
+        self.decide(&FoundRow { header, control, seen: place.seen, cells }, law)
+    }
+
+    #[inline(always)]
+    fn of_all<const W: usize>(
+        self,
+        cells: &'a [AtomicU64; W],
+        law: &impl RowLaw<W>,
+    ) -> Result<RowDecision, Setback> {
+        let all = &self.table.all;
+        if !self.reader.is_valid_at(self.now) || all.header.epoch() != self.reader.epoch() {
+            return Err(Setback::Locked);
+        }
+        let control = all.place.control();
+        let seen = control.load(Ordering::Acquire);
+        self.decide(&FoundRow { header: &all.header, control, seen, cells }, law)
+    }
+
+    #[inline(always)]
+    fn decide<const W: usize>(
+        self,
+        row: &FoundRow<'_, W>,
+        law: &impl RowLaw<W>,
+    ) -> Result<RowDecision, Setback> {
+        let Attempt { table, reader, head, count, now } = self;
+        let FoundRow { header, control, seen, cells } = *row;
+        if seen & LOCKED != 0 {
             return Err(Setback::Again);
         }
-        let (row, control) = (place.line.row::<W>(place.slot), place.line.control());
-        let mut words = [row[0].load(Ordering::Relaxed), 0];
-        if W > 1 {
-            words[1] = row[1].load(Ordering::Relaxed);
-        }
+        let words: [u64; W] = std::array::from_fn(|word| cells[word].load(Ordering::Relaxed));
         if header.floor() > now {
             return Err(Setback::At(header.floor()));
         }
         if words[0] & FULL != 0 {
             return Err(Setback::Locked);
         }
-        let cost = head.first().cost(AskTotals::of(count));
-        let mine = table.counts.mine();
-        match law.judge(words, cost, now, &table.rows.slab) {
-            Judged::Granted(next) => {
-                if !line::try_lock(control, place.seen) {
+        let (slab, totals, mine) = (&table.rows.slab, AskTotals::of(count), table.counts.mine());
+        match law.judge(&words, totals, now, slab) {
+            RowJudged::Granted(next) => {
+                if !line::try_lock(control, seen) {
                     return Err(Setback::Again);
                 }
                 if !reader.is_current() {
-                    line::unlock_unchanged(control, place.seen);
+                    line::unlock_unchanged(control, seen);
                     return Err(Setback::Again);
                 }
-                let Some(next) = law.charge_locked(next, cost, now, &table.rows.slab, &table.budget) else {
-                    line::unlock_unchanged(control, place.seen);
+                let Some(next) = law.charge_locked(next, totals, now, slab, &table.budget) else {
+                    line::unlock_unchanged(control, seen);
                     return Err(Setback::Locked);
                 };
-                row[0].store(next[0], Ordering::Relaxed);
-                if W > 1 {
-                    row[1].store(next[1], Ordering::Relaxed);
+                for (cell, word) in cells.iter().zip(next) {
+                    cell.store(word, Ordering::Relaxed);
                 }
-                line::unlock(control, place.seen);
+                line::unlock(control, seen);
                 mine.granted();
-                Ok(Verdict::Granted)
+                Ok(RowDecision::Granted)
             }
             // The promised instant of a limit that ends is checked a second time.
-            Judged::Denied(_) if head.has_end() => Err(Setback::Locked),
-            Judged::Denied(wait) => {
-                if !line::is_unchanged(control, place.seen) || !reader.is_current() {
+            RowJudged::Denied(..) if head.has_end() => Err(Setback::Locked),
+            RowJudged::Denied(wait, item) => {
+                if !line::is_unchanged(control, seen) || !reader.is_current() {
                     return Err(Setback::Again);
                 }
-                mine.refused(head.first().column(), 1);
-                Ok(Verdict::Denied(wait))
+                mine.refused(item.column(), 1);
+                Ok(RowDecision::Refused(wait, item))
             }
-            Judged::At(later) => Err(Setback::At(later)),
-            Judged::Locked => Err(Setback::Locked),
-            Judged::Tidy => {
-                let memory = (&table.rows.slab, &table.budget);
-                reader.item(0).tidy(row, (control, place.seen), || reader.is_current(), now, memory);
+            RowJudged::At(later) => Err(Setback::At(later)),
+            RowJudged::Locked => Err(Setback::Locked),
+            RowJudged::Tidy(item) => {
+                item.tidy(cells, (control, seen), || reader.is_current(), now, (slab, &table.budget));
                 Err(Setback::Again)
             }
         }
+    }
+}
+
+/// The result of a check of a row. It is valid only if nothing has changed since.
+enum RowJudged<const W: usize> {
+    Granted([u64; W]),
+    Denied(Wait, ItemHead),
+    At(Timestamp),
+    Locked,
+    Tidy(PackedItem),
+}
+
+/// The laws of a row.
+trait RowLaw<const W: usize> {
+    fn judge(&self, words: &[u64; W], totals: AskTotals, now: Timestamp, slab: &Slab) -> RowJudged<W>;
+
+    /// The words after a granted charge, with the row locked. `None` if it does not fit words.
+    fn charge_locked(
+        &self,
+        judged: [u64; W],
+        totals: AskTotals,
+        now: Timestamp,
+        slab: &Slab,
+        budget: &Budget,
+    ) -> Option<[u64; W]>;
+}
+
+/// One item, with its law.
+struct One<L>(PackedItem, L);
+
+impl<L: PackedLaw, const W: usize> RowLaw<W> for One<L> {
+    #[inline(always)]
+    fn judge(&self, words: &[u64; W], totals: AskTotals, now: Timestamp, slab: &Slab) -> RowJudged<W> {
+        match self.1.judge(first_words(words), self.0.head.cost(totals), now, slab) {
+            Judged::Granted(next) => RowJudged::Granted(row_words(next)),
+            Judged::Denied(wait) => RowJudged::Denied(wait, self.0.head),
+            Judged::At(later) => RowJudged::At(later),
+            Judged::Locked => RowJudged::Locked,
+            Judged::Tidy => RowJudged::Tidy(self.0),
+        }
+    }
+
+    #[inline(always)]
+    fn charge_locked(
+        &self,
+        judged: [u64; W],
+        totals: AskTotals,
+        now: Timestamp,
+        slab: &Slab,
+        budget: &Budget,
+    ) -> Option<[u64; W]> {
+        let cost = self.0.head.cost(totals);
+        self.1.charge_locked(first_words(&judged), cost, now, slab, budget).map(row_words)
+    }
+}
+
+#[inline(always)]
+fn first_words<const W: usize>(row: &[u64; W]) -> ItemWords {
+    std::array::from_fn(|word| row.get(word).copied().unwrap_or_default())
+}
+
+#[inline(always)]
+fn row_words<const W: usize>(words: ItemWords) -> [u64; W] {
+    std::array::from_fn(|word| words.get(word).copied().unwrap_or_default())
+}
+
+/// Several items of one row, in written order.
+struct Several<'a> {
+    reader: SnapshotReader<'a>,
+    count: usize,
+}
+
+impl<const W: usize> RowLaw<W> for Several<'_> {
+    #[inline(always)]
+    fn judge(&self, words: &[u64; W], totals: AskTotals, now: Timestamp, slab: &Slab) -> RowJudged<W> {
+        let (mut next, mut denied) = (*words, None);
+        for number in 0..self.count {
+            let item = self.reader.item(number);
+            match item.judge(item.words_of(words), item.head.cost(totals), now, slab) {
+                Judged::Granted(own) => item.put_words(&mut next, own),
+                Judged::Denied(wait) => {
+                    // The longest wait; of equal ones the first in written order.
+                    if denied.is_none_or(|(longest, _)| wait > longest) {
+                        denied = Some((wait, item.head));
+                    }
+                }
+                Judged::At(later) => return RowJudged::At(later),
+                Judged::Locked => return RowJudged::Locked,
+                Judged::Tidy => return RowJudged::Tidy(item),
+            }
+        }
+        match denied {
+            None => RowJudged::Granted(next),
+            Some((wait, item)) => RowJudged::Denied(wait, item),
+        }
+    }
+
+    #[inline(always)]
+    fn charge_locked(
+        &self,
+        mut judged: [u64; W],
+        totals: AskTotals,
+        now: Timestamp,
+        slab: &Slab,
+        budget: &Budget,
+    ) -> Option<[u64; W]> {
+        for charges in [false, true] {
+            for number in 0..self.count {
+                let item = self.reader.item(number);
+                if item.head.kind() != PackedKind::Sliding {
+                    continue;
+                }
+                let (law, word, cost) = (item.sliding(), item.words_of(&judged)[0], item.head.cost(totals));
+                if charges {
+                    let word = law.charge(slab, budget, word, cost, now).unwrap_or(word);
+                    item.put_words(&mut judged, [word, 0]);
+                } else if !law.can_charge(slab, word, cost, now) {
+                    return None;
+                }
+            }
+        }
+        Some(judged)
     }
 }

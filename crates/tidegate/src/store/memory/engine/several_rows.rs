@@ -12,9 +12,10 @@ use tidegate_core::{
 
 use super::super::counters;
 use super::super::leaf::HomeLines;
+use super::super::leaf::Reservation;
 use super::super::leaf_header::LeafHeader;
 use super::super::limit_table::LimitTable;
-use super::super::line::{self, LOCKED, RowWords, Shape, Tag, read_words, write_words};
+use super::super::line::{self, LOCKED, MAX_ROW_WORDS, Shape, Tag};
 use super::super::packed_item::{FULL, Judged, PackedItem, PackedKind};
 use super::super::rule_snapshot::{LimitHead, MAX_SNAPSHOT_ITEMS, SnapshotReader};
 use super::super::sync::{AtomicU32, AtomicU64, Ordering, pause};
@@ -80,15 +81,16 @@ impl ObservedItem<'_> {
     }
 }
 
-/// A row of the order.
-struct RowLeg<'a> {
+/// A row of the order, of at most `W` words.
+struct RowLeg<'a, const W: usize> {
     control: &'a AtomicU32,
     seen: u32,
+    /// Empty if the key has no row.
     cells: &'a [AtomicU64],
     /// The words as they were read.
-    words: RowWords,
+    words: [u64; W],
     /// The words after a grant.
-    next: RowWords,
+    next: [u64; W],
 }
 
 /// An ask of the order, and its rows.
@@ -114,8 +116,8 @@ struct JudgedItem {
 const NONE: u8 = u8::MAX;
 
 /// Everything that an attempt has found.
-struct Attempt<'a> {
-    rows: ArrayVec<RowLeg<'a>, MOST_ROWS>,
+struct Attempt<'a, const W: usize> {
+    rows: ArrayVec<RowLeg<'a, W>, MOST_ROWS>,
     asks: ArrayVec<AskLegs<'a>, MOST_ASKS>,
     /// The items that are needed after the judgement: all of them for an observer, otherwise those with blocks.
     items: ArrayVec<JudgedItem, MOST_ITEMS>,
@@ -138,12 +140,23 @@ pub(in super::super) fn decide_rows(
 ) -> Option<RowsDecision> {
     let (mut turn, mut at, mut admissions) = (0, now, 0);
     for _ in 0..TRIES + ADMISSIONS {
-        match attempt(asks, intent, at, observer) {
+        // Most rows have one word.
+        let result = if asks.iter().all(|ask| ask.table.snapshot.read().head().has_narrow_rows()) {
+            attempt::<1>(asks, intent, at, observer)
+        } else {
+            attempt::<MAX_ROW_WORDS>(asks, intent, at, observer)
+        };
+        match result {
             Ok(decision) => return Some(decision),
             Err(Setback::Locked) => return None,
             Err(Setback::Again) => pause(&mut turn),
             Err(Setback::At(later)) => at = later,
             Err(Setback::Absent { ask }) => {
+                if let [only] = asks
+                    && let Some(decision) = insert_charged(only, at, observer)
+                {
+                    return Some(decision);
+                }
                 admissions += 1;
                 if admissions > ADMISSIONS || !admit(asks[ask].table, asks[ask].tag()?, at) {
                     return None;
@@ -152,6 +165,69 @@ pub(in super::super) fn decide_rows(
         }
     }
     None
+}
+
+/// Creates the row of a new key with its first charge. `None` if that is not possible; then nothing has changed.
+#[inline(never)]
+fn insert_charged<'a>(
+    ask: &'a ResolvedAsk<'a>,
+    now: Timestamp,
+    observer: &mut Observer<'_>,
+) -> Option<RowsDecision> {
+    let (table, tag) = (ask.table, ask.tag()?);
+    loop {
+        let (mut locked, epoch) = table.lock_leaf(tag);
+        let now = now.max(locked.leaf.header.floor());
+        let reader = table.snapshot.read();
+        let head = reader.head();
+        let is_simple = reader.is_valid_at(now)
+            && reader.epoch() == epoch.number
+            && !head.counts_all()
+            && !head.has_exceptions();
+        if !is_simple || locked.find(tag).is_some() {
+            return None;
+        }
+        let totals = AskTotals::of(ask.count);
+        let legs = AskLegs { reader, head, totals, key: 0, all: NONE };
+        let (words, cells) = ([0; MAX_ROW_WORDS], &[][..]);
+        let row = RowLeg { control: table.all.place.control(), seen: 0, cells, words, next: words };
+        let mut attempt = Attempt::<MAX_ROW_WORDS> {
+            rows: ArrayVec::from_iter([row]),
+            asks: ArrayVec::from_iter([legs]),
+            refusal: None,
+            absent: 0,
+            has_end: false,
+            has_blocks: false,
+        };
+        for number in 0..head.items() {
+            let item = reader.item(number);
+            attempt.has_blocks |= item.head.kind() == PackedKind::Sliding;
+            let judged = item.judge(item.words_of(&words), item.head.cost(totals), now, &table.rows.slab);
+            let Judged::Granted(next) = judged else { return None };
+            item.put_words(&mut attempt.rows[0].next, next);
+        }
+        let context = table.context(&epoch, now);
+        match locked.reserve(tag, context) {
+            Reservation::Reserved => {}
+            Reservation::Moved => continue,
+            Reservation::NoRoom(_) => return None,
+        }
+        let (place, _reserved) = locked.lock_row(tag)?;
+        let asks = std::slice::from_ref(ask);
+        let is_charged = reader.is_current() && (!attempt.has_blocks || attempt.charge_blocks(asks, now));
+        if is_charged {
+            locked.write(&place, tag, &attempt.rows[0].next, context);
+            attempt.observe(asks, now, true, observer);
+        } else {
+            locked.vacate(&place, &table.budget);
+        }
+        line::unlock(place.line.control(), place.seen);
+        if !is_charged {
+            return None;
+        }
+        table.counts.granted();
+        return Some(RowsDecision::Granted(now));
+    }
 }
 
 /// Whether there are few enough asks, and no limit is asked twice: the second ask would be judged without the first.
@@ -163,7 +239,7 @@ pub(in super::super) fn are_distinct<'a, T>(asked: &'a [T], table: impl Fn(&'a T
 }
 
 #[inline(always)]
-fn attempt<'a>(
+fn attempt<'a, const W: usize>(
     asks: &'a [ResolvedAsk<'a>],
     intent: Intent,
     now: Timestamp,
@@ -179,7 +255,7 @@ fn attempt<'a>(
         }
         tags.push(lines);
     }
-    let mut attempt = Attempt {
+    let mut attempt = Attempt::<W> {
         rows: ArrayVec::new(),
         asks: ArrayVec::new(),
         items: ArrayVec::new(),
@@ -208,14 +284,28 @@ fn find_row<'a>(
     lines: &HomeLines<'a>,
     shape: Shape,
     tag: Tag,
-) -> Option<(&'a AtomicU32, u32, &'a [AtomicU64], RowWords)> {
+) -> Option<(&'a AtomicU32, u32, &'a [AtomicU64])> {
     let place = match shape {
         Shape::Narrow => lines.find::<3>(tag),
         Shape::Pair => lines.find::<2>(tag),
         Shape::Wide => lines.find::<1>(tag),
     }?;
     let cells = place.line.cells(shape, place.slot);
-    Some((place.line.control(), place.seen, cells, read_words(cells)))
+    Some((place.line.control(), place.seen, cells))
+}
+
+/// Reads a row. `None` if it has more words, because the limit was edited.
+#[inline(always)]
+fn read_cells<const W: usize>(cells: &[AtomicU64]) -> Option<[u64; W]> {
+    if W == 1 {
+        let [cell] = cells else { return None };
+        return Some([cell.load(Ordering::Relaxed); W]);
+    }
+    let mut words = [0; W];
+    for (word, cell) in words.iter_mut().zip(cells) {
+        *word = cell.load(Ordering::Relaxed);
+    }
+    (cells.len() <= W).then_some(words)
 }
 
 /// A decision is not earlier than the last change of its rows.
@@ -224,7 +314,7 @@ fn check_floor(header: &LeafHeader, now: Timestamp) -> Result<(), Setback> {
     if header.floor() > now { Err(Setback::At(header.floor())) } else { Ok(()) }
 }
 
-impl<'a> Attempt<'a> {
+impl<'a, const W: usize> Attempt<'a, W> {
     /// Finds the rows of an ask and judges its items.
     #[inline(always)]
     fn judge(
@@ -250,7 +340,12 @@ impl<'a> Attempt<'a> {
                 if lines.leaf.header.epoch() != reader.epoch() {
                     return Err(Setback::Locked);
                 }
-                row = find_row(&lines, head.shape(), tag);
+                row = match find_row(&lines, head.shape(), tag) {
+                    Some((control, seen, cells)) => {
+                        Some((control, seen, cells, read_cells(cells).ok_or(Setback::Again)?))
+                    }
+                    None => None,
+                };
                 check_floor(&lines.leaf.header, now)?;
             }
             legs.key = match row {
@@ -259,7 +354,7 @@ impl<'a> Attempt<'a> {
                 None => {
                     self.absent |= 1 << index;
                     // A missing row is a blank one. It is charged once it exists.
-                    self.add_row(ask.table.all.place.control(), 0, &[], RowWords::default())?
+                    self.add_row(ask.table.all.place.control(), 0, &[], [0; W])?
                 }
             };
         }
@@ -269,7 +364,7 @@ impl<'a> Attempt<'a> {
                 return Err(Setback::Locked);
             }
             let seen = all.place.control().load(Ordering::Acquire);
-            let words = read_words(all.place.cells());
+            let words = read_cells(all.place.cells()).ok_or(Setback::Again)?;
             check_floor(&all.header, now)?;
             legs.all = self.add_row(all.place.control(), seen, all.place.cells(), words)?;
         }
@@ -309,7 +404,7 @@ impl<'a> Attempt<'a> {
         control: &'a AtomicU32,
         seen: u32,
         cells: &'a [AtomicU64],
-        words: RowWords,
+        words: [u64; W],
     ) -> Result<u8, Setback> {
         if seen & LOCKED != 0 {
             return Err(Setback::Again);
@@ -383,7 +478,9 @@ impl<'a> Attempt<'a> {
             return Err(Setback::Locked);
         }
         for row in &self.rows {
-            write_words(row.cells, &row.next);
+            for (cell, word) in row.cells.iter().zip(row.next) {
+                cell.store(word, Ordering::Relaxed);
+            }
         }
         // Blocks can be read only under the lock.
         if self.has_blocks {
