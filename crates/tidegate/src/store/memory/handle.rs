@@ -76,7 +76,7 @@ impl MemoryHandle {
     pub(crate) fn decide(&self, key: &[u8], count: Amount) -> Option<HandleDecision> {
         let table = &*self.table;
         let reader = table.snapshot.read();
-        let head = reader.head();
+        let (head, epoch) = (reader.head(), reader.epoch());
         if key.len() > MAX_KEY_BYTES {
             return None;
         }
@@ -87,11 +87,11 @@ impl MemoryHandle {
             lines.prefetch();
             let now = self.store.now();
             let attempt = Attempt { table, reader, head, count, now };
-            attempt.decide_key(lines, tag).map(|decision| HandleDecision::of(decision, reader.epoch(), now))
+            attempt.decide_key(lines, tag).map(|decision| HandleDecision::of(decision, epoch, now))
         } else if !head.counts_keys() {
             let now = self.store.now();
             let attempt = Attempt { table, reader, head, count, now };
-            attempt.decide_all().map(|decision| HandleDecision::of(decision, reader.epoch(), now))
+            attempt.decide_all().map(|decision| HandleDecision::of(decision, epoch, now))
         } else {
             Err(Setback::Again)
         };

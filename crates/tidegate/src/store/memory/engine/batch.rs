@@ -29,7 +29,7 @@ pub(in super::super) fn decide_batch(
     }
     for (index, key) in keys.iter().enumerate() {
         let reader = table.snapshot.read();
-        let head = reader.head();
+        let (head, epoch) = (reader.head(), reader.epoch());
         let attempt = Attempt { table, reader, head, count, now };
         let decided = match lines[index] {
             _ if key.len() > MAX_KEY_BYTES || !reader.is_valid_at(now) => None,
@@ -37,7 +37,7 @@ pub(in super::super) fn decide_batch(
             _ if !head.counts_keys() => attempt.decide_all().ok(),
             _ => None,
         };
-        let decided = decided.map(|decision| HandleDecision::of(decision, reader.epoch(), now));
+        let decided = decided.map(|decision| HandleDecision::of(decision, epoch, now));
         each(index, decided);
     }
 }

@@ -8,12 +8,13 @@
     reason = "the engine is one piece of code, a few hundred instructions in all"
 )]
 
+use arrayvec::ArrayVec;
 use tidegate_core::{Amount, AskTotals, Timestamp, Wait};
 
 use super::super::leaf::HomeLines;
 use super::super::leaf_header::LeafHeader;
 use super::super::limit_table::LimitTable;
-use super::super::line::{self, LOCKED, Shape, Tag};
+use super::super::line::{self, LOCKED, MAX_ROW_WORDS, Shape, Tag};
 use super::super::memory_budget::Budget;
 use super::super::packed_item::{
     Bucket, FULL, Interval, ItemHead, ItemWords, Judged, LongTotal, LongWindow, PackedItem, PackedKind,
@@ -69,9 +70,16 @@ impl<'a> Attempt<'a> {
         }
     }
 
+    /// The items as they are judged and charged. A row has at most one for each word.
+    #[inline(always)]
+    fn items(&self) -> Several {
+        let count = self.head.items().min(MAX_ROW_WORDS);
+        Several((0..count).map(|number| self.reader.item(number)).collect())
+    }
+
     #[inline(never)]
     fn decide_items_of_key(self, lines: HomeLines<'a>, tag: Tag) -> Result<RowDecision, Setback> {
-        let items = Several { reader: self.reader, count: self.head.items() };
+        let items = self.items();
         match self.head.shape() {
             Shape::Narrow => self.of_key::<3, 1>(lines, tag, &items),
             Shape::Pair => self.of_key::<2, 2>(lines, tag, &items),
@@ -82,10 +90,12 @@ impl<'a> Attempt<'a> {
     /// Decides on the row of all keys. The limit has no items that count each key alone.
     #[inline(never)]
     pub(in super::super) fn decide_all(self) -> Result<RowDecision, Setback> {
-        let items = Several { reader: self.reader, count: self.head.items() };
-        let (all, item) = (&self.table.all, self.reader.item(0));
-        let cells = all.place.cells();
-        if let (1, Some(cells), PackedKind::Bucket) = (items.count, cells.first_chunk(), item.head.kind()) {
+        let items = self.items();
+        let cells = self.table.all.place.cells();
+        if let ([item], Some(cells)) = (&*items.0, cells.first_chunk())
+            && item.head.kind() == PackedKind::Bucket
+        {
+            let item = *item;
             return self.of_all::<1>(cells, &One(item, Bucket::of(&item)));
         }
         match cells.len() {
@@ -249,18 +259,14 @@ fn row_words<const W: usize>(words: ItemWords) -> [u64; W] {
     std::array::from_fn(|word| words.get(word).copied().unwrap_or_default())
 }
 
-/// Several items of one row, in written order.
-struct Several<'a> {
-    reader: SnapshotReader<'a>,
-    count: usize,
-}
+/// Several items of one row, in written order. They are copies: the snapshot may change while the row is locked.
+struct Several(ArrayVec<PackedItem, MAX_ROW_WORDS>);
 
-impl<const W: usize> RowLaw<W> for Several<'_> {
+impl<const W: usize> RowLaw<W> for Several {
     #[inline(always)]
     fn judge(&self, words: &[u64; W], totals: AskTotals, now: Timestamp, slab: &Slab) -> RowJudged<W> {
         let (mut next, mut denied) = (*words, None);
-        for number in 0..self.count {
-            let item = self.reader.item(number);
+        for item in &self.0 {
             match item.judge(item.words_of(words), item.head.cost(totals), now, slab) {
                 Judged::Granted(own) => item.put_words(&mut next, own),
                 Judged::Denied(wait) => {
@@ -271,7 +277,7 @@ impl<const W: usize> RowLaw<W> for Several<'_> {
                 }
                 Judged::At(later) => return RowJudged::At(later),
                 Judged::Locked => return RowJudged::Locked,
-                Judged::Tidy => return RowJudged::Tidy(item),
+                Judged::Tidy => return RowJudged::Tidy(*item),
             }
         }
         match denied {
@@ -290,8 +296,7 @@ impl<const W: usize> RowLaw<W> for Several<'_> {
         budget: &Budget,
     ) -> Option<[u64; W]> {
         for charges in [false, true] {
-            for number in 0..self.count {
-                let item = self.reader.item(number);
+            for item in &self.0 {
                 if item.head.kind() != PackedKind::Sliding {
                     continue;
                 }

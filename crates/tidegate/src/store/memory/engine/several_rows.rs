@@ -100,6 +100,9 @@ struct AskLegs<'a> {
     totals: AskTotals,
     key: u8,
     all: u8,
+    epoch: u64,
+    /// The end of the limit, for an observer.
+    ends: Timestamp,
 }
 
 /// An item as it was judged. The snapshot may have changed since.
@@ -107,9 +110,6 @@ struct JudgedItem {
     item: PackedItem,
     ask: u8,
     leg: u8,
-    epoch: u64,
-    /// The end of the limit.
-    ends: Timestamp,
 }
 
 /// No row.
@@ -188,12 +188,14 @@ fn insert_charged<'a>(
             return None;
         }
         let totals = AskTotals::of(ask.count);
-        let legs = AskLegs { reader, head, totals, key: 0, all: NONE };
+        let ends = reader.ends_at();
+        let legs = AskLegs { reader, head, totals, key: 0, all: NONE, epoch: epoch.number, ends };
         let (words, cells) = ([0; MAX_ROW_WORDS], &[][..]);
         let row = RowLeg { control: table.all.place.control(), seen: 0, cells, words, next: words };
         let mut attempt = Attempt::<MAX_ROW_WORDS> {
             rows: ArrayVec::from_iter([row]),
             asks: ArrayVec::from_iter([legs]),
+            items: ArrayVec::new(),
             refusal: None,
             absent: 0,
             has_end: false,
@@ -201,7 +203,7 @@ fn insert_charged<'a>(
         };
         for number in 0..head.items() {
             let item = reader.item(number);
-            attempt.has_blocks |= item.head.kind() == PackedKind::Sliding;
+            attempt.keep_item(0, 0, item);
             let judged = item.judge(item.words_of(&words), item.head.cost(totals), now, &table.rows.slab);
             let Judged::Granted(next) = judged else { return None };
             item.put_words(&mut attempt.rows[0].next, next);
@@ -332,7 +334,8 @@ impl<'a, const W: usize> Attempt<'a, W> {
         }
         self.has_end |= head.has_end();
         let totals = AskTotals::of(ask.count);
-        let mut legs = AskLegs { reader, head, totals, key: NONE, all: NONE };
+        let (epoch, ends) = (reader.epoch(), if keeps_items { reader.ends_at() } else { Timestamp::EPOCH });
+        let mut legs = AskLegs { reader, head, totals, key: NONE, all: NONE, epoch, ends };
         if head.counts_keys() {
             let (tag, lines) = found.ok_or(Setback::Locked)?;
             let mut row = None;
@@ -374,7 +377,7 @@ impl<'a, const W: usize> Attempt<'a, W> {
             let has_block = item.head.kind() == PackedKind::Sliding;
             let index_of_leg = if item.head.is_of_key() { legs.key } else { legs.all };
             if keeps_items || has_block {
-                self.keep_item(index, index_of_leg, reader, item);
+                self.keep_item(index, index_of_leg, item);
             }
             // The items of a torn snapshot can be of rows that the limit does not have.
             let Some(leg) = self.rows.get_mut(usize::from(index_of_leg)) else { return Err(Setback::Again) };
@@ -418,10 +421,9 @@ impl<'a, const W: usize> Attempt<'a, W> {
     }
 
     #[inline(never)]
-    fn keep_item(&mut self, ask: usize, leg: u8, reader: SnapshotReader<'a>, item: PackedItem) {
+    fn keep_item(&mut self, ask: usize, leg: u8, item: PackedItem) {
         self.has_blocks |= item.head.kind() == PackedKind::Sliding;
-        let ask = u8::try_from(ask).expect("at most 8 asks");
-        self.items.push(JudgedItem { item, ask, leg, epoch: reader.epoch(), ends: reader.ends_at() });
+        self.items.push(JudgedItem { item, ask: u8::try_from(ask).expect("at most 8 asks"), leg });
     }
 
     /// Keeps the longest wait; of equal ones the first in written order.
@@ -626,17 +628,17 @@ impl<'a, const W: usize> Attempt<'a, W> {
         charged: bool,
         visit: &mut dyn FnMut(ObservedItem<'o>),
     ) {
-        for JudgedItem { item, ask, leg, epoch, ends } in &self.items {
-            let ask = usize::from(*ask);
-            let (resolved, row) = (&asks[ask], &self.rows[usize::from(*leg)]);
+        for JudgedItem { item, ask, leg } in &self.items {
+            let (ask, row) = (usize::from(*ask), &self.rows[usize::from(*leg)]);
+            let (resolved, legs) = (&asks[ask], &self.asks[ask]);
             let words = item.words_of(if charged { &row.next } else { &row.words });
             let slab = &resolved.table.rows.slab;
-            let cost = item.head.cost(self.asks[ask].totals);
+            let cost = item.head.cost(legs.totals);
             visit(ObservedItem {
                 ask,
-                epoch: *epoch,
+                epoch: legs.epoch,
                 item: item.head.item(),
-                reading: item.reading(words, *ends, now, slab),
+                reading: item.reading(words, legs.ends, now, slab),
                 record: if charged && cost > 0 { item.record(words, slab) } else { None },
                 is_of_key: item.head.is_of_key(),
                 is_exact: item.head.kind() == PackedKind::Sliding && item.sliding().granularity() <= 1,
