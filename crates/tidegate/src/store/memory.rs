@@ -67,7 +67,7 @@ use limit_table::LimitTable;
 use memory_budget::Budget;
 use shared_rows::SharedLines;
 
-pub(crate) use handle::{HandleAsk, HandleDecision, HandleRefusal};
+pub(crate) use handle::{HandleAsk, HandleDecision, HandleRefusal, RefusingLimit};
 pub use handle::{MemoryHandle, MemoryHandleSet};
 
 pub use restore::Restore;

@@ -27,7 +27,7 @@ const MOST_ROWS: usize = 2 * MOST_ASKS;
 /// The most items of an order.
 const MOST_ITEMS: usize = MOST_ASKS * MAX_SNAPSHOT_ITEMS;
 /// The number of new rows that are created before the locked path.
-const ADMISSIONS: u32 = 2 * MOST_ASKS as u32;
+const ADMISSIONS: u32 = 16;
 
 /// The answer to an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -604,7 +604,9 @@ impl<'a, const W: usize> Attempt<'a, W> {
             self.each_item(asks, now, false, &mut |item| items.push(item));
             self.check_unchanged()?;
             if let Some(observer) = observer {
-                items.iter().for_each(|item| observer(item));
+                for item in &items {
+                    observer(item);
+                }
             }
             return Ok(());
         }
