@@ -398,3 +398,40 @@ fn reserved_row_is_not_full_and_has_no_slot() {
     rows.epoch.drop_row(&words, &rows.store, &rows.budget);
     assert_eq!(rows.budget.taken(), 0);
 }
+
+#[test]
+fn settled_row_gives_its_slot_back() {
+    let rows = Rows::new(&[total(5)], Vec::new());
+    let Rows { epoch, store, budget, .. } = &rows;
+    let tag = rows.tag(Per::Key, b"ada");
+    let mut words = epoch.store_new(Per::Key, tag, Row::blank(&epoch.limit, Per::Key), store, budget);
+    for _ in 0..1_000 {
+        let mut row = epoch.take(Per::Key, &words, store, budget);
+        row.add_hold();
+        words = epoch.store(Per::Key, tag, &words, row, store, budget);
+        let mut row = epoch.take(Per::Key, &words, store, budget);
+        row.remove_hold();
+        words = epoch.store(Per::Key, tag, &words, row, store, budget);
+    }
+    assert_eq!(budget.taken(), CHUNK_BYTES);
+}
+
+#[test]
+fn dropped_rows_free_their_memory_once() {
+    let exact = Policy::Sliding { window: Duration::from_secs(10), precision: Precision::Exact };
+    for holds in [0, 1] {
+        let rows = Rows::new(&[ItemSpec::of(exact, 9).per_key()], Vec::new());
+        let Rows { epoch, store, budget, .. } = &rows;
+        let tag = rows.tag(Per::Key, b"ada");
+        let row = |units| {
+            let row = rows.charge(Per::Key, tag, &Row::blank(&epoch.limit, Per::Key), &[units], START);
+            with_holds(row, holds)
+        };
+        let words = epoch.store_new(Per::Key, tag, row(3), store, budget);
+        epoch.drop_row(&words, store, budget);
+        assert_eq!(budget.taken(), if holds > 0 { CHUNK_BYTES } else { 0 });
+        let [first, second] = [4, 5].map(|units| epoch.store_new(Per::Key, tag, row(units), store, budget));
+        rows.check(Per::Key, tag, &first, &row(4));
+        rows.check(Per::Key, tag, &second, &row(5));
+    }
+}
