@@ -318,6 +318,17 @@ fn snapshot_holds_from_first_to_last_tick_of_window() {
     );
 }
 
+#[test]
+fn snapshot_is_not_current_after_edit() {
+    let store = store();
+    put(&store, "l", [total(5)]);
+    let table = store.state.table("l").expect("it was put");
+    let reader = table.snapshot.read();
+    assert!(reader.is_current());
+    put(&store, "l", [total(6)]);
+    assert!(!reader.is_current() && table.snapshot.read().is_current());
+}
+
 /// Of several rows of a line with the same larger part of the tag, the last one is compared first.
 #[test]
 fn rows_with_equal_larger_tag_parts_are_told_apart() {
