@@ -128,6 +128,15 @@ impl MemoryStore {
         registry.leases.len()
     }
 
+    /// The number of decisions so far that took the locked path.
+    ///
+    /// Most decisions read and write the words of their rows. The locked path is several times slower. It decides on keys
+    /// with overrides, on leases and holds, on requests with request ids, on limits in shadow mode, and once after an edit or
+    /// at the end of a calendar window.
+    pub fn locked_decisions(&self) -> u64 {
+        self.state.locked_decisions.load(Ordering::Relaxed)
+    }
+
     /// Like [`Store::release`], and adds the change to `notes` for a log.
     pub fn release_noting(&self, lease: LeaseId, notes: &mut Notes) -> bool {
         self.state.release(lease, Some(notes))
@@ -340,6 +349,8 @@ pub(super) struct StoreState {
     watchers: RwLock<Vec<Watcher>>,
     /// Receives changes before they take effect, if there is a log.
     journal: OnceLock<Arc<dyn Journal>>,
+    /// The number of decisions on the locked path.
+    locked_decisions: AtomicU64,
 }
 
 /// Leases and request ids. Orders without either do not lock it.
@@ -386,6 +397,7 @@ impl StoreState {
             shared_lines: SharedLines::new(),
             watchers: RwLock::default(),
             journal: OnceLock::new(),
+            locked_decisions: AtomicU64::new(0),
         }
     }
 

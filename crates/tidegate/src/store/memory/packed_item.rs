@@ -712,3 +712,6 @@ impl PackedLaw for Sliding {
         self.0.charge(slab, budget, judged[0], cost, now).map(|word| [word, 0])
     }
 }
+
+#[cfg(all(test, not(tidegate_loom)))]
+mod tests;

@@ -423,3 +423,6 @@ fn full_words(slot: FullSlot) -> RowWords {
     words[0] = FULL | u64::from(slot.0);
     words
 }
+
+#[cfg(all(test, not(tidegate_loom)))]
+mod tests;

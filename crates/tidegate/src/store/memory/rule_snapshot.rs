@@ -49,10 +49,10 @@ impl LimitHead {
         ItemHead(self.0)
     }
 
-    /// The number of items.
+    /// The number of items, at most [`MAX_SNAPSHOT_ITEMS`].
     #[inline(always)]
     pub(super) fn items(self) -> usize {
-        (self.0 >> COUNT & 0b1111) as usize
+        ((self.0 >> COUNT & 0b1111) as usize).min(MAX_SNAPSHOT_ITEMS)
     }
 
     /// Whether a key without a row may differ from a blank one.
