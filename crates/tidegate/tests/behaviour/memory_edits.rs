@@ -47,6 +47,15 @@ fn limit_of(items: &[ItemSpec], is_per_key: bool) -> LimitSpec {
     })
 }
 
+/// Ends the threads also after a panic.
+struct EndOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for EndOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Decides in some threads while the limit changes between these items. All have the item `total`.
 fn decide_during_edits(items: &[&[ItemSpec]], is_per_key: bool) {
     let clock = Arc::new(ManualClock::at(START));
@@ -84,6 +93,7 @@ fn decide_during_edits(items: &[&[ItemSpec]], is_per_key: bool) {
                 }
             });
         }
+        let _end = EndOnDrop(&ends);
         for edit in 1..scaled(800) {
             if ends.load(Ordering::Relaxed) {
                 break;
@@ -91,7 +101,6 @@ fn decide_during_edits(items: &[&[ItemSpec]], is_per_key: bool) {
             put(items[edit % items.len()]);
             std::thread::sleep(Duration::from_micros(300));
         }
-        ends.store(true, Ordering::Relaxed);
     });
     for (number, granted) in granted.iter().enumerate().take(if is_per_key { 5 } else { 1 }) {
         let key = (number as u64).to_le_bytes();

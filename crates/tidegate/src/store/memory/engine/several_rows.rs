@@ -389,6 +389,9 @@ impl<'a, const W: usize> Attempt<'a, W> {
                 Judged::At(later) => return Err(Setback::At(later)),
                 Judged::Locked => return Err(Setback::Locked),
                 Judged::Tidy => {
+                    // A thread with an earlier time must not miss the entries that are dropped.
+                    let leaf = found.and_then(|(_, lines)| Some(&lines?.leaf.header));
+                    leaf.filter(|_| item.head.is_of_key()).unwrap_or(&ask.table.all.header).raise(now);
                     let memory = (&ask.table.rows.slab, &ask.table.budget);
                     item.tidy(leg.cells, (leg.control, leg.seen), || reader.is_current(), now, memory);
                     return Err(Setback::Again);

@@ -68,6 +68,15 @@ fn handle(store: &MemoryStore, id: &str) -> MemoryHandle {
     store.handle(id).expect("it was put")
 }
 
+/// Ends the threads also after a panic.
+struct EndOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for EndOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Runs this in several threads until each has had so many turns, or `ends`. Returns the sum of what it returned.
 fn in_threads(turns: usize, ends: &AtomicBool, work: impl Fn(u64, u64) -> u64 + Sync) -> u64 {
     let sum = AtomicU64::new(0);
@@ -156,11 +165,11 @@ fn charges_during_edits_add_up(versions: &[Vec<ItemSpec>], key: Option<&[u8]>) {
     let (handle, ends) = (handle(&store, "l"), AtomicBool::new(false));
     let sum = std::thread::scope(|scope| {
         scope.spawn(|| {
+            let _end = EndOnDrop(&ends);
             for edit in 1..scaled(700) {
                 put(&store, "l", versions[edit % versions.len()].clone());
                 std::thread::sleep(Duration::from_micros(300));
             }
-            ends.store(true, Ordering::Relaxed);
         });
         in_threads(usize::MAX, &ends, |thread, _| match thread {
             0 => {
@@ -203,9 +212,18 @@ fn charges_during_edits_of_sliding_items_add_up() {
 
 /// One attempt on the row of a key, or of all keys, as a handle makes it.
 fn attempt_one(store: &MemoryStore, key: Option<&[u8]>, now: Timestamp) -> Result<RowDecision, Setback> {
+    attempt(store, key, 1, now)
+}
+
+fn attempt(
+    store: &MemoryStore,
+    key: Option<&[u8]>,
+    count: Amount,
+    now: Timestamp,
+) -> Result<RowDecision, Setback> {
     let table = store.state.table("l").expect("it was put");
     let reader = table.snapshot.read();
-    let attempt = Attempt { table: &table, reader, head: reader.head(), count: 1, now };
+    let attempt = Attempt { table: &table, reader, head: reader.head(), count, now };
     match key {
         None => attempt.decide_all(),
         Some(key) => {
@@ -245,6 +263,40 @@ fn decision_is_not_earlier_than_floor() {
             assert_eq!(attempt_one(&store, key, at(5)), Ok(RowDecision::Granted));
         }
         assert_eq!(decide_at(&store, key, at(4)), Some(RowsDecision::Granted(at(5))));
+    }
+}
+
+/// Expired entries that were dropped at a later instant would still count at an earlier one.
+#[test]
+fn decision_is_not_earlier_than_drop_of_expired_entries() {
+    for (items, key) in [
+        (vec![sliding(400).per_key()], Some(&b"ada"[..])),
+        (vec![sliding(400).per_key(), total(1_000).per_key()], Some(b"ada")),
+        (vec![sliding(400)], None),
+        (vec![sliding(400), total(1_000).per_key()], Some(b"ada")),
+    ] {
+        for is_handle in [false, true] {
+            let store = store();
+            put(&store, "l", items.clone());
+            let table = store.state.table("l").expect("it was put");
+            let decide = |count, now| {
+                let ask = ResolvedAsk { table: &table, key, tag: None, count };
+                decide_rows(&[ask], Intent::Acquire, now, &mut None)
+            };
+            let after = |milliseconds: u64| Timestamp::from_ticks(START.ticks() + milliseconds * 1_000_000);
+            for number in 0..200 {
+                assert_eq!(decide(2, after(number)), Some(RowsDecision::Granted(after(number))));
+            }
+            // Three quarters have expired, and 399 units do not fit yet.
+            let late = after(10_150);
+            let head = table.snapshot.read().head();
+            if is_handle && head.counts_keys() != head.counts_all() {
+                assert!(!matches!(attempt(&store, key, 399, late), Ok(RowDecision::Granted)));
+            } else {
+                assert!(matches!(decide(399, late), Some(RowsDecision::Refused(..))));
+            }
+            assert_eq!(decide(2, after(9_000)), Some(RowsDecision::Granted(late)));
+        }
     }
 }
 
