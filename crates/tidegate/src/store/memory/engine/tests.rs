@@ -70,7 +70,18 @@ fn handle(store: &MemoryStore, id: &str) -> MemoryHandle {
     store.handle(id).expect("it was put")
 }
 
-/// Ends the threads also after a panic.
+/// Ends all threads after a panic.
+struct EndOnPanic<'a>(&'a AtomicBool);
+
+impl Drop for EndOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Ends all threads.
 struct EndOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for EndOnDrop<'_> {
@@ -86,6 +97,7 @@ fn in_threads(turns: usize, ends: &AtomicBool, work: impl Fn(u64, u64) -> u64 + 
         for thread in 0..THREADS {
             let (sum, work) = (&sum, &work);
             scope.spawn(move || {
+                let _end = EndOnPanic(ends);
                 for turn in 0..turns as u64 {
                     if ends.load(Ordering::Relaxed) {
                         break;
@@ -126,7 +138,9 @@ fn charges_of_several_threads_add_up() {
 fn charges_of_sets_add_up() {
     let store = store();
     let ids = ["a", "b", "c", "d"];
-    ids.iter().for_each(|id| put(&store, id, [total(1_000_000)]));
+    for id in ids {
+        put(&store, id, [total(1_000_000)]);
+    }
     put(&store, "keyed", [total(1_000_000).per_key()]);
     let sets = [&["a", "b", "keyed"][..], &["b", "c"], &["c", "d", "a"], &["d", "keyed"]];
     let handles: Vec<_> = sets.iter().map(|ids| store.handle_set(ids).expect("they were put")).collect();
@@ -161,6 +175,7 @@ fn new_key_of_several_threads_has_one_row() {
 }
 
 /// Edits change where the items of a row are stored. All limits have the item `total`.
+#[expect(clippy::disallowed_methods, reason = "edits in real time interrupt the other threads at any point")]
 fn charges_during_edits_add_up(versions: &[Vec<ItemSpec>], key: Option<&[u8]>) {
     let store = store();
     put(&store, "l", versions[0].clone());
@@ -170,6 +185,10 @@ fn charges_during_edits_add_up(versions: &[Vec<ItemSpec>], key: Option<&[u8]>) {
             let _end = EndOnDrop(&ends);
             for edit in 1..scaled(700) {
                 put(&store, "l", versions[edit % versions.len()].clone());
+                if ends.load(Ordering::Relaxed) {
+                    break;
+                }
+                // Most decisions are made without an edit.
                 std::thread::sleep(Duration::from_micros(300));
             }
         });
