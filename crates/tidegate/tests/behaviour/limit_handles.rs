@@ -105,6 +105,19 @@ fn batch_decides_in_the_order_of_its_keys() {
 }
 
 #[test]
+fn key_with_hold_in_long_batch_is_decided_itself() {
+    let (_limiter, handle) = handle(total(2).per_key());
+    let keys: Vec<String> = (0..40).map(|number| format!("key-{number}")).collect();
+    assert!(handle.try_acquire(&keys[4]).is_ok() && handle.try_acquire(&keys[4]).is_ok());
+    let _held = handle.of(&keys[20]).hold().try_acquire().expect("two for each key");
+    for (granted, round) in [(39, "first"), (38, "second"), (0, "third")] {
+        let decisions = handle.try_acquire_batch(&keys);
+        assert_eq!(decisions.iter().filter(|decision| decision.is_ok()).count(), granted, "{round}");
+        assert_eq!(decisions[20].is_ok(), round == "first", "{round}");
+    }
+}
+
+#[test]
 fn batch_is_one_call_of_the_store() {
     let store = Arc::new(CountingStore::over(Arc::new(MapStore::new(ManualClock::at(Timestamp::EPOCH), 7))));
     let builder = Limiter::builder().store(Arc::clone(&store) as _).limit("l", total(2).per_key());
