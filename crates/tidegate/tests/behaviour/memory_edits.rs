@@ -99,7 +99,7 @@ fn decide_during_edits(items: &[&[ItemSpec]], is_per_key: bool) {
                 break;
             }
             put(items[edit % items.len()]);
-            std::thread::sleep(Duration::from_micros(300));
+            (0..200).for_each(|_| std::thread::yield_now());
         }
     });
     for (number, granted) in granted.iter().enumerate().take(if is_per_key { 5 } else { 1 }) {
