@@ -60,6 +60,12 @@ const TEST_PREREQUISITES: &[Prerequisite] = &[
         purpose: "call the server over RESP",
     },
     Prerequisite {
+        program: "nginx",
+        check: Check::Runs,
+        packages: &["nginx-light"],
+        purpose: "run the configuration of the nginx guide",
+    },
+    Prerequisite {
         program: "python3",
         // Debian packages ensurepip apart from Python.
         check: Check::Succeeds(&["-c", "import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 10))"]),

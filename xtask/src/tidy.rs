@@ -11,6 +11,7 @@ mod file_length;
 mod leftovers;
 mod links;
 mod machine_paths;
+mod module_cycles;
 mod module_names;
 mod tokens;
 
@@ -82,6 +83,7 @@ pub(crate) fn run() -> TaskResult {
     let texts = read(&workspace.root, &paths);
     let mut violations = crate_graph::violations(&workspace.crates);
     violations.extend(module_names::violations(&paths));
+    violations.extend(module_cycles::violations(&texts));
     for text in &texts {
         violations.extend(check(text, &workspace.root));
     }

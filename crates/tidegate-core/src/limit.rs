@@ -505,7 +505,8 @@ fn name_errors(items: &[ItemSpec]) -> Vec<SpecError> {
     for (index, item) in items.iter().enumerate() {
         let name = item.effective_name();
         if let Some(first) = first_of.get(&name) {
-            let message = format!("'{name}' is already the name of items[{first}]; give one of them a name:");
+            let message =
+                format!("'{name}' is already the name of items[{first}]; give one of them a name of its own");
             errors.push(SpecError::new(format!("items[{index}].name"), message));
         } else {
             first_of.insert(name, index);

@@ -6,7 +6,7 @@
 //! | [`SharedQuota`] | several cgroups together | a quota for each, whose sum is the limit |
 //! | [`CgroupScope`] | a process tree | a temporary cgroup |
 //! | [`SignalEnforcer`] | a process tree | stopping it for a part of the time |
-//! | [`MachineEnforcer`] | all limitable cgroups of a machine | shares of what the rest leaves |
+//! | [`MachineEnforcer`] | all cgroups that can be limited of a machine | shares of what the rest leaves |
 //! | [`AdvisoryEnforcer`] | nothing | reporting the limit |
 //!
 //! A limit is a rate in percent of the machine, all cores together. Every change is registered with the

@@ -351,7 +351,7 @@ impl StoreCore {
 
     fn snapshot(&self, counts: SnapshotCounts) -> Result<(), SnapshotError> {
         // A limit change is logged before it is applied. A change between the two steps must not precede the
-        // snapshot.
+        // snapshot. The walk waits for such a change too, for another reason; this does not depend on it.
         let hold = || self.memory.unchanging();
         let written = self.log.snapshot_holding(hold, |snapshot| {
             let (mut records, mut last) = (RecordWriter::default(), None);

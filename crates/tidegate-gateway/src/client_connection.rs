@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::client::ClientKey;
+use crate::client_key::ClientKey;
 use crate::config_snapshot::{ConfigSnapshot, RouteTarget};
 use crate::limits::{ConnectionPermit, LimitLevel, LimitPlan, LimitRefusal};
 use crate::local_reply::LocalReply;
@@ -57,7 +57,7 @@ impl ClientConnection {
     pub(crate) fn forwarding_info(&self, config: &ConfigSnapshot) -> ForwardingInfo {
         ForwardingInfo {
             peer: self.peer,
-            is_trusted: config.clients.trusts(self.peer),
+            is_trusted: config.proxies.trusts(self.peer),
             is_secure: self.is_secure,
         }
     }
@@ -69,11 +69,11 @@ impl ClientConnection {
         forwarded: impl DoubleEndedIterator<Item = &'h [u8]>,
         name: Option<&[u8]>,
     ) -> RequestClient {
-        let address = config.clients.address(self.peer, forwarded);
+        let address = config.proxies.client(self.peer, forwarded);
         let key = name.and_then(ClientKey::of_name);
         let by_address =
             || if address == self.peer { self.key.clone() } else { ClientKey::of_address(address) };
-        let is_proxy = key.is_none() && config.clients.trusts(address);
+        let is_proxy = key.is_none() && config.proxies.trusts(address);
         RequestClient { address, key: key.unwrap_or_else(by_address), is_proxy }
     }
 
@@ -87,7 +87,7 @@ impl ClientConnection {
     pub(crate) fn closes_after(&self, config: &ConfigSnapshot, answer: LocalReply) -> bool {
         let is_client_limit =
             matches!(answer, LocalReply::Refused(LimitRefusal { level: LimitLevel::Client, .. }));
-        answer.ends_connection() && !(is_client_limit && config.clients.trusts(self.peer))
+        answer.ends_connection() && !(is_client_limit && config.proxies.trusts(self.peer))
     }
 
     /// Admits a request to a route: first its connection, then the request.

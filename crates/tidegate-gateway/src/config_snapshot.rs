@@ -8,9 +8,9 @@ use std::time::Duration;
 use crate::settings::GatewaySpec;
 use crate::settings::RouteSpec;
 use hashbrown::HashMap;
+use tidegate::layer::http::ForwardedFor;
 use tokio_rustls::TlsAcceptor;
 
-use crate::client::ClientResolver;
 use crate::endpoints::UpstreamBackend;
 use crate::limits::{LimitPlan, RateLimitManager};
 use crate::metrics::{GatewayMetrics, RouteMetrics};
@@ -20,8 +20,8 @@ use crate::route_table::RouteTable;
 pub(crate) struct ConfigSnapshot {
     /// The settings as parsed.
     pub(crate) spec: GatewaySpec,
-    /// Identifies clients.
-    pub(crate) clients: ClientResolver,
+    /// The proxies that are trusted to report clients.
+    pub(crate) proxies: ForwardedFor,
     /// The TLS acceptor, if TLS is configured.
     pub(crate) tls: Option<TlsAcceptor>,
     /// The backends by name.
@@ -76,7 +76,7 @@ impl ConfigSnapshot {
             routes.push(route.clone());
         }
         ConfigSnapshot {
-            clients: ClientResolver::new(&spec.server),
+            proxies: spec.server.trusted_proxies.iter().copied().collect(),
             routes: RouteTable::new(&routes),
             targets,
             backends,
@@ -92,7 +92,7 @@ impl ConfigSnapshot {
 
     /// Whether connections from this peer start with a PROXY header.
     pub(crate) fn expects_proxy_header(&self, peer: IpAddr) -> bool {
-        self.spec.server.proxy_protocol && self.clients.trusts(peer)
+        self.spec.server.proxy_protocol && self.proxies.trusts(peer)
     }
 
     /// The maximum time for draining when the gateway stops.

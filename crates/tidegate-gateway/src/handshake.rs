@@ -18,13 +18,14 @@ use tokio::time::{Instant, timeout, timeout_at};
 use tokio_rustls::server::TlsStream;
 
 use crate::buffers::ReadBuffer;
-use crate::client::{ClientKey, MAX_V2_BYTES, ProxyHeaderError, parse_proxy_header};
 use crate::client_connection::ClientConnection;
+use crate::client_key::ClientKey;
 use crate::deadline::deadline_after;
 use crate::http1;
 use crate::http2;
 use crate::limits::LimitRefusal;
 use crate::local_reply::LocalReply;
+use crate::proxy_header::{MAX_V2_BYTES, ProxyHeaderError, parse_proxy_header};
 use crate::request_log::{RequestRecord, RequestSummary};
 use crate::wire::request_head::{Http1RequestHead, header_storage};
 use crate::worker::{ClientConnectionEnd, GatewayWorker};
@@ -132,7 +133,7 @@ pub(crate) async fn serve_connection(
     }
     // A trusted proxy carries several clients, and a named client is known only with its request.
     let key = ClientKey::of_address(peer);
-    let is_known = !config.clients.trusts(peer) && config.spec.server.client_header.is_none();
+    let is_known = !config.proxies.trusts(peer) && config.spec.server.client_header.is_none();
     let counted_client = is_known.then_some(key.as_bytes());
     let permit = worker.state.limits.accept(counted_client);
     let Some(acceptor) = config.tls.clone() else {

@@ -20,7 +20,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use arrayvec::ArrayVec;
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 
-use crate::client::{MAX_NAME_BYTES, NAMED, V4, V6};
+use crate::client_key::{MAX_NAME_BYTES, NAMED, V4, V6};
 
 /// The number of tracked clients.
 pub const CAPACITY: usize = 256;

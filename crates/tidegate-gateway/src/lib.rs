@@ -6,15 +6,15 @@
 //!   gateway.yaml ─▶ GatewaySpec ─▶ Gateway::reload ─▶ new ConfigSnapshot, and limit edits that keep all counts
 //! ```
 //!
-//! The decision logic is pure: [`route_table`] finds the most specific route, [`client`] identifies the client,
+//! The decision logic is pure: [`route_table`] finds the most specific route, [`client_key`] names the client,
 //! [`cascade`] selects the client's rule, [`limits`] decides all levels together, [`wire`] parses and writes HTTP/1,
 //! and [`endpoints`] picks an endpoint. The other modules own sockets and tasks.
 
 pub mod access_log;
 mod buffers;
 pub mod cascade;
-pub mod client;
 mod client_connection;
+pub mod client_key;
 mod config_snapshot;
 mod deadline;
 pub mod endpoints;
@@ -29,6 +29,7 @@ pub mod limits;
 mod local_reply;
 pub mod management_api;
 pub mod metrics;
+pub mod proxy_header;
 pub mod reload;
 mod request_log;
 pub mod route_table;
@@ -40,7 +41,7 @@ mod worker;
 
 pub use access_log::AccessLogWriter;
 pub use cascade::{EffectiveLimit, Scope, cascade};
-pub use client::{ClientKey, ClientResolver};
+pub use client_key::ClientKey;
 pub use gateway::{Gateway, GatewayError, GatewayOptions};
 pub use limits::{
     ConnectionCounter, ConnectionPermit, LimitLevel, LimitPlan, LimitRefusal, RateLimitManager, RefusalKind,

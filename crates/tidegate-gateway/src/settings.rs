@@ -16,6 +16,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use serde_json::json;
+use tidegate::layer::http::IpNetwork;
 use tidegate::model::{Amount, Capacity};
 use tidegate_config::schema::CustomType;
 use tidegate_config::text::{parse_address, parse_capacity, quoted};
@@ -26,7 +27,7 @@ use tidegate_config::{
 use tidegate_core::amount::MAX_LIMIT;
 
 use backends_and_routes::{check_backends, check_routes};
-pub use patterns::{HostPattern, MAX_HOST_BYTES, MAX_PATTERN_BYTES, Network, PathPattern, PathRest};
+pub use patterns::{HostPattern, MAX_HOST_BYTES, MAX_PATTERN_BYTES, PathPattern, PathRest};
 pub use schema::GATEWAY;
 
 /// The default port.
@@ -177,7 +178,7 @@ pub struct GatewayServer {
     /// The listen address.
     pub listen: SocketAddr,
     /// The proxies whose forwarding information is trusted.
-    pub trusted_proxies: Vec<Network>,
+    pub trusted_proxies: Vec<IpNetwork>,
     /// Whether trusted proxies send a PROXY header.
     pub proxy_protocol: bool,
     /// The header that names the client, in lower case.
@@ -392,14 +393,23 @@ fn read_listen(
     Some(SocketAddr::new(IpAddr::V4(address), port))
 }
 
-fn read_networks(sink: &mut DiagnosticSink<'_>, section: &mut Mapping, path: &FieldPath<'_>) -> Vec<Network> {
+fn read_networks(
+    sink: &mut DiagnosticSink<'_>,
+    section: &mut Mapping,
+    path: &FieldPath<'_>,
+) -> Vec<IpNetwork> {
     let path = FieldPath::Field(path, "trustedProxies");
     let mut networks = Vec::new();
     for (index, (text, place)) in section.take_texts("trustedProxies").unwrap_or_default().iter().enumerate()
     {
-        match Network::parse(text) {
+        match text.parse::<IpNetwork>() {
             Ok(network) => networks.push(network),
-            Err(why) => sink.error(*place, FieldPath::Element(&path, index), why),
+            Err(error) => {
+                let (reason, text) = (error.reason(), quoted(text));
+                let message =
+                    format!("{reason}, found {text}; write a network such as 10.0.0.0/8 or fd00::/8");
+                sink.error(*place, FieldPath::Element(&path, index), message);
+            }
         }
     }
     networks

@@ -4,7 +4,6 @@
 //! the worker that accepted it.
 
 use std::fmt;
-use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +11,6 @@ use std::task::Poll;
 use std::time::Duration;
 
 use socket2::SockRef;
-use tidegate_net::listen::is_connection_error;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
 use tokio::time::Instant;
@@ -27,8 +25,6 @@ use crate::http1_pool::Http1Pool;
 use crate::http2::{ActiveResponses, Http2Pool};
 use crate::metrics::{DisconnectReason, UpstreamFailure, WorkerCounters};
 
-/// How long to wait after a failed accept, for example without free descriptors.
-const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 /// The maximum number of unsent bytes in a client's socket.
 const MAX_UNSENT_BYTES: u32 = 128 * 1024;
 /// How often idle connections are checked.
@@ -150,26 +146,9 @@ async fn flush_access_log(worker: Arc<GatewayWorker>) {
 
 /// Accepts connections until the gateway shuts down.
 async fn accept_connections(listener: TcpListener, worker: &Arc<GatewayWorker>) {
-    let shutdown = worker.state.shutdown.clone();
-    let mut triggered = std::pin::pin!(shutdown.triggered());
-    loop {
-        let mut arrival = std::pin::pin!(listener.accept());
-        let accepted = std::future::poll_fn(|cx| {
-            if triggered.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(None);
-            }
-            arrival.as_mut().poll(cx).map(Some)
-        });
-        match accepted.await {
-            None => break,
-            Some(Ok((stream, address))) => spawn_connection(stream, address, worker),
-            Some(Err(error)) if is_connection_error(&error) => {}
-            Some(Err(error)) => {
-                tracing::warn!(%error, "cannot accept connections; trying again");
-                tokio::time::sleep(ACCEPT_BACKOFF).await;
-            }
-        }
-    }
+    let spawn = |stream, address| spawn_connection(stream, address, worker);
+    let failed = |error: &io::Error| tracing::warn!(%error, "cannot accept connections; trying again");
+    tidegate_net::accept_connections(&listener, &worker.state.shutdown, spawn, failed).await;
     // Connections in the kernel's queue would be reset with the socket. Serve them.
     let mut waiting = std::future::poll_fn(|cx| Poll::Ready(listener.poll_accept(cx)));
     while let Poll::Ready(Ok((stream, address))) = (&mut waiting).await {

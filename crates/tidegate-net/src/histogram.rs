@@ -23,6 +23,14 @@ pub const DURATION_BUCKETS: [u64; 22] = {
     bounds
 };
 
+/// Adds to a counter of one thread or worker; zero costs nothing.
+#[inline]
+pub fn add_to(count: &AtomicU64, more: u64) {
+    if more > 0 {
+        count.fetch_add(more, Ordering::Relaxed);
+    }
+}
+
 /// Counts of values per bucket. Bucket `i` holds values above bound `i - 1` and up to bound `i`.
 #[derive(Debug)]
 pub struct Histogram<const N: usize> {

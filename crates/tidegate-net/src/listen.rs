@@ -32,12 +32,6 @@ pub fn listen(address: SocketAddr, workers: usize) -> io::Result<Vec<TcpListener
     Ok(sockets)
 }
 
-/// Whether an `accept` error concerns only the connection that was about to be accepted.
-pub fn is_connection_error(error: &io::Error) -> bool {
-    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
-    matches!(error.kind(), ConnectionAborted | ConnectionReset | ConnectionRefused)
-}
-
 fn socket(address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
     // Connections of a stopped server in TIME_WAIT must not block the address.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use hashbrown::HashSet;
 use tidegate_core::{Limit, LimitSpec, SpecError};
 
-use crate::store::{StoreReply, Unavailable};
+use crate::store_reply::{StoreReply, Unavailable};
 
 /// How long a limit that vanished from a file keeps its counts, so that undoing the edit does not oversell.
 pub const RETIREMENT: Duration = Duration::from_secs(7 * 86_400);

@@ -29,7 +29,8 @@
 //! - [`limiter`]: requests, leases, waiting in line.
 //! - [`layer`]: the tower middleware.
 //! - [`stream`]: limits on streams of messages.
-//! - [`store`], [`catalog`], [`reply`], [`model`]: the contract of stores, for those that build on it.
+//! - [`model`]: the settings of limits, such as [`WeekStart`](model::WeekStart).
+//! - [`store`], [`catalog`], [`reply`], [`journal`]: the contract of stores, for those that build on it.
 //!
 //! The core, [`tidegate_core`], has the arithmetic. A store applies it to rows. A limiter adds leases that are owned and
 //! a queue; it decides nothing itself.
@@ -37,13 +38,16 @@
 pub mod activity;
 pub mod catalog;
 pub mod clock;
+pub mod journal;
 #[cfg(feature = "tower")]
 pub mod layer;
 pub mod limiter;
 pub mod model;
+mod order_reply;
 pub mod reply;
 pub mod rule;
 pub mod store;
+mod store_reply;
 #[cfg(feature = "stream")]
 pub mod stream;
 
@@ -55,10 +59,10 @@ pub use limiter::{
     AcquireError, BuildError, Lease, LimitHandle, Limiter, LimiterBuilder, Permit, Refused, Request,
 };
 pub use rule::{
-    IntoRules, LimitRules, Rule, bucket, concurrency, day, hour, interval, minute, month, rules, second,
-    sliding, total, week, year,
+    LimitRules, Rule, bucket, concurrency, day, hour, interval, minute, month, rules, second, sliding, total,
+    week, year,
 };
-pub use tidegate_core::{Durability, Mode, OnOutage, Timestamp, WeekStart};
+pub use tidegate_core::Timestamp;
 
 /// The Rust examples of the documents, run as doc tests.
 #[cfg(doctest)]

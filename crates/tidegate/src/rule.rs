@@ -349,7 +349,8 @@ impl LimitRules {
         self.mode(Mode::Off)
     }
 
-    /// What to reply when the store cannot. The default is [`OnOutage::Deny`].
+    /// What servers reply when the store cannot decide. The default is [`OnOutage::Deny`]. A limiter in this process
+    /// returns [`AcquireError::Unavailable`](crate::AcquireError::Unavailable) instead.
     pub fn on_outage(mut self, reply: OnOutage) -> LimitRules {
         self.spec.on_outage = reply;
         self

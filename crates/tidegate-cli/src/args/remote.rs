@@ -202,7 +202,7 @@ pub(crate) struct AcquireArgs {
 pub(crate) struct PeekArgs {
     #[command(flatten)]
     pub(crate) wanted: AskArgs,
-    /// Print the decision as the server wrote it
+    /// Print the server's JSON
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
@@ -231,7 +231,7 @@ pub(crate) struct RenewArgs {
     /// Lease duration from now on [default: as when granted]
     #[arg(long, value_name = "DURATION", value_parser = positive_duration)]
     pub(crate) ttl: Option<Duration>,
-    /// Print the answer as the server wrote it
+    /// Print the server's JSON
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
@@ -248,7 +248,7 @@ pub(crate) struct SettleArgs {
     /// Actual cost: one number for all asks, or one for each ask in order
     #[arg(required = true, value_name = "ACTUAL")]
     pub(crate) actual: Vec<u64>,
-    /// Print the answer as the server wrote it
+    /// Print the server's JSON
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]

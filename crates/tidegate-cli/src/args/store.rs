@@ -45,7 +45,7 @@ pub(crate) struct VerifyArgs {
 
 Lease ids are secrets: only the first half is shown, which is their serial number.")]
 pub(crate) struct DumpArgs {
-    /// The directory of the store
+    /// Data directory
     #[arg(value_name = "DIR")]
     pub(crate) folder: PathBuf,
     /// One JSON object per line
@@ -58,7 +58,7 @@ pub(crate) struct DumpArgs {
   tidegate store backup ./tidegate-data /backups/monday
   tidegate serve --store disk:/backups/monday")]
 pub(crate) struct BackupArgs {
-    /// The directory of the store
+    /// Data directory
     #[arg(value_name = "DIR")]
     pub(crate) folder: PathBuf,
     /// Destination: an empty or new directory

@@ -86,14 +86,14 @@ fn run_in_state(
     let (events, received) = channel();
     listen_for_signals(events.clone())
         .map_err(|error| Failure::Failed(format!("cannot listen for signals: {error}")))?;
-    let (guardian, mut started) = start_watchdog(state, program, &args.command)?;
-    let governed = govern(args, (spec, settings), journal, &guardian, started.as_mut(), events, &received);
+    let (watchdog, mut started) = start_watchdog(state, program, &args.command)?;
+    let governed = govern(args, (spec, settings), journal, &watchdog, started.as_mut(), events, &received);
     if governed.is_err()
         && let Some(started) = &mut started
     {
         started.kill_waiting();
     }
-    let finished = guardian.finish().map_err(|error| Failure::Failed(error.to_string()));
+    let finished = watchdog.finish().map_err(|error| Failure::Failed(error.to_string()));
     let code = governed?;
     finished?;
     match code {
@@ -125,12 +125,12 @@ fn start_watchdog(
         .map_err(|error| Failure::Failed(format!("cannot find this program: {error}")))?;
     let args = [OsStr::new("cpu"), OsStr::new("watch")];
     let guarded = match program {
-        None => CpuWatchdog::spawn(state, &program_path, &args).map(|guardian| (guardian, None)),
+        None => CpuWatchdog::spawn(state, &program_path, &args).map(|watchdog| (watchdog, None)),
         Some(program) => {
             let rest = command.iter().skip(1).cloned();
             let command: Vec<OsString> = std::iter::once(program.into_os_string()).chain(rest).collect();
             CpuWatchdog::spawn_with(state, &program_path, &args, &command)
-                .map(|(guardian, ward)| (guardian, Some(GovernedCommand::new(ward))))
+                .map(|(watchdog, watched)| (watchdog, Some(GovernedCommand::new(watched))))
         }
     };
     guarded.map_err(|error| Failure::Failed(error.to_string()))
@@ -160,7 +160,7 @@ fn govern(
     args: &CpuRunArgs,
     (spec, settings): (CpuSpec, GovernorSettings),
     journal: SampleJournal,
-    guardian: &CpuWatchdog,
+    watchdog: &CpuWatchdog,
     mut started: Option<&mut GovernedCommand>,
     events: Sender<RunEvent>,
     received: &Receiver<RunEvent>,
@@ -170,7 +170,7 @@ fn govern(
         MachineClock::new(&roots.proc).map_err(|error| Failure::Failed(format!("the clock: {error}")))?;
     let samples =
         recent(&args.state, &settings, clock.now()).map_err(|error| Failure::Failed(error.to_string()))?;
-    let target = GovernedTarget::find(args, &settings, roots, guardian, started.as_deref())?;
+    let target = GovernedTarget::find(args, &settings, roots, watchdog, started.as_deref())?;
     let mut display = StatusDisplay::new(args, &target.description);
     let GovernedTarget { meter, part, enforcer, .. } = target;
     let mut runner =
@@ -206,7 +206,7 @@ fn govern(
             },
             Err(RecvTimeoutError::Disconnected) => break None,
         }
-        let renewed = guardian.restart_if_exited();
+        let renewed = watchdog.restart_if_exited();
         watchdog_gone.update(
             renewed.err().map(|error| format!("the watchdog has ended and is not restarted: {error}")),
         );

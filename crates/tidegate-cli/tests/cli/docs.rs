@@ -59,6 +59,7 @@
 //! # Running it
 //!
 //! - `cargo test -p tidegate-cli --test cli docs` runs every document.
+//! - `nginx.rs` runs the configuration of the nginx guide in a real nginx.
 //! - `TIDEGATE_DOCS=how-to/gateway` restricts it to documents whose path contains that text.
 //! - `TIDEGATE_PUBLISH=1` writes real output into the documents where it differs. Read the difference before you commit it.
 
@@ -68,6 +69,7 @@
 )]
 
 mod document;
+mod nginx;
 mod pattern;
 mod session;
 

@@ -1,7 +1,7 @@
-//! Limits a machine: the limitable cgroups get what the rest leaves.
+//! Limits a machine: the cgroups that can be limited get what the rest leaves.
 //!
 //! The average counts all CPU time, but some processes must not be limited. So their usage is subtracted from the limit before the limit is
-//! divided. The set of limitable cgroups changes and is refreshed regularly.
+//! divided. The set of cgroups that can be limited changes and is refreshed regularly.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use crate::cgroups::FilesystemRoots;
 use crate::meter::{CgroupMeter, HostMeter, Meter, MeterReading, cores_in, of_machine};
 use crate::watchdog::CpuWatchdog;
 
-/// Refresh the limitable cgroups after this many limits.
+/// Refresh the cgroups that can be limited after this many limits.
 const REFRESH_EVERY: u32 = 12;
 
 /// Shortest time for a rate: counters tick in hundredths of a second.
@@ -33,7 +33,7 @@ pub struct MachineEnforcer {
 }
 
 impl MachineEnforcer {
-    /// Limits these cgroups, or all limitable ones.
+    /// Limits these cgroups, or all that can be limited.
     pub fn new(
         roots: &FilesystemRoots,
         paths: Option<&[PathBuf]>,

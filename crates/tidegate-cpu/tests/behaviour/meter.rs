@@ -172,8 +172,8 @@ impl TreeFixture {
         TreeFixture { kernel, meter }
     }
 
-    /// A tree whose orphans are adopted by a keeper, process 99.
-    fn with_keeper(root: &FakeStat<'_>) -> TreeFixture {
+    /// A tree whose orphans are adopted by a subreaper, process 99.
+    fn with_subreaper(root: &FakeStat<'_>) -> TreeFixture {
         let kernel = FakeKernel::without_cgroups();
         kernel.write_stat(99, &FakeStat { own: 7, started: 40, ..FakeStat::default() });
         kernel.write_stat(100, &FakeStat { parent: 99, ..*root });
@@ -264,7 +264,7 @@ fn unseen_orphan_is_found_by_session() {
 
 #[test]
 fn process_adopted_by_keeper_is_in_tree() {
-    let mut tree = TreeFixture::with_keeper(&FakeStat { own: 10, started: 50, ..FakeStat::default() });
+    let mut tree = TreeFixture::with_subreaper(&FakeStat { own: 10, started: 50, ..FakeStat::default() });
     tree.assert_used(10);
     // Process 150 started, was orphaned and changed its session between two readings.
     tree.kernel
@@ -274,7 +274,7 @@ fn process_adopted_by_keeper_is_in_tree() {
     tree.kernel.remove_process(150);
     tree.kernel.write_stat(99, &FakeStat { own: 8, reaped: 6 + 20, started: 40, ..FakeStat::default() });
     tree.assert_used(36);
-    // After the end of all processes the total is exact. The usage of the keeper itself does not count.
+    // After the end of all processes the total is exact. The usage of the subreaper itself does not count.
     tree.kernel.remove_process(100);
     tree.kernel.write_stat(99, &FakeStat { own: 30, reaped: 26 + 12, started: 40, ..FakeStat::default() });
     tree.assert_used(38);
@@ -286,7 +286,7 @@ fn process_adopted_by_keeper_is_in_tree() {
 #[test]
 fn process_reaped_by_keeper_counts_once() {
     let with_three_processes = || {
-        let mut tree = TreeFixture::with_keeper(&FakeStat { own: 10, started: 50, ..FakeStat::default() });
+        let mut tree = TreeFixture::with_subreaper(&FakeStat { own: 10, started: 50, ..FakeStat::default() });
         tree.kernel.write_stat(101, &FakeStat { parent: 100, own: 5, started: 60, ..FakeStat::default() });
         tree.kernel.write_stat(102, &FakeStat { parent: 101, own: 500, started: 70, ..FakeStat::default() });
         tree.assert_used(515);
@@ -294,13 +294,13 @@ fn process_reaped_by_keeper_counts_once() {
         tree.kernel.remove_process(102);
         tree
     };
-    // 100 reaped 101. 101 had not reaped 102, so the keeper did.
+    // 100 reaped 101. 101 had not reaped 102, so the subreaper did.
     let mut tree = with_three_processes();
     tree.kernel
         .write_stat(100, &FakeStat { parent: 99, own: 10, reaped: 6, started: 50, ..FakeStat::default() });
     tree.kernel.write_stat(99, &FakeStat { own: 7, reaped: 501, started: 40, ..FakeStat::default() });
     tree.assert_used(517);
-    // The keeper was read before it reaped 102.
+    // The subreaper was read before it reaped 102.
     let mut tree = with_three_processes();
     tree.kernel
         .write_stat(100, &FakeStat { parent: 99, own: 10, reaped: 6, started: 50, ..FakeStat::default() });

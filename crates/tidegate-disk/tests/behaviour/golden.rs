@@ -192,7 +192,7 @@ fn list_state(store: &DiskStore, leases: &[(String, LeaseId)]) -> String {
             let usage = store.usage(limit.id(), key.map(str::as_bytes)).decided().expect("it is there");
             for item in usage.items {
                 let (name, count) = (item.item, item.current_count);
-                let last = item.last_time.map_or(0, Timestamp::ticks);
+                let last = whole_second(item.last_time.map_or(0, Timestamp::ticks));
                 writeln!(text, "  {} {name} {count} {last}", key.unwrap_or("-"))
                     .expect("a string takes everything");
             }
@@ -208,10 +208,25 @@ fn opened(image: &str) -> DiskStore {
     open(&Arc::new(from_text(image)), &Arc::new(ManualClock::at(LOOKED_AT)))
 }
 
-/// The part of [`KNOWN`] after a heading.
+/// The time of the last charge of some policies is known to the second only.
+fn whole_second(ticks: u64) -> u64 {
+    ticks - ticks % 1_000_000_000
+}
+
+/// The part of [`KNOWN`] after a heading, with its times in whole seconds.
 fn part(heading: &str) -> String {
     let lines = KNOWN.lines().skip_while(|line| *line != heading).skip(1);
-    lines.take_while(|line| !line.starts_with('#')).fold(String::new(), |text, line| text + line + "\n")
+    let mut text = String::new();
+    for line in lines.take_while(|line| !line.starts_with('#')) {
+        match line.rsplit_once(' ').filter(|_| line.starts_with("  ")) {
+            Some((usage, last)) => {
+                writeln!(text, "{usage} {}", whole_second(last.parse().expect("an instant")))
+            }
+            None => writeln!(text, "{line}"),
+        }
+        .expect("a string takes everything");
+    }
+    text
 }
 
 fn leases() -> Vec<(String, LeaseId)> {

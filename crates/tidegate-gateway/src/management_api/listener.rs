@@ -15,10 +15,10 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tidegate_net::{Shutdown, listen};
+use tidegate_net::{Shutdown, accept_connections, listen};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::{HALF_LIFE, ManagedGateway, ManagementResponse, respond};
 
@@ -32,8 +32,6 @@ pub const MAX_BODY_BYTES: usize = 64 * 1024;
 const MAX_HEAD_BYTES: usize = 16 * 1024;
 /// How much of a body that is too large is discarded, so that the client can read the response.
 const MAX_DISCARDED_BYTES: usize = 1024 * 1024;
-/// How long to wait after a failed accept, for example without free descriptors.
-const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 /// How long active responses may take during shutdown.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -89,28 +87,27 @@ async fn serve(socket: std::net::TcpListener, gateway: Arc<dyn ManagedGateway>, 
         }
     };
     let slots = Arc::new(Semaphore::new(MAX_CONNECTIONS));
-    let mut halving = interval(HALF_LIFE);
-    halving.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    // The first tick is immediate.
-    halving.tick().await;
-    loop {
-        tokio::select! {
-            biased;
-            () = shutdown.triggered() => break,
-            _ = halving.tick() => gateway.metrics().halve_client_counts(),
-            accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => {
-                    if let Ok(slot) = Arc::clone(&slots).try_acquire_owned() {
-                        tokio::spawn(serve_connection(stream, Arc::clone(&gateway), slot));
-                    }
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "the management port cannot accept connections; trying again");
-                    sleep(ACCEPT_BACKOFF).await;
-                }
-            },
+    let halved = Arc::clone(&gateway);
+    let halving = tokio::spawn(async move {
+        let mut halving = interval(HALF_LIFE);
+        halving.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // The first tick is immediate.
+        halving.tick().await;
+        loop {
+            halving.tick().await;
+            halved.metrics().halve_client_counts();
         }
-    }
+    });
+    let admit = |stream, _| {
+        if let Ok(slot) = Arc::clone(&slots).try_acquire_owned() {
+            tokio::spawn(serve_connection(stream, Arc::clone(&gateway), slot));
+        }
+    };
+    let failed = |error: &io::Error| {
+        tracing::warn!(%error, "the management port cannot accept connections; trying again");
+    };
+    accept_connections(&listener, &shutdown, admit, failed).await;
+    halving.abort();
     drop(listener);
     let all_slots = u32::try_from(MAX_CONNECTIONS).unwrap_or(u32::MAX);
     let _in_time = timeout(CLOSE_TIMEOUT, slots.acquire_many(all_slots)).await;

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use tidegate_net::histogram::{DURATION_BUCKETS, Histogram};
+use tidegate_net::histogram::{DURATION_BUCKETS, Histogram, add_to};
 
 use super::lock;
 use crate::hottest_clients::TopClients;
@@ -159,9 +159,9 @@ impl WorkerCounters {
     ) {
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         self.durations.observe(&DURATION_BUCKETS, nanos);
-        add(&self.statuses[status_index(status)], 1);
-        add(&self.received, received);
-        add(&self.sent, sent);
+        add_to(&self.statuses[status_index(status)], 1);
+        add_to(&self.received, received);
+        add_to(&self.sent, sent);
         if let Some(route) = route {
             route.count(self.worker_index, StatusClass::of(status));
         }
@@ -170,8 +170,8 @@ impl WorkerCounters {
     /// Counts a refused request or connection. It also counts as finished.
     #[inline]
     pub fn count_refusal(&self, refusal: &LimitRefusal) {
-        add(&self.refusals[refusal.level as usize][refusal.kind as usize], 1);
-        add(&self.degraded, u64::from(refusal.degraded));
+        add_to(&self.refusals[refusal.level as usize][refusal.kind as usize], 1);
+        add_to(&self.degraded, u64::from(refusal.degraded));
     }
 
     /// Counts a request of a client for the hottest clients.
@@ -183,49 +183,49 @@ impl WorkerCounters {
     /// Counts an accepted connection.
     #[inline]
     pub fn count_accepted(&self) {
-        add(&self.accepted, 1);
+        add_to(&self.accepted, 1);
     }
 
     /// Counts the end of an accepted connection.
     #[inline]
     pub fn count_closed(&self) {
-        add(&self.closed, 1);
+        add_to(&self.closed, 1);
     }
 
     /// Counts a connection refused by a limit or by the connection maximum.
     #[inline]
     pub fn count_refused_connection(&self) {
-        add(&self.refused_connections, 1);
+        add_to(&self.refused_connections, 1);
     }
 
     /// Counts a connection closed by the gateway. It also counts as closed.
     #[inline]
     pub fn count_disconnect(&self, reason: DisconnectReason) {
-        add(&self.disconnects[reason as usize], 1);
+        add_to(&self.disconnects[reason as usize], 1);
     }
 
     /// Counts a retry with another endpoint.
     #[inline]
     pub fn count_retry(&self) {
-        add(&self.retries, 1);
+        add_to(&self.retries, 1);
     }
 
     /// Counts a failure of an endpoint.
     #[inline]
     pub fn count_upstream_failure(&self, failure: UpstreamFailure) {
-        add(&self.failures[failure as usize], 1);
+        add_to(&self.failures[failure as usize], 1);
     }
 
     /// Counts a connection that became a tunnel.
     #[inline]
     pub fn count_upgrade(&self) {
-        add(&self.upgrades, 1);
+        add_to(&self.upgrades, 1);
     }
 
     /// Counts access log lines that could not be written.
     #[inline]
     pub fn count_lost_lines(&self, lines: u64) {
-        add(&self.lost_lines, lines);
+        add_to(&self.lost_lines, lines);
     }
 
     pub(super) fn top_clients(&self) -> MutexGuard<'_, TopClients> {
@@ -256,7 +256,7 @@ impl RouteMetrics {
 
     fn count(&self, worker: usize, class: StatusClass) {
         if let Some(line) = self.workers.get(worker) {
-            add(&line.0[class as usize], 1);
+            add_to(&line.0[class as usize], 1);
         }
     }
 
@@ -273,14 +273,6 @@ fn status_index(status: u16) -> usize {
 
 fn zeroes<const N: usize>() -> [AtomicU64; N] {
     std::array::from_fn(|_| AtomicU64::new(0))
-}
-
-/// Skips the write if there is nothing to add.
-#[inline]
-fn add(count: &AtomicU64, more: u64) {
-    if more > 0 {
-        count.fetch_add(more, Ordering::Relaxed);
-    }
 }
 
 #[cfg(test)]

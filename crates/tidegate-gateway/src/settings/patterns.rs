@@ -1,7 +1,7 @@
-//! Host patterns, path patterns and networks of the settings file.
+//! Host patterns and path patterns of the settings file.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::Ipv6Addr;
 
 use tidegate_config::text::quoted;
 
@@ -165,62 +165,5 @@ impl fmt::Display for PathPattern {
             PathRest::OneSegment => "/*",
             PathRest::Anything => "/**",
         })
-    }
-}
-
-/// A network: an address and the length of its prefix.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Network {
-    address: IpAddr,
-    bits: u32,
-}
-
-impl Network {
-    /// Parses `10.0.0.0/8`, `fd00::/8`, or a single address.
-    pub fn parse(text: &str) -> Result<Network, String> {
-        let refuse = |why: &str| {
-            Err(format!("{why}, found {}; write a network such as 10.0.0.0/8 or fd00::/8", quoted(text)))
-        };
-        let (address, bits) = match text.split_once('/') {
-            Some((address, bits)) => (address, Some(bits)),
-            None => (text, None),
-        };
-        let Ok(address) = address.parse::<IpAddr>() else {
-            return refuse("must be an address and the number of bits that count");
-        };
-        let most = if address.is_ipv4() { 32 } else { 128 };
-        let bits = match bits {
-            None => most,
-            Some(bits) if bits.bytes().all(|byte| byte.is_ascii_digit()) => match bits.parse() {
-                Ok(bits) if bits <= most => bits,
-                _ => return refuse("has more bits than an address"),
-            },
-            Some(_) => return refuse("must have a whole number behind its slash"),
-        };
-        if masked(address, bits) != masked(address, most) {
-            return refuse("has bits set behind those that count");
-        }
-        Ok(Network { address, bits })
-    }
-
-    /// Whether the network contains an address. IPv4-mapped IPv6 addresses count as IPv4.
-    pub fn contains(&self, address: IpAddr) -> bool {
-        let address = address.to_canonical();
-        address.is_ipv4() == self.address.is_ipv4()
-            && masked(address, self.bits) == masked(self.address, self.bits)
-    }
-}
-
-/// The prefix of an address.
-fn masked(address: IpAddr, bits: u32) -> u128 {
-    match address {
-        IpAddr::V4(address) => u128::from(address.to_bits() & u32::MAX.checked_shl(32 - bits).unwrap_or(0)),
-        IpAddr::V6(address) => address.to_bits() & u128::MAX.checked_shl(128 - bits).unwrap_or(0),
-    }
-}
-
-impl fmt::Display for Network {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.address, self.bits)
     }
 }

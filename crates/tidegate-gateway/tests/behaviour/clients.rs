@@ -2,20 +2,16 @@
 
 use std::net::IpAddr;
 
-use tidegate_gateway::settings::{GatewayServer, Network};
-use tidegate_gateway::{ClientKey, ClientResolver};
+use tidegate::layer::http::ForwardedFor;
+use tidegate_gateway::ClientKey;
 
 fn parse_ip(text: &str) -> IpAddr {
     text.parse().expect("an address")
 }
 
-fn clients() -> ClientResolver {
-    let trusted = ["10.0.0.0/8", "fd00::/8"].map(|text| Network::parse(text).expect("a network"));
-    ClientResolver::new(&GatewayServer { trusted_proxies: trusted.to_vec(), ..GatewayServer::default() })
-}
-
 #[test]
 fn forwarded_addresses_are_trusted_from_the_right() {
+    let proxies = ForwardedFor::trust(["10.0.0.0/8", "fd00::/8"]).expect("networks");
     for (peer, forwarded, expected) in [
         ("203.0.113.1", &["6.6.6.6"][..], "203.0.113.1"),
         ("10.0.0.1", &[], "10.0.0.1"),
@@ -30,7 +26,7 @@ fn forwarded_addresses_are_trusted_from_the_right() {
         ("fd00::1", &["[2001:db8::9]"], "2001:db8::9"),
         ("10.0.0.1", &["", "203.0.113.9,"], "203.0.113.9"),
     ] {
-        let found = clients().address(parse_ip(peer), forwarded.iter().map(|value| value.as_bytes()));
+        let found = proxies.client(parse_ip(peer), forwarded.iter().map(|value| value.as_bytes()));
         assert_eq!(found, parse_ip(expected), "{peer} {forwarded:?}");
     }
 }

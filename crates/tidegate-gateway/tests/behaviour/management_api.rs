@@ -84,9 +84,9 @@ fn body(page: &ManagementResponse) -> Value {
 
 #[test]
 fn health_reports_the_gateway_status() {
-    let house = FakeGateway::new();
-    house.metrics.worker(0).count_accepted();
-    let page = respond("GET", "/health", &house);
+    let gateway = FakeGateway::new();
+    gateway.metrics.worker(0).count_accepted();
+    let page = respond("GET", "/health", &gateway);
     assert_eq!((page.status, page.content_type), (200, "application/json"));
     let meant = json!({
         "status": "UP", "timestamp": 1_772_355_606_123_u64, "uptimeSeconds": 61, "connections": 1,
@@ -94,24 +94,24 @@ fn health_reports_the_gateway_status() {
     });
     assert_eq!(body(&page), meant);
     for (status, word) in [(GatewayStatus::Draining, "DRAINING"), (GatewayStatus::Down, "DOWN")] {
-        house.is(status);
-        let page = respond("GET", "/health", &house);
+        gateway.is(status);
+        let page = respond("GET", "/health", &gateway);
         assert_eq!((page.status, &body(&page)["status"]), (503, &json!(word)));
     }
 }
 
 #[test]
 fn limits_lists_every_level_and_the_hottest_clients() {
-    let house = FakeGateway::new();
+    let gateway = FakeGateway::new();
     let key = ClientKey::of_address([203, 0, 113, 9].into());
     let client = key.as_bytes();
     let _connection =
-        house.limits.try_acquire_connection("plain", client, Some("plain.example.com")).expect("room");
+        gateway.limits.try_acquire_connection("plain", client, Some("plain.example.com")).expect("room");
     for _ in 0..12 {
-        let refused = house.limits.try_acquire("plain", client, Some("plain.example.com")).is_err();
-        house.metrics.worker(0).count_client_request(client, refused);
+        let refused = gateway.limits.try_acquire("plain", client, Some("plain.example.com")).is_err();
+        gateway.metrics.worker(0).count_client_request(client, refused);
     }
-    let page = respond("GET", "/limits", &house);
+    let page = respond("GET", "/limits", &gateway);
     assert_eq!(page.status, 200);
     let response = body(&page);
     assert_eq!(response["window"], "sliding");
@@ -142,9 +142,9 @@ fn limits_lists_every_level_and_the_hottest_clients() {
 
 #[test]
 fn metrics_page_contains_the_counters() {
-    let house = FakeGateway::new();
-    house.metrics.worker(0).count_upgrade();
-    let page = respond("GET", "/metrics", &house);
+    let gateway = FakeGateway::new();
+    gateway.metrics.worker(0).count_upgrade();
+    let page = respond("GET", "/metrics", &gateway);
     assert_eq!((page.status, page.content_type), (200, "text/plain; version=0.0.4; charset=utf-8"));
     let text = String::from_utf8(page.body).expect("text");
     assert!(text.contains("\ntidegate_gateway_upgrades_total 1\n"), "{text}");
@@ -155,11 +155,11 @@ fn metrics_page_contains_the_counters() {
 
 #[test]
 fn reload_returns_changes_or_all_errors() {
-    let house = FakeGateway::new();
+    let gateway = FakeGateway::new();
     let overfull = OverfullLimit { limit_id: "server/connections".to_owned(), most: 5, open: 10 };
-    *house.reloaded.lock().expect("not poisoned") =
+    *gateway.reloaded.lock().expect("not poisoned") =
         Ok(ReloadSummary { changed: 3, overfull: vec![overfull], needs_restart: true });
-    let page = respond("POST", "/reload", &house);
+    let page = respond("POST", "/reload", &gateway);
     assert_eq!(page.status, 200);
     let overfull = json!([{"limit": "server/connections", "most": 5, "open": 10}]);
     assert_eq!(body(&page), json!({"changed": 3, "overfull": overfull, "needsRestart": true}));
@@ -167,8 +167,8 @@ fn reload_returns_changes_or_all_errors() {
     let errors =
         ["gateway.yaml:3: server.port: too large", "gateway.yaml:9: routes: missing"].map(str::to_owned);
     let rejected = RejectedConfig { text: "all of it".to_owned(), errors: errors.to_vec() };
-    *house.reloaded.lock().expect("not poisoned") = Err(rejected);
-    let page = respond("POST", "/reload", &house);
+    *gateway.reloaded.lock().expect("not poisoned") = Err(rejected);
+    let page = respond("POST", "/reload", &gateway);
     assert_eq!((page.status, page.content_type), (422, "application/problem+json"));
     assert_eq!(body(&page)["errors"], json!(errors));
     assert_eq!((&body(&page)["code"], &body(&page)["status"]), (&json!("settings_not_used"), &json!(422)));
@@ -176,7 +176,7 @@ fn reload_returns_changes_or_all_errors() {
 
 #[test]
 fn unknown_paths_and_methods_list_what_exists() {
-    let house = FakeGateway::new();
+    let gateway = FakeGateway::new();
     for (method, path, status, allow) in [
         ("GET", "/", 404, None),
         ("GET", "/health/", 404, None),
@@ -185,10 +185,10 @@ fn unknown_paths_and_methods_list_what_exists() {
         ("HEAD", "/reload", 405, Some("POST")),
         ("HEAD", "/limits", 200, None),
     ] {
-        let page = respond(method, path, &house);
+        let page = respond(method, path, &gateway);
         assert_eq!((page.status, page.allow), (status, allow), "{method} {path}");
     }
-    assert_eq!(house.reloads.load(Ordering::Relaxed), 0, "GET does not reload");
+    assert_eq!(gateway.reloads.load(Ordering::Relaxed), 0, "GET does not reload");
 }
 
 /// Sends this text and returns the whole response.
@@ -203,9 +203,9 @@ fn send_raw(address: SocketAddr, text: &[u8]) -> String {
 
 #[test]
 fn port_serves_one_request_per_connection() {
-    let house = Arc::new(FakeGateway::new());
+    let gateway = Arc::new(FakeGateway::new());
     let any = SocketAddr::from(([127, 0, 0, 1], 0));
-    let managed = start(any, Arc::clone(&house) as _).expect("a free port");
+    let managed = start(any, Arc::clone(&gateway) as _).expect("a free port");
     let address = managed.address();
     let response = send_raw(
         address,
@@ -220,32 +220,34 @@ fn port_serves_one_request_per_connection() {
     assert!(response.starts_with("HTTP/1.1 200 OK\r\n") && response.ends_with("\r\n\r\n"), "{response}");
     let response = send_raw(address, b"POST /reload HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n{}");
     assert!(response.starts_with("HTTP/1.1 200 OK\r\n"), "{response}");
-    assert_eq!(house.reloads.load(Ordering::Relaxed), 1);
+    assert_eq!(gateway.reloads.load(Ordering::Relaxed), 1);
     let response = send_raw(address, b"PUT /reload HTTP/1.1\r\nhost: a\r\n\r\n");
     assert!(response.starts_with("HTTP/1.1 405 ") && response.contains("allow: POST\r\n"), "{response}");
-    assert!(start(address, Arc::clone(&house) as _).is_err(), "the port is taken");
+    assert!(start(address, Arc::clone(&gateway) as _).is_err(), "the port is taken");
     drop(managed);
     assert!(TcpStream::connect(address).is_err(), "it is closed");
-    assert_eq!(Arc::strong_count(&house), 1, "all references are released");
+    assert_eq!(Arc::strong_count(&gateway), 1, "all references are released");
 }
 
 #[test]
 fn large_body_is_refused_without_effect() {
-    let house = Arc::new(FakeGateway::new());
-    let managed = start(SocketAddr::from(([127, 0, 0, 1], 0)), Arc::clone(&house) as _).expect("a free port");
+    let gateway = Arc::new(FakeGateway::new());
+    let managed =
+        start(SocketAddr::from(([127, 0, 0, 1], 0)), Arc::clone(&gateway) as _).expect("a free port");
     let mut request =
         format!("POST /reload HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n", MAX_BODY_BYTES + 1)
             .into_bytes();
     request.resize(request.len() + MAX_BODY_BYTES + 1, b'x');
     let response = send_raw(managed.address(), &request);
     assert!(response.starts_with("HTTP/1.1 413 "), "{response}");
-    assert_eq!(house.reloads.load(Ordering::Relaxed), 0);
+    assert_eq!(gateway.reloads.load(Ordering::Relaxed), 0);
 }
 
 #[test]
 fn connections_above_maximum_are_closed() {
-    let house = Arc::new(FakeGateway::new());
-    let managed = start(SocketAddr::from(([127, 0, 0, 1], 0)), Arc::clone(&house) as _).expect("a free port");
+    let gateway = Arc::new(FakeGateway::new());
+    let managed =
+        start(SocketAddr::from(([127, 0, 0, 1], 0)), Arc::clone(&gateway) as _).expect("a free port");
     let connect = || TcpStream::connect(managed.address()).expect("it is open");
     let mut silent: Vec<TcpStream> = (0..MAX_CONNECTIONS).map(|_| connect()).collect();
     let mut received = Vec::new();

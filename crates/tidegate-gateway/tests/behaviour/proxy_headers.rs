@@ -1,7 +1,7 @@
 //! PROXY protocol headers, both versions.
 
 use proptest::prelude::*;
-use tidegate_gateway::client::{ProxyHeader, ProxyHeaderError, parse_proxy_header};
+use tidegate_gateway::proxy_header::{ProxyHeader, ProxyHeaderError, parse_proxy_header};
 
 fn v2(command: u8, family: u8, body: &[u8]) -> Vec<u8> {
     let length = u16::try_from(body.len()).expect("a short body").to_be_bytes();

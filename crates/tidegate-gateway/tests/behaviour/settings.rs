@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tidegate_gateway::settings::{Allowance, Balance, HostPattern, Network, PathPattern, PathRest, Window};
+use tidegate_gateway::settings::{Allowance, Balance, HostPattern, PathPattern, PathRest, Window};
 use tidegate_gateway::settings::{GatewaySpec, read_gateway};
 
 const GOOD: &str = r#"
@@ -46,13 +46,13 @@ fn read_with(text: &str, env: &dyn Fn(&str) -> Option<String>) -> Result<Gateway
 fn every_field_is_read() {
     let spec = read(GOOD).expect("a good file");
     assert_eq!(spec.server.listen.to_string(), "0.0.0.0:9848");
-    let networks: Vec<String> = spec.server.trusted_proxies.iter().map(Network::to_string).collect();
+    let networks: Vec<String> = spec.server.trusted_proxies.iter().map(ToString::to_string).collect();
     assert_eq!(networks, ["10.0.0.0/8", "fd00::/8", "192.0.2.1/32"]);
     assert_eq!((spec.server.proxy_protocol, spec.server.client_header.as_deref()), (true, Some("x-api-key")));
     assert_eq!((spec.server.window, spec.server.header_timeout), (Window::Fixed, Duration::from_secs(3)));
     assert_eq!(spec.server.limits.max_connections_per_client, Allowance::AtMost(5));
     assert_eq!(spec.tls.expect("a certificate").key, "key.pem");
-    assert_eq!(spec.management.expect("a door").to_string(), "127.0.0.1:9849");
+    assert_eq!(spec.management.expect("a management port").to_string(), "127.0.0.1:9849");
     let backend = &spec.backends[0];
     assert_eq!(backend.balance, Balance::LeastConnection);
     assert_eq!(backend.probe.as_ref().map(|probe| probe.failures), Some(3));
@@ -238,18 +238,6 @@ fn empty_file_is_refused() {
     for text in ["", "{}", "server: {port: 1}", "backends: []\nroutes: []", "[]", "server: {port: ["] {
         assert!(read(text).is_err(), "{text}");
     }
-}
-
-#[test]
-fn networks_contain_their_addresses() {
-    let within = |network: &str, address: &str| {
-        Network::parse(network).expect("a network").contains(address.parse().expect("an address"))
-    };
-    assert!(within("10.0.0.0/8", "10.255.255.255") && !within("10.0.0.0/8", "11.0.0.0"));
-    assert!(within("10.0.0.0/8", "::ffff:10.1.2.3"));
-    assert!(within("0.0.0.0/0", "255.255.255.255") && !within("0.0.0.0/0", "::1"));
-    assert!(within("::/0", "ff::") && within("fd00::/8", "fdff::1") && !within("fd00::/8", "fe00::1"));
-    assert!(within("192.0.2.1", "192.0.2.1") && !within("192.0.2.1/32", "192.0.2.2"));
 }
 
 proptest! {

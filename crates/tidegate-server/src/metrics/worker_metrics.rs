@@ -2,9 +2,9 @@
 //!
 //! Additions are relaxed and go to cache lines of this worker alone, so each costs a few nanoseconds and no contention.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
-use tidegate_net::histogram::{DURATION_BUCKETS, Histogram};
+use tidegate_net::histogram::{DURATION_BUCKETS, Histogram, add_to};
 
 use super::status_counts::StatusCounts;
 use crate::http::{AnsweredRequest, RouteName};
@@ -126,7 +126,7 @@ impl WorkerMetrics {
     pub fn resp_fed(&self, tally: &SessionCounts, nanos: u64) {
         self.resp_batch(tally.commands, nanos);
         self.decided(Protocol::Resp, tally.granted, tally.refused);
-        add(&self.protocol(Protocol::Resp).failed_auths, tally.failed_auths);
+        add_to(&self.protocol(Protocol::Resp).failed_auths, tally.failed_auths);
     }
 
     /// Counts a batch of commands that took `nanos`. An empty batch is not counted.
@@ -149,51 +149,43 @@ impl WorkerMetrics {
     /// Counts granted and refused requests.
     #[inline]
     pub fn decided(&self, protocol: Protocol, granted: u64, refused: u64) {
-        add(&self.protocol(protocol).granted, granted);
-        add(&self.protocol(protocol).refused, refused);
+        add_to(&self.protocol(protocol).granted, granted);
+        add_to(&self.protocol(protocol).refused, refused);
     }
 
     /// Counts an accepted connection.
     #[inline]
     pub fn opened(&self, protocol: Protocol) {
-        add(&self.protocol(protocol).opened, 1);
+        add_to(&self.protocol(protocol).opened, 1);
     }
 
     /// Counts the end of an accepted connection.
     #[inline]
     pub fn closed(&self, protocol: Protocol) {
-        add(&self.protocol(protocol).closed, 1);
+        add_to(&self.protocol(protocol).closed, 1);
     }
 
     /// Counts a connection that was rejected by the connection limit. It is neither opened nor closed.
     #[inline]
     pub fn refused_connection(&self, protocol: Protocol) {
-        add(&self.protocol(protocol).refused_connections, 1);
+        add_to(&self.protocol(protocol).refused_connections, 1);
     }
 
     /// Counts a connection that the server closed for this reason, in addition to [`WorkerMetrics::closed`].
     #[inline]
     pub fn cut(&self, protocol: Protocol, reason: CutReason) {
-        add(&self.protocol(protocol).cut[reason as usize], 1);
+        add_to(&self.protocol(protocol).cut[reason as usize], 1);
     }
 
     /// Counts a request with a missing or invalid token.
     #[inline]
     pub fn failed_auth(&self, protocol: Protocol) {
-        add(&self.protocol(protocol).failed_auths, 1);
+        add_to(&self.protocol(protocol).failed_auths, 1);
     }
 
     #[inline]
     pub(super) fn protocol(&self, protocol: Protocol) -> &ProtocolCounts {
         &self.protocols[protocol as usize]
-    }
-}
-
-/// Adds to a counter; zero costs nothing.
-#[inline]
-fn add(count: &AtomicU64, more: u64) {
-    if more > 0 {
-        count.fetch_add(more, Ordering::Relaxed);
     }
 }
 

@@ -3,13 +3,11 @@
 //! Workers share the store and no other memory that is written often. A connection stays on the worker that accepted it, so serving
 //! it wakes no other thread.
 
-use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
-use tidegate_net::listen::is_connection_error;
+use tidegate_net::accept_connections;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Builder;
@@ -21,9 +19,6 @@ use super::connection_limit::ConnectionSlot;
 use super::reply_writer::close_with_linger;
 use super::{ServerState, http, rejection_bytes, resp};
 use crate::metrics::{Protocol, WorkerMetrics};
-
-/// Pause after `accept` fails for lack of file descriptors.
-const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 
 /// State shared by the connections of one worker.
 #[derive(Debug)]
@@ -80,26 +75,11 @@ pub(super) fn run(
 
 /// Accepts connections until the shutdown.
 async fn accept(listener: TcpListener, protocol: Protocol, worker: Arc<ServerWorker>) {
-    let shutdown = worker.state.shutdown.clone();
-    let mut triggered = std::pin::pin!(shutdown.triggered());
-    loop {
-        let mut arrival = std::pin::pin!(listener.accept());
-        let accepted = std::future::poll_fn(|cx| {
-            if triggered.as_mut().poll(cx).is_ready() {
-                return std::task::Poll::Ready(None);
-            }
-            arrival.as_mut().poll(cx).map(Some)
-        });
-        match accepted.await {
-            None => return,
-            Some(Ok((stream, address))) => admit(stream, address, protocol, &worker),
-            Some(Err(error)) if is_connection_error(&error) => {}
-            Some(Err(error)) => {
-                tracing::warn!(door = protocol.word(), %error, "cannot accept connections; trying again");
-                tokio::time::sleep(ACCEPT_BACKOFF).await;
-            }
-        }
-    }
+    let admit = |stream, address| admit(stream, address, protocol, &worker);
+    let failed = |error: &io::Error| {
+        tracing::warn!(door = protocol.word(), %error, "cannot accept connections; trying again");
+    };
+    accept_connections(&listener, &worker.state.shutdown, admit, failed).await;
 }
 
 fn admit(stream: TcpStream, address: SocketAddr, protocol: Protocol, worker: &Arc<ServerWorker>) {

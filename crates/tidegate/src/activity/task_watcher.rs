@@ -34,6 +34,7 @@ const LEASES_PER_QUERY: usize = 1_024;
 
 /// How a task ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Ended {
     /// It was ended by a caller.
     Released,

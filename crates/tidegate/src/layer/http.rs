@@ -12,6 +12,7 @@
 mod body;
 mod client_address;
 mod fields;
+mod ip_network;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -25,12 +26,11 @@ use crate::limiter::{AcquireError, Limiter, Permit, Refused};
 use crate::reply::{Detail, OrderError};
 
 pub use body::HeldBody;
-pub use client_address::{
-    ClientAddress, ForwardedFor, PeerAddress, PeerIp, ProxyNetworkError, client_address,
-};
+pub use client_address::{ClientAddress, ForwardedFor, PeerAddress, PeerIp};
 pub use fields::{
     RATE_LIMIT, RATE_LIMIT_POLICY, describe, describe_refusal, rate_limit, rate_limit_policy, retry_after,
 };
+pub use ip_network::{IpNetwork, IpNetworkError};
 
 /// A [`LimitLayer`] for requests with a body `B` to services that answer with a body `R`.
 pub type HttpLimitLayer<B, R> = LimitLayer<Request<B>, Response<R>, Response<HeldBody<R>>>;
@@ -63,6 +63,8 @@ pub fn limit<B, R, A: Into<RequestLimits>>(
 /// `into_make_service_with_connect_info::<SocketAddr>()`; elsewhere insert a [`PeerAddress`] into the extensions of
 /// each request. Without it, requests for a per-key limit get a 500.
 ///
+/// To count a request by its client and by another limit at once, use [`limit`] with [`RequestLimits::of_client`].
+///
 /// ```
 /// use tidegate::layer::http::{self, ForwardedFor, HttpLimitLayer, PeerIp};
 /// # fn layers(limiter: tidegate::Limiter) -> Result<(), Box<dyn std::error::Error>> {
@@ -78,11 +80,7 @@ pub fn limit_clients<B, R>(
     key: impl ClientAddress,
 ) -> HttpLimitLayer<B, R> {
     let limit_id = limit_id.into();
-    limit(limiter, move |request: &Request<B>| match client_address::client_key(&key, request) {
-        Some(client) => RequestLimits::of(limit_id.clone(), client),
-        // Without a key, a per-key limit rejects the request: clients never share a key.
-        None => RequestLimits::without_key(limit_id.clone()),
-    })
+    limit(limiter, move |request: &Request<B>| RequestLimits::of_client(limit_id.clone(), &key, request))
 }
 
 impl<B, R> HttpLimitLayer<B, R> {

@@ -21,7 +21,8 @@ type OpenStore = Box<dyn FnOnce() -> Result<Arc<dyn LimitStore>, String>>;
 #[must_use = "a builder does nothing until it is built"]
 pub struct LimiterBuilder {
     limits: Vec<(String, LimitSpec)>,
-    mistakes: Vec<BuildMistake>,
+    /// Each with the number of its limit, by which they are sorted.
+    mistakes: Vec<(usize, BuildMistake)>,
     #[cfg(feature = "config")]
     files: Vec<std::path::PathBuf>,
     store: Option<OpenStore>,
@@ -53,7 +54,7 @@ impl LimiterBuilder {
     pub fn limit(mut self, id: impl Into<String>, rules: impl IntoRules) -> LimiterBuilder {
         let id = id.into();
         let (spec, mistakes) = rules.into_rules().into_spec(&id);
-        self.note(&id, &spec, mistakes);
+        self.note(self.limits.len(), &id, &spec, mistakes);
         self.limits.push((id, spec));
         self
     }
@@ -77,7 +78,7 @@ impl LimiterBuilder {
         open: impl FnOnce() -> Result<Arc<dyn LimitStore>, String> + 'static,
     ) -> LimiterBuilder {
         if self.store.is_some() {
-            self.mistakes.push(BuildMistake::general("store", "is given twice; a limiter has one store"));
+            self.note_general("store", "is given twice; a limiter has one store");
         }
         self.store = Some(Box::new(open));
         self
@@ -130,7 +131,7 @@ impl LimiterBuilder {
                 if memory.is_some() || clock.is_some() {
                     let message =
                         "memory and clock configure the default store; configure the given store instead";
-                    self.mistakes.push(BuildMistake::general("store", message));
+                    self.note_general("store", message);
                 }
                 // A store is not opened for limits that are wrong: opening may create files.
                 if self.mistakes.is_empty() { self.opened(open) } else { None }
@@ -139,8 +140,8 @@ impl LimiterBuilder {
         let limits = std::mem::take(&mut self.limits);
         match store {
             Some(store) if self.mistakes.is_empty() => {
-                for (id, spec) in limits {
-                    self.put(&*store, &id, spec);
+                for (number, (id, spec)) in limits.into_iter().enumerate() {
+                    self.put(&*store, number, &id, spec);
                 }
                 if self.mistakes.is_empty() {
                     return Ok(Limiter::over(store, self.holder_clock, self.bounds));
@@ -148,11 +149,13 @@ impl LimiterBuilder {
             }
             _ => {}
         }
-        Err(BuildError { mistakes: self.mistakes })
+        // The sort is stable: mistakes of one limit stay together, in the order in which they were found.
+        self.mistakes.sort_by_key(|(number, _)| *number);
+        Err(BuildError { mistakes: self.mistakes.into_iter().map(|(_, mistake)| mistake).collect() })
     }
 
     fn opened(&mut self, open: OpenStore) -> Option<Arc<dyn LimitStore>> {
-        open().map_err(|message| self.mistakes.push(BuildMistake::general("store", message))).ok()
+        open().map_err(|message| self.note_general("store", message)).ok()
     }
 
     /// Reads the limits of every file.
@@ -166,7 +169,7 @@ impl LimiterBuilder {
                 });
             match read {
                 Ok(limits) => self.limits.extend(limits.into_iter().map(|spec| (spec.id.clone(), spec))),
-                Err(message) => self.mistakes.push(BuildMistake::general(name, message)),
+                Err(message) => self.note_general(name, message),
             }
         }
     }
@@ -175,20 +178,20 @@ impl LimiterBuilder {
     fn check_limits(&mut self) {
         let limits = std::mem::take(&mut self.limits);
         let mut ids = BTreeSet::new();
-        for (id, spec) in &limits {
+        for (number, (id, spec)) in limits.iter().enumerate() {
             if !ids.insert(id) {
                 let message = "is the id of another limit as well; rename one of them";
-                self.note(id, spec, vec![SpecError::new("id", message)]);
+                self.note(number, id, spec, vec![SpecError::new("id", message)]);
             }
             if let Err(errors) = Limit::new(spec.clone(), Tick::NANOSECOND) {
-                self.note(id, spec, errors);
+                self.note(number, id, spec, errors);
             }
         }
         self.limits = limits;
     }
 
     /// Puts one limit, unless the store has an equal one.
-    fn put(&mut self, store: &dyn LimitStore, id: &str, spec: LimitSpec) {
+    fn put(&mut self, store: &dyn LimitStore, number: usize, id: &str, spec: LimitSpec) {
         let expected = match store.get(id) {
             Some(present) if *present.spec() == spec => return,
             Some(_) => ExpectedVersion::Anything,
@@ -196,15 +199,24 @@ impl LimiterBuilder {
         };
         match store.put(spec.clone(), expected) {
             // Another process has put it in the meantime: this definition is an edit of that one.
-            Err(PutError::Exists) => self.put(store, id, spec),
-            Err(PutError::Invalid(errors)) => self.note(id, &spec, errors),
-            Err(error) => self.note(id, &spec, vec![SpecError::new("limit", error.to_string())]),
+            Err(PutError::Exists) => self.put(store, number, id, spec),
+            Err(PutError::Invalid(errors)) => self.note(number, id, &spec, errors),
+            Err(error) => self.note(number, id, &spec, vec![SpecError::new("limit", error.to_string())]),
             Ok(_) => {}
         }
     }
 
-    fn note(&mut self, id: &str, spec: &LimitSpec, errors: Vec<SpecError>) {
-        self.mistakes.extend(errors.into_iter().map(|error| BuildMistake::of_limit(id, spec, error)));
+    /// Notes mistakes of the limit with this number.
+    fn note(&mut self, number: usize, id: &str, spec: &LimitSpec, errors: Vec<SpecError>) {
+        let mistakes = errors.into_iter().map(|error| (number, BuildMistake::of_limit(id, spec, error)));
+        self.mistakes.extend(mistakes);
+    }
+
+    /// Notes a mistake of the store or of a file. They come after those of all limits.
+    fn note_general(&mut self, field: impl Into<String>, message: impl Into<String>) {
+        let mistake =
+            BuildMistake { limit_id: None, item: None, field: field.into(), message: message.into() };
+        self.mistakes.push((usize::MAX, mistake));
     }
 }
 
@@ -222,7 +234,7 @@ pub struct BuildError {
 }
 
 impl BuildError {
-    /// Every mistake, in the order of the limits.
+    /// Every mistake, in the order of the limits; then those of files and of the store.
     pub fn mistakes(&self) -> &[BuildMistake] {
         &self.mistakes
     }
@@ -243,10 +255,6 @@ pub struct BuildMistake {
 }
 
 impl BuildMistake {
-    fn general(field: impl Into<String>, message: impl Into<String>) -> BuildMistake {
-        BuildMistake { limit_id: None, item: None, field: field.into(), message: message.into() }
-    }
-
     fn of_limit(id: &str, spec: &LimitSpec, error: SpecError) -> BuildMistake {
         let SpecError { field, message } = error;
         let index =

@@ -11,7 +11,7 @@ use tidegate_core::{Limit, Timestamp, Wait};
 
 use crate::reply::{ItemReading, OrderError, OrderRefusal};
 use crate::store::Unavailable;
-use crate::store::memory::{HandleRefusal, MemoryHandle};
+use crate::store::memory::{HandleRefusal, MemoryHandle, RefusingLimit};
 
 /// Why a request was not granted. Nothing was charged.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -65,7 +65,7 @@ impl AcquireError {
 pub struct Refused {
     at: Timestamp,
     wait: Wait,
-    limit: Arc<Arc<Limit>>,
+    limit: Arc<RefusingLimit>,
     item: usize,
     details: Option<Box<RefusedDetails>>,
 }
@@ -82,7 +82,7 @@ pub(super) struct RefusedDetails {
 impl Refused {
     /// A refusal by this item of the limit, with nothing more known.
     pub(super) fn by_item(at: Timestamp, wait: Wait, limit: Arc<Limit>, item: usize) -> Refused {
-        Refused { at, wait, limit: Arc::new(limit), item, details: None }
+        Refused { at, wait, limit: Arc::new(RefusingLimit(limit)), item, details: None }
     }
 
     /// The refusal of a handle's fast path.
@@ -109,17 +109,17 @@ impl Refused {
 
     /// The id of the limit that refused.
     pub fn limit_id(&self) -> &str {
-        self.limit.id()
+        self.limit.0.id()
     }
 
     /// The limit that refused.
     pub fn limit(&self) -> &Arc<Limit> {
-        &self.limit
+        &self.limit.0
     }
 
     /// The name of the item that refused.
     pub fn item(&self) -> &str {
-        self.limit.items().get(self.item).map_or("", |item| item.name())
+        self.limit.0.items().get(self.item).map_or("", |item| item.name())
     }
 
     /// The index of the item that refused.
@@ -127,7 +127,7 @@ impl Refused {
         self.item
     }
 
-    /// Whether the store could not decide and `on_outage: deny` refused the request.
+    /// Whether the store has no room to count another key. The item and the wait are then an estimate.
     pub fn is_degraded(&self) -> bool {
         self.details.as_ref().is_some_and(|details| details.is_degraded)
     }
@@ -135,7 +135,7 @@ impl Refused {
     /// How long after [`Refused::at`] the same request would fit. Never too short. `None` if time alone does not help.
     pub fn retry_after(&self) -> Option<Duration> {
         match self.wait {
-            Wait::Until(until) => Some(self.limit.tick().duration(until.since(self.at))),
+            Wait::Until(until) => Some(self.limit.0.tick().duration(until.since(self.at))),
             Wait::OnRelease | Wait::Never => None,
         }
     }

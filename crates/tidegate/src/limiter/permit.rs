@@ -65,7 +65,7 @@ impl Permit {
         self.details.as_ref().map_or(&[], |details| &details.shadowed)
     }
 
-    /// Whether the store could not decide and `on_outage: admit` granted the request.
+    /// Whether the store granted without counting. The stores of this workspace never do; a store may.
     pub fn is_degraded(&self) -> bool {
         self.details.as_ref().is_some_and(|details| details.is_degraded)
     }

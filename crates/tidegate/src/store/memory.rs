@@ -67,7 +67,7 @@ use limit_table::LimitTable;
 use memory_budget::Budget;
 use shared_rows::SharedLines;
 
-pub(crate) use handle::{HandleAsk, HandleDecision, HandleRefusal};
+pub(crate) use handle::{HandleAsk, HandleDecision, HandleRefusal, RefusingLimit};
 pub use handle::{MemoryHandle, MemoryHandleSet};
 
 pub use restore::Restore;
@@ -126,6 +126,15 @@ impl MemoryStore {
         let mut registry = self.state.registry();
         self.state.drop_lapsed(&limits, &mut registry, now);
         registry.leases.len()
+    }
+
+    /// The number of decisions so far that took the locked path.
+    ///
+    /// Most decisions read and write the words of their rows. The locked path is several times slower. It decides on keys
+    /// with overrides, on leases and holds, on requests with request ids, on limits in shadow mode, and once after an edit or
+    /// at the end of a calendar window.
+    pub fn locked_decisions(&self) -> u64 {
+        self.state.locked_decisions.load(Ordering::Relaxed)
     }
 
     /// Like [`Store::release`], and adds the change to `notes` for a log.
@@ -340,6 +349,8 @@ pub(super) struct StoreState {
     watchers: RwLock<Vec<Watcher>>,
     /// Receives changes before they take effect, if there is a log.
     journal: OnceLock<Arc<dyn Journal>>,
+    /// The number of decisions on the locked path.
+    locked_decisions: AtomicU64,
 }
 
 /// Leases and request ids. Orders without either do not lock it.
@@ -386,6 +397,7 @@ impl StoreState {
             shared_lines: SharedLines::new(),
             watchers: RwLock::default(),
             journal: OnceLock::new(),
+            locked_decisions: AtomicU64::new(0),
         }
     }
 

@@ -33,13 +33,13 @@ fn build_with_errors_lists_all_errors() {
         listed,
         [
             (Some("zone"), None, "time_zone"),
+            (Some("burst"), Some("key/bucket-1s"), "items[0].burst"),
+            (Some("twice"), None, "id"),
             (Some("negative"), Some("all/sliding-1s"), "items[0].limit"),
             (Some("misplaced"), Some("all/total"), "items[0].burst"),
             (Some("zones"), None, "time_zone"),
-            (None, None, "/nonexistent/tidegate.yaml"),
-            (Some("burst"), Some("key/bucket-1s"), "items[0].burst"),
-            (Some("twice"), None, "id"),
             (Some("override"), None, "overrides[0].item"),
+            (None, None, "/nonexistent/tidegate.yaml"),
         ]
     );
     let text = error.to_string();
@@ -87,8 +87,8 @@ limits:
     let in_code = rules(items)
         .description("everything")
         .shadow()
-        .on_outage(tidegate::OnOutage::Admit)
-        .durability(tidegate::Durability::Sync)
+        .on_outage(tidegate::model::OnOutage::Admit)
+        .durability(tidegate::model::Durability::Sync)
         .fleet(tidegate::model::Fleet::Sliced)
         .max_keys(7)
         .starts_at(at(1))

@@ -7,8 +7,9 @@ use tidegate::clock::ManualClock;
 use tidegate::limiter::ManualHolderClock;
 use tidegate::model::{Timestamp, Wait};
 use tidegate::reply::OrderError;
+use tidegate::rule::IntoRules;
 use tidegate::store::{Actual, MapStore};
-use tidegate::{AcquireError, IntoRules, LimitHandle, Limiter, concurrency, interval, rules, sliding, total};
+use tidegate::{AcquireError, LimitHandle, Limiter, concurrency, interval, rules, sliding, total};
 
 use crate::counting_store::CountingStore;
 use crate::fixture::{PolledFuture, seconds};

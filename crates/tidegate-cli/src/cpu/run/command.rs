@@ -22,9 +22,9 @@ pub(super) const ENDED_BY_SIGNAL: i32 = 128;
 /// A started command.
 pub(super) struct GovernedCommand {
     pid: u32,
-    keeper: u32,
+    subreaper: u32,
     /// Taken when the command resumes.
-    ward: Option<WatchedProcess>,
+    watched: Option<WatchedProcess>,
 }
 
 /// Finds the program as a shell does.
@@ -49,8 +49,8 @@ fn is_program(path: &Path) -> bool {
 
 impl GovernedCommand {
     /// A paused command.
-    pub(super) fn new(ward: WatchedProcess) -> GovernedCommand {
-        GovernedCommand { pid: ward.pid(), keeper: ward.subreaper(), ward: Some(ward) }
+    pub(super) fn new(watched: WatchedProcess) -> GovernedCommand {
+        GovernedCommand { pid: watched.pid(), subreaper: watched.subreaper(), watched: Some(watched) }
     }
 
     pub(super) fn pid(&self) -> u32 {
@@ -58,17 +58,17 @@ impl GovernedCommand {
     }
 
     /// The process id of the parent, which adopts orphans.
-    pub(super) fn keeper(&self) -> u32 {
-        self.keeper
+    pub(super) fn subreaper(&self) -> u32 {
+        self.subreaper
     }
 
     /// Resumes the command and reports its end as an event.
     pub(super) fn resume(&mut self, events: Sender<RunEvent>) -> Result<(), Failure> {
         let failed = |error: io::Error| Failure::Failed(format!("cannot resume the command: {error}"));
-        let Some(ward) = self.ward.take() else { return Ok(()) };
+        let Some(watched) = self.watched.take() else { return Ok(()) };
         self.send(Signal::CONT);
         let wait = move || {
-            let _closed = events.send(RunEvent::Ended(end(ward)));
+            let _closed = events.send(RunEvent::Ended(end(watched)));
         };
         thread::Builder::new().name("command".to_owned()).spawn(wait).map_err(failed)?;
         Ok(())
@@ -88,9 +88,9 @@ impl GovernedCommand {
 
     /// Kills a command that was never resumed.
     pub(super) fn kill_waiting(&mut self) {
-        if let Some(ward) = self.ward.take() {
+        if let Some(watched) = self.watched.take() {
             self.send(Signal::KILL);
-            let _code = end(ward);
+            let _code = end(watched);
         }
     }
 
@@ -107,8 +107,8 @@ fn number(pid: u32) -> Option<Pid> {
 }
 
 /// The exit code of the command.
-fn end(ward: WatchedProcess) -> u8 {
-    match ward.wait() {
+fn end(watched: WatchedProcess) -> u8 {
+    match watched.wait() {
         Ok(status) => code(status),
         Err(error) => {
             print_message(&error.to_string());

@@ -36,7 +36,7 @@ type MeterAndEnforcer = (Box<dyn Meter>, Box<dyn Enforcer>, &'static str);
 /// The common parameters of all enforcers.
 struct TargetContext<'a> {
     roots: &'a FilesystemRoots,
-    guardian: &'a CpuWatchdog,
+    watchdog: &'a CpuWatchdog,
     burst: QuotaBurst,
     /// The first limit.
     first: Rate,
@@ -50,12 +50,12 @@ impl GovernedTarget {
         args: &CpuRunArgs,
         settings: &GovernorSettings,
         roots: &FilesystemRoots,
-        guardian: &CpuWatchdog,
+        watchdog: &CpuWatchdog,
         command: Option<&GovernedCommand>,
     ) -> Result<GovernedTarget, Failure> {
         let burst = QuotaBurst::of_percent(args.burst);
         let window = settings.schedule.nominal_length();
-        let context = TargetContext { roots, guardian, burst, first: settings.terms.floor, window };
+        let context = TargetContext { roots, watchdog, burst, first: settings.terms.floor, window };
         if !args.limit_cgroups.is_empty()
             && (command.is_some() || args.target.as_ref().is_some_and(|target| *target != CpuTarget::Host))
         {
@@ -115,7 +115,7 @@ impl TargetContext<'_> {
                 Err(error) => print_message(&format!("no cgroup: {error}; signals are used instead")),
             }
         }
-        let meter = TreeMeter::with_subreaper(self.roots, pid, Some(command.keeper()));
+        let meter = TreeMeter::with_subreaper(self.roots, pid, Some(command.subreaper()));
         let meter = Box::new(meter.map_err(|error| failure_of(&error.into()))?);
         let enforce = if enforce.is_none() { Some(EnforceMethod::Signal) } else { enforce };
         let (enforcer, method) = self.processes(enforce, pid)?;
@@ -123,11 +123,11 @@ impl TargetContext<'_> {
     }
 
     fn enclosed(&self, pid: u32) -> EnforceResult<(Box<dyn Meter>, Box<dyn Enforcer>)> {
-        let mut enclosure = CgroupScope::new(self.roots, pid, self.burst, self.guardian)?;
+        let mut scope = CgroupScope::new(self.roots, pid, self.burst, self.watchdog)?;
         // The cgroup is created with the first limit.
-        enclosure.apply(self.first)?;
-        let meter = CgroupMeter::new(self.roots, enclosure.path())?;
-        Ok((Box::new(meter), Box::new(enclosure)))
+        scope.apply(self.first)?;
+        let meter = CgroupMeter::new(self.roots, scope.path())?;
+        Ok((Box::new(meter), Box::new(scope)))
     }
 
     /// A running process and its descendants.
@@ -137,10 +137,10 @@ impl TargetContext<'_> {
         pid: u32,
     ) -> Result<(Box<dyn Enforcer>, &'static str), Failure> {
         let cgroup = || -> EnforceResult<Box<dyn Enforcer>> {
-            Ok(Box::new(CgroupScope::new(self.roots, pid, self.burst, self.guardian)?))
+            Ok(Box::new(CgroupScope::new(self.roots, pid, self.burst, self.watchdog)?))
         };
         let signals = || -> EnforceResult<Box<dyn Enforcer>> {
-            let signals = SignalEnforcer::new(self.roots, pid, self.guardian)?;
+            let signals = SignalEnforcer::new(self.roots, pid, self.watchdog)?;
             Ok(Box::new(signals.with_window(self.window)))
         };
         match enforce {
@@ -172,7 +172,7 @@ impl TargetContext<'_> {
                 ));
             }
             Some(EnforceMethod::Cgroup) | None => {
-                let quota = QuotaEnforcer::new(self.roots, path, self.burst, self.guardian);
+                let quota = QuotaEnforcer::new(self.roots, path, self.burst, self.watchdog);
                 (Box::new(quota.map_err(|error| failure_of(&error))?), "limited by the kernel")
             }
         };
@@ -182,7 +182,7 @@ impl TargetContext<'_> {
     fn host(&self, args: &CpuRunArgs) -> Result<GovernedTarget, Failure> {
         let meter = Box::new(HostMeter::new(self.roots).map_err(|error| failure_of(&error.into()))?);
         let paths = (!args.limit_cgroups.is_empty()).then_some(args.limit_cgroups.as_slice());
-        let machine = || MachineEnforcer::new(self.roots, paths, self.burst, self.guardian);
+        let machine = || MachineEnforcer::new(self.roots, paths, self.burst, self.watchdog);
         let (enforcer, method): (Box<dyn Enforcer>, _) = match args.enforce {
             Some(EnforceMethod::None) => (Box::new(AdvisoryEnforcer), "not limited"),
             Some(EnforceMethod::Signal) => {

@@ -130,7 +130,7 @@ fn limitable_cgroups_of_machine_exclude_governor() {
     let cgroup = RealCgroup::new(&hierarchy, "find");
     let found = limitable_cgroups(&roots).expect("it can be looked at");
     assert!(found.contains(&cgroup.limit_folder()), "{found:?}");
-    assert!(!found.contains(&hierarchy.limits), "the root is not limitable");
+    assert!(!found.contains(&hierarchy.limits), "the root cannot be limited");
     let own = fs::read_to_string("/proc/self/cgroup").expect("it can be read");
     for path in &found {
         let name = path.strip_prefix(&hierarchy.limits).expect("it is below").display().to_string();

@@ -11,11 +11,13 @@
 //! IPv4 addresses inside IPv6 are IPv4. An IPv6 client is its /64, because one subscriber can use any address in it. A
 //! request without a known peer address is an error and never counted under a shared key.
 
+use std::borrow::Cow;
 use std::net::{IpAddr, SocketAddr};
 
 use ::http::{Extensions, Request};
 
-use super::address_key;
+use super::{IpNetwork, IpNetworkError, address_key};
+use crate::layer::RequestLimits;
 
 /// The address of the peer, put into a request's extensions by the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,23 +40,52 @@ impl ClientAddress for PeerIp {
 }
 
 /// Counts by `X-Forwarded-For` as far as trusted proxies wrote it: for servers behind proxies.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct ForwardedFor {
-    trusted: Vec<ProxyNetwork>,
+    trusted: Vec<IpNetwork>,
 }
 
 impl ForwardedFor {
     /// Trusts the proxies in these networks, such as `10.0.0.0/8`, `2001:db8::/32` or a single address.
     ///
     /// # Errors
-    /// [`ProxyNetworkError`] if one of them is not a network.
-    pub fn trust<'n>(networks: impl IntoIterator<Item = &'n str>) -> Result<ForwardedFor, ProxyNetworkError> {
-        let trusted = networks.into_iter().map(ProxyNetwork::parse).collect::<Result<_, _>>()?;
-        Ok(ForwardedFor { trusted })
+    /// [`IpNetworkError`] if one of them is not a network.
+    pub fn trust<'n>(networks: impl IntoIterator<Item = &'n str>) -> Result<ForwardedFor, IpNetworkError> {
+        networks.into_iter().map(str::parse).collect()
     }
 
-    fn is_trusted(&self, address: IpAddr) -> bool {
+    /// Whether an address is that of a trusted proxy.
+    pub fn trusts(&self, address: IpAddr) -> bool {
         self.trusted.iter().any(|network| network.contains(address))
+    }
+
+    /// The address of the client behind a peer. `forwarded` are the values of `X-Forwarded-For` in the order they were
+    /// sent. If an entry of a trusted proxy cannot be read, that proxy is the client.
+    pub fn client<'h>(&self, peer: IpAddr, forwarded: impl DoubleEndedIterator<Item = &'h [u8]>) -> IpAddr {
+        let mut client = peer.to_canonical();
+        if !self.trusts(client) {
+            return client;
+        }
+        for hop in forwarded.rev().flat_map(|value| value.rsplit(|byte| *byte == b',')) {
+            let hop = hop.trim_ascii();
+            if hop.is_empty() {
+                continue;
+            }
+            match hop_address(hop) {
+                Some(address) => client = address,
+                None => return client,
+            }
+            if !self.trusts(client) {
+                return client;
+            }
+        }
+        client
+    }
+}
+
+impl FromIterator<IpNetwork> for ForwardedFor {
+    fn from_iter<I: IntoIterator<Item = IpNetwork>>(networks: I) -> ForwardedFor {
+        ForwardedFor { trusted: networks.into_iter().collect() }
     }
 }
 
@@ -62,34 +93,8 @@ impl ClientAddress for ForwardedFor {
     fn address(&self, headers: &::http::HeaderMap, peer: Option<IpAddr>) -> Option<IpAddr> {
         let peer = peer?;
         let values = headers.get_all("x-forwarded-for").iter().map(::http::HeaderValue::as_bytes);
-        Some(client_address(peer, |address| self.is_trusted(address), values))
+        Some(self.client(peer, values))
     }
-}
-
-/// The address of the client behind a peer. `forwarded` are the values of `X-Forwarded-For` in the order they were sent.
-pub fn client_address<'h>(
-    peer: IpAddr,
-    is_trusted: impl Fn(IpAddr) -> bool,
-    forwarded: impl DoubleEndedIterator<Item = &'h [u8]>,
-) -> IpAddr {
-    let mut client = peer.to_canonical();
-    if !is_trusted(client) {
-        return client;
-    }
-    for hop in forwarded.rev().flat_map(|value| value.rsplit(|byte| *byte == b',')) {
-        let hop = hop.trim_ascii();
-        if hop.is_empty() {
-            continue;
-        }
-        match hop_address(hop) {
-            Some(address) => client = address,
-            None => return client,
-        }
-        if !is_trusted(client) {
-            return client;
-        }
-    }
-    client
 }
 
 /// An address as proxies write it: alone, with a port, or in brackets.
@@ -105,9 +110,38 @@ fn hop_address(hop: &[u8]) -> Option<IpAddr> {
     inside.parse::<IpAddr>().ok().map(|address| address.to_canonical())
 }
 
-/// The key of the client of a request: the address as text, of IPv6 the /64.
-pub(super) fn client_key<B>(key: &impl ClientAddress, request: &Request<B>) -> Option<String> {
-    key.address(request.headers(), peer_of(request.extensions())).map(address_key)
+impl RequestLimits {
+    /// One unit of this limit for the client of an HTTP request, by [`address_key`].
+    ///
+    /// If the peer's address is not known, the request has no key. A per-key limit rejects it then: clients never share
+    /// a key.
+    ///
+    /// ```
+    /// use tidegate::layer::RequestLimits;
+    /// use tidegate::layer::http::{self, ForwardedFor, HttpLimitLayer};
+    /// # fn layer(limiter: tidegate::Limiter) -> Result<(), Box<dyn std::error::Error>> {
+    ///
+    /// let proxies = ForwardedFor::trust(["10.0.0.0/8"])?;
+    /// let layer: HttpLimitLayer<String, String> = http::limit(limiter, move |request| {
+    ///     let limits = RequestLimits::of_client("client", &proxies, request);
+    ///     match request.headers().get("api-key") {
+    ///         Some(key) => limits.and("api", key.as_bytes()),
+    ///         None => limits,
+    ///     }
+    /// });
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn of_client<B>(
+        limit_id: impl Into<Cow<'static, str>>,
+        client: &impl ClientAddress,
+        request: &Request<B>,
+    ) -> RequestLimits {
+        match client.address(request.headers(), peer_of(request.extensions())) {
+            Some(address) => RequestLimits::of(limit_id, address_key(address)),
+            None => RequestLimits::without_key(limit_id),
+        }
+    }
 }
 
 /// The peer's address, as the server reported it.
@@ -118,63 +152,3 @@ fn peer_of(extensions: &Extensions) -> Option<IpAddr> {
     }
     extensions.get::<PeerAddress>().map(|peer| peer.0.ip())
 }
-
-/// A network of proxies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct ProxyNetwork {
-    address: IpAddr,
-    prefix: u8,
-}
-
-impl ProxyNetwork {
-    fn parse(text: &str) -> Result<ProxyNetwork, ProxyNetworkError> {
-        let error = || ProxyNetworkError { network: text.to_owned() };
-        let (address, prefix) = match text.split_once('/') {
-            Some((address, prefix)) => (address, Some(prefix.parse::<u8>().map_err(|_| error())?)),
-            None => (text, None),
-        };
-        let address: IpAddr = address.parse().map_err(|_| error())?;
-        let bits = if address.is_ipv4() { 32 } else { 128 };
-        let prefix = prefix.unwrap_or(bits);
-        if prefix > bits {
-            return Err(error());
-        }
-        // An IPv4 network inside IPv6 is compared as IPv4, as addresses are.
-        match (address, address.to_canonical()) {
-            (IpAddr::V6(_), canonical @ IpAddr::V4(_)) if prefix >= 96 => {
-                Ok(ProxyNetwork { address: canonical, prefix: prefix - 96 })
-            }
-            _ => Ok(ProxyNetwork { address, prefix }),
-        }
-    }
-
-    fn contains(self, address: IpAddr) -> bool {
-        let same = |own: u128, other: u128, bits: u32| {
-            let shift = bits - u32::from(self.prefix);
-            own.checked_shr(shift).unwrap_or(0) == other.checked_shr(shift).unwrap_or(0)
-        };
-        match (self.address, address.to_canonical()) {
-            (IpAddr::V4(own), IpAddr::V4(other)) => same(own.to_bits().into(), other.to_bits().into(), 32),
-            (IpAddr::V6(own), IpAddr::V6(other)) => same(own.to_bits(), other.to_bits(), 128),
-            _ => false,
-        }
-    }
-}
-
-/// A text that is not a network.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ProxyNetworkError {
-    network: String,
-}
-
-impl std::fmt::Display for ProxyNetworkError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "'{}' is not a network; write an address, or one with a prefix such as 10.0.0.0/8",
-            self.network
-        )
-    }
-}
-
-impl std::error::Error for ProxyNetworkError {}

@@ -137,6 +137,19 @@ fn fresh_row_is_evicted_for_new_key() {
     assert_eq!(table.budget.taken(), taken);
 }
 
+/// A key above `max_keys` finds no place until the tick in which other rows are fresh. Then they give their places up.
+#[test]
+fn max_keys_bounds_rows_until_they_are_fresh() {
+    let table = table(Some(10));
+    for round in 0..5 {
+        let (now, first) = (after(round * WINDOW), u64::from(round) * 100);
+        let came = (first..first + 20).filter(|number| comes(&table, *number, now)).count();
+        assert_eq!((came, table.budget.rows()), (10, 10), "in round {round}");
+        let last_tick = Timestamp::from_ticks(after((round + 1) * WINDOW).ticks() - 1);
+        assert!(!comes(&table, first + 50, last_tick), "in round {round}");
+    }
+}
+
 /// A refused key learns when a row is evictable, also if rows were charged since the last search.
 #[test]
 fn refusal_without_room_reports_true_wait() {

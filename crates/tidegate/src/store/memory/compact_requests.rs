@@ -36,16 +36,15 @@ struct BatchLimits<'a> {
 impl<'a> BatchLimits<'a> {
     /// The limit of a request, if the compact form can report it.
     fn of(&mut self, request: &CompactRequest<'_>) -> Option<&mut BatchLimit<'a>> {
-        let place = match *self.places.get(request.limit)? {
-            Some(place) => place,
-            None => {
-                let table = self.limits.get(*self.limit_ids.get(request.limit)?);
-                let one = table.filter(|table| table.snapshot.read().head().items() == 1);
-                let one = one.map(|table| BatchLimit { table, held: table.epoch(), reported: None });
-                self.places[request.limit] = Some(self.found.len());
-                self.found.push(one);
-                self.found.len() - 1
-            }
+        let place = if let Some(place) = *self.places.get(request.limit)? {
+            place
+        } else {
+            let table = self.limits.get(*self.limit_ids.get(request.limit)?);
+            let one = table.filter(|table| table.snapshot.read().head().items() == 1);
+            let one = one.map(|table| BatchLimit { table, held: table.epoch(), reported: None });
+            self.places[request.limit] = Some(self.found.len());
+            self.found.push(one);
+            self.found.len() - 1
         };
         self.found.get_mut(place)?.as_mut()
     }

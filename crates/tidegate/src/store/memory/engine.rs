@@ -92,3 +92,6 @@ pub(super) fn admit(table: &LimitTable, tag: Tag, now: Timestamp) -> bool {
         }
     }
 }
+
+#[cfg(all(test, not(tidegate_loom)))]
+mod tests;

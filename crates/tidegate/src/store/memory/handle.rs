@@ -145,7 +145,7 @@ impl MemoryHandle {
 
     /// The limit of a refusal.
     #[inline]
-    pub(crate) fn limit_of(&self, refusal: HandleRefusal) -> Arc<Arc<Limit>> {
+    pub(crate) fn limit_of(&self, refusal: HandleRefusal) -> Arc<RefusingLimit> {
         shared_limit(&self.table, refusal.epoch)
     }
 
@@ -240,25 +240,32 @@ fn decide_asks(asks: &[ResolvedAsk<'_>], now: Timestamp) -> Option<HandleDecisio
     })
 }
 
+/// The definition of a limit that refused.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct RefusingLimit(pub(crate) Arc<Limit>);
+
+/// The definition of the limit of a table in an epoch.
+type KeptLimit = (u64, u64, Arc<RefusingLimit>);
+
 /// The number of limits whose definitions a thread keeps for refusals.
 const KEPT_LIMITS: usize = 8;
 
 thread_local! {
     /// The definitions of the limits that refused last, by table and epoch. Each thread has pointers of its own: a pointer
     /// that all threads copy would cost more than the decision.
-    static REFUSING_LIMITS: RefCell<ArrayVec<(u64, u64, Arc<Arc<Limit>>), KEPT_LIMITS>> =
+    static REFUSING_LIMITS: RefCell<ArrayVec<KeptLimit, KEPT_LIMITS>> =
         const { RefCell::new(ArrayVec::new_const()) };
 }
 
 /// The definition of a limit in an epoch. If the epoch is not kept any more, that of the present one.
-fn shared_limit(table: &LimitTable, epoch: u64) -> Arc<Arc<Limit>> {
+fn shared_limit(table: &LimitTable, epoch: u64) -> Arc<RefusingLimit> {
     REFUSING_LIMITS.with_borrow_mut(|kept| {
         let is_own = |(own, number, _): &(u64, u64, _)| *own == table.instance && *number == epoch;
         if let Some((_, _, limit)) = kept.iter().find(|kept| is_own(kept)) {
             return Arc::clone(limit);
         }
         let limit = table.epoch_of(epoch).map_or_else(|| table.limit(), |epoch| Arc::clone(&epoch.limit));
-        let limit = Arc::new(limit);
+        let limit = Arc::new(RefusingLimit(limit));
         if kept.is_full() {
             kept.remove(0);
         }

@@ -189,10 +189,7 @@ impl<'a> LockedOrder<'a> {
             }
             pause(&mut turn);
         }
-        let now = match self.lock_leaves(store, now) {
-            Some(now) => now,
-            None => return self.outdated(),
-        };
+        let Some(now) = self.lock_leaves(store, now) else { return self.outdated() };
         if !self.create_rows(order, now) {
             return self.outdated();
         }

@@ -93,6 +93,7 @@ impl StoreState {
         now: Timestamp,
         replies: &mut Replies,
     ) -> Result<OrderReply, OrderError> {
+        self.locked_decisions.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let acquires = order.intent == Intent::Acquire;
         let mut registry = None;
         loop {

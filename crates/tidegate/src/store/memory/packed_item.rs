@@ -281,9 +281,14 @@ impl PackedItem {
     /// Stores the words of this item in a row.
     #[inline(always)]
     pub(super) fn put_words(&self, row: &mut [u64], words: ItemWords) {
-        let (offset, count) = (self.head.offset(), self.head.kind().words());
-        if let Some(own) = row.get_mut(offset..offset + count) {
-            own.copy_from_slice(&words[..count]);
+        let offset = self.head.offset();
+        if let Some(first) = row.get_mut(offset) {
+            *first = words[0];
+        }
+        if self.head.kind().words() > 1
+            && let Some(second) = row.get_mut(offset + 1)
+        {
+            *second = words[1];
         }
     }
 
@@ -443,7 +448,7 @@ fn pack_short(head: ItemHead, WindowCount { count, last_time }: WindowCount) -> 
     match count {
         0 => Some([0; MAX_ITEM_WORDS]),
         _ => (count >> COUNT_BITS == 0 && second >> SECOND_BITS == 0)
-            .then(|| [second << COUNT_BITS | count, 0]),
+            .then_some([second << COUNT_BITS | count, 0]),
     }
 }
 
@@ -707,3 +712,6 @@ impl PackedLaw for Sliding {
         self.0.charge(slab, budget, judged[0], cost, now).map(|word| [word, 0])
     }
 }
+
+#[cfg(all(test, not(tidegate_loom)))]
+mod tests;

@@ -310,7 +310,9 @@ impl RowEpoch {
                 layout.free_blocks(former, &rows.slab, budget);
             }
         } else if let Some(words) = layout.pack(&row, packed_before, &rows.slab, budget) {
-            slot.into_iter().for_each(|slot| rows.full.free(slot));
+            if let Some(slot) = slot {
+                rows.full.free(slot);
+            }
             return words;
         }
         match slot {
@@ -421,3 +423,6 @@ fn full_words(slot: FullSlot) -> RowWords {
     words[0] = FULL | u64::from(slot.0);
     words
 }
+
+#[cfg(all(test, not(tidegate_loom)))]
+mod tests;

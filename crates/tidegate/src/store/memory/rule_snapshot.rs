@@ -49,10 +49,10 @@ impl LimitHead {
         ItemHead(self.0)
     }
 
-    /// The number of items.
+    /// The number of items, at most [`MAX_SNAPSHOT_ITEMS`].
     #[inline(always)]
     pub(super) fn items(self) -> usize {
-        (self.0 >> COUNT & 0b1111) as usize
+        ((self.0 >> COUNT & 0b1111) as usize).min(MAX_SNAPSHOT_ITEMS)
     }
 
     /// Whether a key without a row may differ from a blank one.
@@ -173,31 +173,31 @@ impl RuleSnapshot {
 
     /// Writes the snapshot of an epoch, or none if it has none now. One thread at a time.
     pub(super) fn publish(&self, epoch: &RowEpoch, now: Timestamp) {
-        self.write(words_of(epoch, now).unwrap_or([0; WORDS]));
+        self.write(&words_of(epoch, now).unwrap_or([0; WORDS]));
     }
 
     /// Removes the snapshot. One thread at a time.
     pub(super) fn clear(&self) {
         let mut words = self.words.each_ref().map(|word| word.load(Ordering::Relaxed));
         (words[EPOCH], words[LENGTH]) = (0, 0);
-        self.write(words);
+        self.write(&words);
     }
 
-    fn write(&self, words: [u64; WORDS]) {
+    fn write(&self, words: &[u64; WORDS]) {
         let sequence = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(sequence.wrapping_add(1), Ordering::Relaxed);
         // A reader that sees a new word sees a new sequence.
         fence(Ordering::Release);
         for (place, word) in self.words.iter().zip(words) {
-            if place.load(Ordering::Relaxed) != word {
-                place.store(word, Ordering::Relaxed);
+            if place.load(Ordering::Relaxed) != *word {
+                place.store(*word, Ordering::Relaxed);
             }
         }
         self.sequence.store(sequence.wrapping_add(2), Ordering::Release);
     }
 }
 
-impl<'a> SnapshotReader<'a> {
+impl SnapshotReader<'_> {
     /// Whether the words that were read belong together and are still the rules.
     ///
     /// If this holds while a row is locked, the decision comes before the next edit, and before the instant of that edit.

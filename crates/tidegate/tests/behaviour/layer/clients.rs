@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use http::{Request, Response, StatusCode};
-use tidegate::layer::http::{ForwardedFor, HttpLimitLayer, PeerAddress, PeerIp, limit_clients};
+use tidegate::layer::http::{ForwardedFor, HttpLimitLayer, IpNetwork, PeerAddress, PeerIp, limit_clients};
 use tidegate::{Limiter, total};
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -87,8 +87,30 @@ async fn forwarded_for_believes_only_trusted_proxies() {
 
 #[test]
 fn trust_of_invalid_network_is_error() {
-    for text in ["", "10.0.0.0/33", "::/129", "localhost", "10.0.0.0/x"] {
+    for (text, reason) in [
+        ("", "must be an address"),
+        ("localhost", "must be an address"),
+        ("10.0.0.0/33", "has more bits"),
+        ("::/129", "has more bits"),
+        ("10.0.0.0/x", "must have a whole number"),
+        ("10.0.0.0/+8", "must have a whole number"),
+        ("10.0.0.7/8", "has bits set"),
+        ("::ffff:10.0.0.7/104", "has bits set"),
+    ] {
         let error = ForwardedFor::trust([text]).expect_err("no network");
-        assert!(error.to_string().starts_with(&format!("'{text}' is not a network")), "{error}");
+        assert!(error.to_string().starts_with(&format!("'{text}' {reason}")), "{error}");
     }
+}
+
+#[test]
+fn networks_contain_their_addresses() {
+    let within = |network: &str, address: &str| {
+        let network: IpNetwork = network.parse().expect("a network");
+        network.contains(address.parse().expect("an address"))
+    };
+    assert!(within("10.0.0.0/8", "10.255.255.255") && !within("10.0.0.0/8", "11.0.0.0"));
+    assert!(within("10.0.0.0/8", "::ffff:10.1.2.3") && within("::ffff:10.0.0.0/104", "10.1.2.3"));
+    assert!(within("0.0.0.0/0", "255.255.255.255") && !within("0.0.0.0/0", "::1"));
+    assert!(within("::/0", "ff::") && within("fd00::/8", "fdff::1") && !within("fd00::/8", "fe00::1"));
+    assert!(within("192.0.2.1", "192.0.2.1") && !within("192.0.2.1/32", "192.0.2.2"));
 }

@@ -187,6 +187,8 @@ impl<'a> Attempt<'a> {
             RowJudged::At(later) => Err(Setback::At(later)),
             RowJudged::Locked => Err(Setback::Locked),
             RowJudged::Tidy(item) => {
+                // A thread with an earlier time must not miss the entries that are dropped.
+                header.raise(now);
                 item.tidy(cells, (control, seen), || reader.is_current(), now, (slab, &table.budget));
                 Err(Setback::Again)
             }

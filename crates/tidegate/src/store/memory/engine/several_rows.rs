@@ -27,7 +27,7 @@ const MOST_ROWS: usize = 2 * MOST_ASKS;
 /// The most items of an order.
 const MOST_ITEMS: usize = MOST_ASKS * MAX_SNAPSHOT_ITEMS;
 /// The number of new rows that are created before the locked path.
-const ADMISSIONS: u32 = if cfg!(tidegate_loom) { 1 } else { 2 * MOST_ASKS as u32 };
+const ADMISSIONS: u32 = if cfg!(tidegate_loom) { 1 } else { 16 };
 
 /// The answer to an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -245,7 +245,10 @@ fn attempt<'a, const W: usize>(
 ) -> Result<RowsDecision, Setback> {
     let mut tags: ArrayVec<Option<(Tag, Option<HomeLines<'a>>)>, MOST_ASKS> = ArrayVec::new();
     for ask in asks {
-        let lines = ask.tag().map(|tag| (tag, ask.table.home_lines(tag)));
+        // A key is often given to limits that count all keys together.
+        let counts_keys = ask.table.snapshot.read().head().counts_keys();
+        let tag = if counts_keys { ask.tag() } else { None };
+        let lines = tag.map(|tag| (tag, ask.table.home_lines(tag)));
         if asks.len() > 1
             && let Some((_, Some(lines))) = &lines
         {
@@ -386,6 +389,9 @@ impl<'a, const W: usize> Attempt<'a, W> {
                 Judged::At(later) => return Err(Setback::At(later)),
                 Judged::Locked => return Err(Setback::Locked),
                 Judged::Tidy => {
+                    // A thread with an earlier time must not miss the entries that are dropped.
+                    let leaf = found.and_then(|(_, lines)| Some(&lines?.leaf.header));
+                    leaf.filter(|_| item.head.is_of_key()).unwrap_or(&ask.table.all.header).raise(now);
                     let memory = (&ask.table.rows.slab, &ask.table.budget);
                     item.tidy(leg.cells, (leg.control, leg.seen), || reader.is_current(), now, memory);
                     return Err(Setback::Again);
@@ -614,7 +620,9 @@ impl<'a, const W: usize> Attempt<'a, W> {
             self.each_item(asks, now, false, &mut |item| items.push(item));
             self.check_unchanged()?;
             if let Some(observer) = observer {
-                items.iter().for_each(|item| observer(item));
+                for item in &items {
+                    observer(item);
+                }
             }
             return Ok(());
         }

@@ -7,14 +7,17 @@
 //! Notes hold the state of a row after a charge, not the difference. A note that is repeated, late, or also part of a
 //! snapshot changes nothing.
 
+mod lease_record;
+mod remembered_grant;
+
 use std::sync::Arc;
 
 use tidegate_core::{Capacity, LeaseId, Limit, Timestamp, UsageRecord};
 
 pub use crate::catalog::Origin;
 use crate::catalog::RemovalMode;
-pub use crate::store::leases::{HeldAsk, LeaseHolding, LeaseRecord};
-pub use crate::store::remembered_grants::{RememberedAsk, RememberedGrant};
+pub use lease_record::{HeldAsk, LeaseHolding, LeaseRecord};
+pub use remembered_grant::{RememberedAsk, RememberedGrant};
 
 /// 96 bits of a key's fingerprint. The journal names rows by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
