@@ -150,6 +150,19 @@ fn max_keys_bounds_rows_until_they_are_fresh() {
     }
 }
 
+/// Rows that become fresh one tick later stay.
+#[test]
+fn rows_that_are_not_fresh_survive_eviction() {
+    let (table, tick) = (table(Some(10)), Duration::from_nanos(1));
+    for number in 0..10 {
+        assert!(comes(&table, number, if number < 5 { START } else { after(tick) }));
+    }
+    let came = (100..120).filter(|number| comes(&table, *number, after(WINDOW))).count();
+    assert_eq!(came, 5);
+    let came = (200..220).filter(|number| comes(&table, *number, after(WINDOW + tick))).count();
+    assert_eq!(came, 5);
+}
+
 /// A refused key learns when a row is evictable, also if rows were charged since the last search.
 #[test]
 fn refusal_without_room_reports_true_wait() {

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use tidegate_core::calendar::Unit;
 use tidegate_core::{
-    Amount, Capacity, Intent, ItemSpec, LimitSpec, OverrideSpec, Policy, Precision, Timestamp, Verdict, Wait,
+    Amount, Ask, Capacity, Hold, Intent, ItemSpec, LimitSpec, Order, OverrideSpec, Policy, Precision,
+    Timestamp, Verdict, Wait,
 };
 use tidegate_testkit::test_scale::scaled;
 
@@ -16,6 +17,7 @@ use super::one_row::{Attempt, RowDecision};
 use super::{ResolvedAsk, RowsDecision, Setback, admit, decide_rows};
 use crate::catalog::{Catalog, ExpectedVersion};
 use crate::clock::ManualClock;
+use crate::reply::{Detail, Replies};
 use crate::store::Store;
 
 const START: Timestamp = Timestamp::from_ticks(1_790_000_000_000_000_000);
@@ -265,6 +267,23 @@ fn decision_is_not_earlier_than_floor() {
             assert_eq!(attempt_one(&store, key, at(5)), Ok(RowDecision::Granted));
         }
         assert_eq!(decide_at(&store, key, at(4)), Some(RowsDecision::Granted(at(5))));
+    }
+}
+
+/// The engine raises no floor when it charges a row.
+#[test]
+fn locked_decision_is_not_earlier_than_last_charge() {
+    for (items, key) in [(total(1 << 40).per_key(), Some(&b"ada"[..])), (total(1 << 40), None)] {
+        let store = store();
+        put(&store, "l", [items]);
+        for second in [0, 5] {
+            assert_eq!(decide_at(&store, key, at(second)), Some(RowsDecision::Granted(at(second))));
+        }
+        let asks = [Ask::one("l", key)];
+        let order = Order { hold: Hold::Yes, ..Order::acquire(&asks) };
+        let replies = store.submit(&[order], Replies::new(Detail::Verdicts)).now();
+        let reply = replies.get(0).expect("one reply").as_ref().expect("a valid order");
+        assert_eq!(reply.at, at(5));
     }
 }
 
