@@ -11,7 +11,12 @@ use crate::test_suite::TestCounts;
 use crate::workspace::Workspace;
 
 /// Models that take more than a minute each.
-const SLOW: &[&str] = &["a_split_loses_no_charge", "growth_loses_no_charge", "nobody_is_refused_for_another"];
+const SLOW: &[&str] = &[
+    "edit_to_wider_rows_beside_an_order_loses_no_charge",
+    "row_that_was_dropped_after_a_split_is_not_charged_by_an_earlier_order",
+    "row_that_was_dropped_is_not_charged_by_an_earlier_order",
+    "split_loses_no_charge",
+];
 
 /// Runs the models that end within minutes.
 pub(crate) fn run_fast() -> TaskResult<TestCounts> {

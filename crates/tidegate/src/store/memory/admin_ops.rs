@@ -13,7 +13,7 @@ use crate::store::Usage;
 use crate::store::usage::usage;
 
 impl StoreState {
-    /// A limit that vanished from a file and may come back.
+    /// A limit that vanished from a file and may return.
     pub(super) fn retired(&self, id: &str) -> Option<Arc<LimitTable>> {
         let retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
         retired.get(id).map(|(_, table)| Arc::clone(table))
@@ -27,7 +27,7 @@ impl StoreState {
         let _one_at_a_time = self.changing();
         let now = self.latest(self.clock.now());
         let table = self.known(limit_id)?;
-        // The registry first: nothing is settled while what it was charged to goes.
+        // The registry first: no settlement happens while the counts are reset.
         let mut registry = self.registry();
         let note = |at| {
             if let Some(journal) = self.journal.get() {
@@ -44,7 +44,7 @@ impl StoreState {
             let crowd = table.begin_epoch(draft, EpochCause::Reset, PublishTime::Now, instant, note);
             table.drop_epochs_if(crowd);
         }
-        // What was charged before cannot be given back: it is no longer counted.
+        // Charges before the reset cannot be refunded: they are not counted any more.
         for holding in registry.leases.holdings() {
             if *holding.limit_id == *limit_id && (key.is_none() || holding.key.as_deref() == key) {
                 holding.void();
@@ -72,7 +72,7 @@ impl StoreState {
 
     pub(super) fn held_until(&self, leases: &[LeaseId]) -> Vec<Option<Timestamp>> {
         let registry = self.registry();
-        // Not before: who had the registry while we waited for it may have found a lease lapsed.
+        // Read here: the thread that had the registry before may have found a lease expired.
         let now = self.latest(self.clock.now());
         let held = registry.leases.held_until(leases);
         held.into_iter().map(|until| until.filter(|until| now < *until)).collect()

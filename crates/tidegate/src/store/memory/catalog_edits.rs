@@ -19,24 +19,24 @@ use crate::catalog::{
 };
 use crate::store::journal::{LeaseHolding, Origin};
 
-/// An edit of one limit that was checked.
+/// A checked edit of one limit.
 enum Checked {
-    /// Nobody has this id.
+    /// No limit has this id.
     Add(Arc<Limit>),
-    /// The limit says this already.
+    /// The limit has this definition already.
     Keep(Arc<LimitTable>, Arc<Limit>),
-    /// The limit is there, or comes back out of retirement.
+    /// The limit exists, or returns from retirement.
     Put(Next),
     Remove(Option<Leaver>, RemovalMode),
 }
 
-/// A limit that goes.
+/// A limit to remove.
 struct Leaver {
     table: Arc<LimitTable>,
     limit: Arc<Limit>,
 }
 
-/// The next version of a limit, or the same if it only comes back.
+/// The next version of a limit, or the same one if the limit only returns.
 struct Next {
     table: Arc<LimitTable>,
     former: Arc<Limit>,
@@ -50,7 +50,7 @@ impl Next {
     }
 }
 
-/// An edit for which everything is ready.
+/// A prepared edit.
 enum Ready {
     Add(Arc<Limit>, Arc<LimitTable>),
     Keep(Arc<Limit>),
@@ -118,7 +118,7 @@ impl StoreState {
         Some(limit)
     }
 
-    /// Makes one edit of somebody who is no file: with the lock of that limit alone.
+    /// Makes one edit that does not come from a file. It locks only its limit.
     pub(super) fn edit(&self, edit: Edit) -> Result<EditOutcome, ApplyError> {
         match edit {
             Edit::Put(spec, expect) => {
@@ -142,7 +142,7 @@ impl StoreState {
             checked.into_iter().map(|checked| self.made_ready(checked, origin, now)).collect();
         let mut aftermath = Aftermath::default();
         let applied = self.hang_up(ready, origin, now, &mut aftermath);
-        // What is left concerns nobody's answers, and may take its time.
+        // The rest changes no reply and may take its time.
         for table in &aftermath.changed {
             table.refresh(self.latest(self.clock.now()));
         }
@@ -156,7 +156,7 @@ impl StoreState {
         Ok(applied)
     }
 
-    /// Checks a limit that is to be put, and makes its next version.
+    /// Checks a limit to put and makes its next version.
     fn check(&self, spec: LimitSpec, expect: ExpectedVersion) -> Result<Checked, PutError> {
         let current = self.table(&spec.id);
         let comes_back = current.is_none();
@@ -175,7 +175,7 @@ impl StoreState {
         Ok(Checked::Put(Next { table, former, limit, comes_back }))
     }
 
-    /// Makes what an edit needs, as far as it can be made before anybody has to wait for it.
+    /// Prepares an edit, as far as that does not block decisions.
     fn made_ready(&self, checked: Checked, origin: Origin, now: Timestamp) -> Ready {
         match checked {
             Checked::Add(limit) => {
@@ -196,8 +196,7 @@ impl StoreState {
         }
     }
 
-    /// Puts everything where others find it, while nobody decides by id. Nothing is made, compiled or dropped here that could be before
-    /// or after.
+    /// Publishes prepared edits while no order finds its limits. All other work is done before or after.
     fn hang_up(
         &self,
         ready: Vec<Ready>,
@@ -266,21 +265,21 @@ impl StoreState {
         applied
     }
 
-    /// Tells whoever keeps a log that a limit says this, before anybody is decided on by it.
+    /// Tells the log about a definition before the first decision under it.
     fn note_put(&self, table: &LimitTable, limit: &Arc<Limit>, at: Timestamp) {
         if let Some(journal) = self.journal.get() {
             journal.put(&table.text(limit, at));
         }
     }
 
-    /// The same of a limit that goes.
+    /// Tells the log about a removal.
     fn note_remove(&self, table: &LimitTable, parting: RemovalMode, now: Timestamp) {
         if let Some(journal) = self.journal.get() {
             journal.remove(table.generation, parting, self.retirement(now));
         }
     }
 
-    /// A limit that stays as it is may be somebody else's from now on.
+    /// An unchanged limit may get another origin.
     fn hand_over(&self, table: &LimitTable, limit: &Arc<Limit>, origin: Origin, now: Timestamp) {
         if table.origin() != origin {
             table.set_origin(origin);
@@ -288,12 +287,12 @@ impl StoreState {
         }
     }
 
-    /// The limit of this id, which is to go.
+    /// The limit to remove.
     fn leaver(&self, id: &str) -> Option<Leaver> {
         self.table(id).map(|table| Leaver { limit: table.limit(), table })
     }
 
-    /// A limit that has never been here.
+    /// The table of a new limit.
     fn newcomer(&self, limit: &Arc<Limit>, now: Timestamp) -> Arc<LimitTable> {
         let generation = self.generations.fetch_add(1, Ordering::Relaxed) + 1;
         let fence = self.highest_fence.load(Ordering::Relaxed);
@@ -301,12 +300,12 @@ impl StoreState {
         Arc::new(LimitTable::new(limit, generation, fence, self.secret, &self.budget, place, now))
     }
 
-    /// Until when a limit that vanishes from a file now may come back as it was.
+    /// The instant until which a limit that vanishes from a file now may return.
     fn retirement(&self, now: Timestamp) -> Timestamp {
         now.plus(self.tick.span(RETIREMENT))
     }
 
-    /// Forgets limits that vanished from a file too long ago to come back as they were.
+    /// Drops limits that vanished from a file too long ago.
     fn forget_retired(&self, now: Timestamp) {
         let mut retired = self.retired.lock().unwrap_or_else(PoisonError::into_inner);
         let gone = retired.extract_if(|_, (forgotten_at, _)| *forgotten_at <= now);
@@ -318,25 +317,25 @@ impl StoreState {
     }
 }
 
-/// What is left to do when everybody may decide again.
+/// Work that is left when decisions go on.
 #[derive(Default)]
 struct Aftermath {
-    /// Limits whose briefs are to be written.
+    /// Limits whose snapshots have to be written.
     changed: Vec<Arc<LimitTable>>,
-    /// What limits were; somebody has to drop them.
+    /// Former definitions. They are dropped outside the locks.
     former: Vec<Arc<Limit>>,
-    /// Limits that have too many epochs now.
+    /// Limits with too many epochs.
     crowded: Vec<Arc<LimitTable>>,
-    /// Limits that were deleted.
+    /// Deleted limits.
     gone: Vec<Arc<LimitTable>>,
 }
 
-/// What was charged to limits that were over cannot be given back by what begins now: their state was dropped.
+/// Charges to limits that had ended cannot be refunded: their rows were dropped.
 fn void(registry: &mut LeaseRegistry, was_over: impl Fn(&str) -> bool) {
     void_holdings(registry.leases.holdings(), was_over);
 }
 
-/// The same for some holdings.
+/// Voids holdings of such limits.
 pub(super) fn void_holdings<'h>(
     holdings: impl Iterator<Item = &'h mut LeaseHolding>,
     was_over: impl Fn(&str) -> bool,

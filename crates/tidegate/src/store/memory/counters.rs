@@ -14,9 +14,9 @@ use tidegate_core::limit::MAX_ITEMS;
 
 use crate::store::ItemCount;
 
-/// Stripes that belong to one thread.
+/// Stripes that belong to one thread each.
 const OWN_STRIPES: usize = 32;
-/// Items that are counted one by one from the start.
+/// Items whose counters a stripe always has.
 const USUAL_ITEMS: usize = 8;
 
 /// The counts of one limit.
@@ -24,11 +24,11 @@ const USUAL_ITEMS: usize = 8;
 pub(super) struct Counts {
     own: [OnceLock<Box<Stripe>>; OWN_STRIPES],
     common: OnceLock<Box<Stripe>>,
-    /// The names of the items that were ever counted; a name keeps its column.
+    /// The names of all items that were ever counted. A name keeps its column.
     columns: Mutex<Vec<Box<str>>>,
 }
 
-/// What one thread counted. Nobody else writes to it, so it does not share a cache line.
+/// The counts of one thread. No other thread writes to them, so they have cache lines of their own.
 #[repr(align(128))]
 #[derive(Debug)]
 struct Stripe {
@@ -38,13 +38,13 @@ struct Stripe {
     others: OnceLock<Box<[AtomicU64]>>,
 }
 
-/// Where this thread counts, found beforehand by whoever has the time then.
+/// The stripe of this thread, looked up once per decision.
 #[derive(Clone, Copy)]
 pub(super) struct Mine<'a> {
     counts: &'a Counts,
-    /// None before it has counted anything, or if it has none of its own.
+    /// `None` before its first count, or if the thread has no stripe of its own.
     stripe: Option<&'a Stripe>,
-    /// It is not for another thread.
+    /// Not for another thread.
     stays: PhantomData<*const ()>,
 }
 
@@ -55,7 +55,7 @@ impl Mine<'_> {
         self.add(1, |stripe| &stripe.granted);
     }
 
-    /// The item in this column refused so many times.
+    /// Counts refusals of the item in this column.
     #[inline(always)]
     pub(super) fn refused(self, column: usize, orders: u64) {
         self.add(orders, |stripe| stripe.usual.get(column).unwrap_or_else(|| stripe.other(column)));
@@ -65,7 +65,7 @@ impl Mine<'_> {
     fn add(self, more: u64, count: impl FnOnce(&Stripe) -> &AtomicU64) {
         match self.stripe {
             Some(stripe) => {
-                // Nobody else writes to it.
+                // No other thread writes to it.
                 let count = count(stripe);
                 count.store(count.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
             }
@@ -90,7 +90,7 @@ impl Counts {
         Counts { own, common: OnceLock::new(), columns: Mutex::default() }
     }
 
-    /// Where this thread counts.
+    /// The stripe of this thread.
     #[inline(always)]
     pub(super) fn mine(&self) -> Mine<'_> {
         self.of_stripe(own())
@@ -102,30 +102,30 @@ impl Counts {
         Mine { counts: self, stripe, stays: PhantomData }
     }
 
-    /// An order was granted.
+    /// Counts a granted order.
     #[inline(always)]
     pub(super) fn granted(&self) {
         self.mine().granted();
     }
 
-    /// So many orders were granted, by whoever has this stripe.
+    /// Counts granted orders in this stripe.
     #[inline(always)]
     pub(super) fn granted_on(&self, stripe: usize, orders: u64) {
         self.of_stripe(stripe).add(orders, |stripe| &stripe.granted);
     }
 
-    /// A limit that only watches would have refused.
+    /// Counts an order that a shadow limit would have refused.
     pub(super) fn shadowed(&self) {
         self.mine().add(1, |stripe| &stripe.shadowed);
     }
 
-    /// The item in this column refused.
+    /// Counts a refusal of the item in this column.
     #[inline(always)]
     pub(super) fn refused(&self, column: usize) {
         self.mine().refused(column, 1);
     }
 
-    /// The stripe of a thread that counts for the first time, or for good if it has none of its own.
+    /// The stripe of a thread at its first count, or the common stripe.
     #[cold]
     #[inline(never)]
     fn first(&self, own: usize) -> &Stripe {
@@ -133,7 +133,7 @@ impl Counts {
         self.own.get(own).unwrap_or(&self.common).get_or_init(Box::default)
     }
 
-    /// The columns of these items. Names that were counted before keep theirs.
+    /// The columns of these items. Known names keep theirs.
     pub(super) fn columns<'a>(&self, names: impl Iterator<Item = &'a str>) -> Box<[usize]> {
         let mut known = self.columns.lock().unwrap_or_else(PoisonError::into_inner);
         let column = |name: &str| {
@@ -149,7 +149,7 @@ impl Counts {
         self.own.iter().chain([&self.common]).filter_map(OnceLock::get).map(|stripe| &**stripe)
     }
 
-    /// Everything that was counted.
+    /// The sum of all stripes.
     pub(super) fn sum(&self) -> Sum {
         let names = self.columns.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let items = names.iter().map(|name| ItemCount { item: name.to_string(), refused: 0 }).collect();
@@ -178,7 +178,7 @@ impl Default for Stripe {
 }
 
 impl Stripe {
-    /// The count of an item beyond the usual ones.
+    /// The counter of an item beyond the usual ones.
     #[cold]
     #[inline(never)]
     fn other(&self, column: usize) -> &AtomicU64 {
@@ -190,17 +190,17 @@ fn others() -> Box<[AtomicU64]> {
     (0..MAX_ITEMS).map(|_| AtomicU64::new(0)).collect()
 }
 
-/// Stripes that no living thread has.
+/// Stripes without a living thread.
 static FREE: Mutex<Vec<usize>> = Mutex::new(Vec::new());
-/// Stripes that no thread ever had begin here.
+/// The number of the first stripe that no thread has had.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// The stripe of a thread, for as long as it lives.
+/// The stripe of a thread, for its lifetime.
 struct Own(usize);
 
 impl Own {
     fn new() -> Own {
-        // Taking over under the lock, one sees everything that the one before counted.
+        // The lock makes the counts of the former owner visible.
         let free = FREE.lock().unwrap_or_else(PoisonError::into_inner).pop();
         let fresh = || usize::try_from(NEXT.fetch_add(1, Ordering::Relaxed)).unwrap_or(OWN_STRIPES);
         Own(free.unwrap_or_else(fresh).min(OWN_STRIPES))
@@ -209,7 +209,7 @@ impl Own {
 
 impl Drop for Own {
     fn drop(&mut self) {
-        // Whatever this thread still counts on its way out it counts where all may.
+        // Later counts of this ending thread go to the common stripe.
         INDEX.set(OWN_STRIPES);
         if self.0 < OWN_STRIPES {
             FREE.lock().unwrap_or_else(PoisonError::into_inner).push(self.0);
@@ -222,11 +222,11 @@ const NONE: usize = usize::MAX;
 
 thread_local! {
     static OWN: Own = Own::new();
-    /// The same, to be read without asking whether it was made and is still there.
+    /// The same, without the check for initialization.
     static INDEX: Cell<usize> = const { Cell::new(NONE) };
 }
 
-/// The stripe of this thread, or [`NONE`] if it has not counted yet.
+/// The stripe of this thread. [`NONE`] before its first count.
 #[inline(always)]
 pub(super) fn own() -> usize {
     INDEX.get()

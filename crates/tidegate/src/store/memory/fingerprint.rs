@@ -24,7 +24,7 @@ use ahash::RandomState;
 
 use super::line::Tag;
 
-/// What fingerprints are made with.
+/// The secret of fingerprints.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Secret {
     words: [u64; 2],
@@ -32,54 +32,54 @@ pub(super) struct Secret {
 }
 
 impl Secret {
-    /// The secret of a store whose fingerprints nobody else knows.
+    /// The secret of a store whose fingerprints never leave the process.
     pub(super) const fn of(words: [u64; 2]) -> Secret {
         Secret { words, are_kept: false }
     }
 
-    /// The same where somebody keeps them.
+    /// The secret of a store whose fingerprints are stored.
     pub(super) const fn kept(self) -> Secret {
         Secret { are_kept: true, ..self }
     }
 }
 
-/// Whether fingerprints that are kept come out as they did when the first log was written. `ahash` is another hash in a program that was built for
-/// processors with AES instructions only.
+/// Whether this program computes stored fingerprints as the first log has them. `ahash` differs in programs that are built
+/// for processors with AES instructions only.
 pub(super) fn are_stable() -> bool {
     Fingerprinter::new(Secret::of([1, 2]).kept(), 3).print(b"u00000012345") == STABLE
 }
 
 const STABLE: Tag = Tag { low: 10_472_193_781_865_780_397, high: 3_417_416_739 };
 
-/// The fewest bytes of a key that is folded.
+/// The length of the shortest folded key.
 const SHORTEST: usize = 8;
-/// How many more there may be.
+/// The difference to the longest one.
 const SPAN: usize = 8;
 
-/// Makes the fingerprints of one limit.
+/// Computes the fingerprints of one limit.
 #[derive(Debug, Clone)]
 pub(super) struct Fingerprinter {
-    /// Whether keys are folded, if they are of that length.
+    /// Whether keys of suitable length are folded.
     folds_keys: bool,
     folds: Folds,
     low: RandomState,
     high: RandomState,
 }
 
-/// The keys of a key that is folded.
+/// The secrets of folding.
 #[derive(Debug, Clone, Copy)]
 struct Folds {
     first: u64,
-    /// One for each length there is.
+    /// One for each length.
     last: [u64; SPAN + 1],
     again: [u64; 2],
 }
 
 impl Fingerprinter {
-    /// The printer of a limit: its generation is never used twice under one secret.
+    /// The fingerprints of a limit. A generation is never used twice under one secret.
     pub(super) fn new(secret: Secret, generation: u64) -> Fingerprinter {
         let Secret { words, are_kept } = secret;
-        // Keys of its own for every limit: what meets under one does not meet under another.
+        // Each limit has secrets of its own: a collision in one limit is none in another.
         let derive = RandomState::with_seeds(words[0], words[1], !words[0], !words[1]);
         let key = |half: usize, index: usize| derive.hash_one((generation, half, index));
         let own = |half: usize| {
@@ -97,7 +97,7 @@ impl Fingerprinter {
         self.fold(key).unwrap_or_else(|| self.print_otherwise(key))
     }
 
-    /// The fingerprint of a key, if it is of those that are folded.
+    /// The fingerprint of a key whose length is suitable for folding.
     #[inline(always)]
     pub(super) fn fold(&self, key: &[u8]) -> Option<Tag> {
         let longer = key.len().wrapping_sub(SHORTEST);
@@ -108,11 +108,11 @@ impl Fingerprinter {
         Some(self.folds.fold(u64::from_le_bytes(*first), u64::from_le_bytes(*last), longer))
     }
 
-    /// The fingerprint of a key that is not folded.
+    /// The fingerprint of any other key.
     #[inline(never)]
     fn print_otherwise(&self, key: &[u8]) -> Tag {
         let mut hashers = [self.low.build_hasher(), self.high.build_hasher()];
-        // In a loop, so that the compiler lays them side by side. The bytes alone: their number is part of the hash as it is.
+        // A loop, so that the compiler interleaves both hashes. The hash includes the length.
         for hasher in &mut hashers {
             hasher.write(key);
         }
@@ -122,17 +122,17 @@ impl Fingerprinter {
 }
 
 impl Folds {
-    /// Folds a key of eight to sixteen bytes, by its first and its last eight, and by how much longer than that it is: where they overlap,
-    /// keys of different lengths may have the same.
+    /// Folds a key of eight to sixteen bytes by its first and last eight bytes and its length. Where these overlap, keys of
+    /// different lengths may have the same bytes.
     #[inline(always)]
     #[expect(clippy::cast_possible_truncation, reason = "so much of it is kept")]
     fn fold(&self, first: u64, last: u64, longer: usize) -> Tag {
         let (lower, upper) = product(first ^ self.first, last ^ self.last[longer]);
-        // A product is the same whichever of its factors comes first, so the bytes themselves go on as well.
+        // A product is the same for swapped factors, so the bytes are mixed in as well.
         let (lower, upper) = (lower ^ first, upper ^ last);
         let [one, other] = self.again;
         let again = product(lower ^ one, upper ^ other);
-        // A sum, and not what differs: of keys of eight bytes the first are the last, and would be gone.
+        // A sum, not a difference: the first and last eight bytes of a key of eight bytes are equal and would cancel out.
         Tag { low: again.0 ^ again.1, high: lower.wrapping_add(upper) as u32 }
     }
 }
@@ -160,7 +160,7 @@ mod tests {
 
     use super::*;
 
-    /// Where most of the bits of a tag are used: its first bits say which leaf and which line.
+    /// Asserts that the bits that select the leaf and the line are evenly distributed.
     fn is_even(tags: impl Iterator<Item = Tag>, count: u32) {
         let mut counts = [[0_u32; 64]; 3];
         for tag in tags {
@@ -173,7 +173,7 @@ mod tests {
         assert!(counts.iter().flatten().all(|count| (least..most).contains(count)), "{counts:?}");
     }
 
-    /// Keys that look alike are spread evenly, whichever way they are hashed.
+    /// Similar keys are spread evenly.
     #[test]
     fn fingerprints_are_uniform() {
         for secret in [Secret::of([1, 2]), Secret::of([1, 2]).kept(), Secret::of([0, 0])] {
@@ -189,7 +189,7 @@ mod tests {
         }
     }
 
-    /// Half of a tag's bits change with any bit of a key.
+    /// Each bit of a key changes half of the bits of its tag.
     #[test]
     fn every_key_bit_changes_fingerprint() {
         let printer = Fingerprinter::new(Secret::of([5, 6]), 1);
@@ -208,8 +208,7 @@ mod tests {
         }
     }
 
-    /// Keys whose first and last eight bytes are the same, but for their lengths, are not the same; nor are keys of every length with
-    /// next to nothing in them.
+    /// Keys with equal first and last eight bytes and different lengths differ. So do nearly empty keys of all lengths.
     #[test]
     fn keys_of_different_length_differ() {
         for secret in [Secret::of([5, 6]), Secret::of([5, 6]).kept()] {
@@ -223,7 +222,7 @@ mod tests {
         }
     }
 
-    /// Keys of every length there may be have both parts, none of which is the other; longer ones have none.
+    /// Keys of all lengths have both parts of a tag, and they differ.
     #[test]
     fn tag_has_two_parts() {
         const HIGH: u64 = (1 << u32::BITS) - 1;
@@ -239,9 +238,8 @@ mod tests {
         }
     }
 
-    /// Among so many keys that look alike there are about as many pairs that meet in the smaller part of their tags as chance has it. The larger part is
-    /// not asked: nobody meets in that. Keys that count upwards meet more evenly under some secrets and in bursts under others, so that this is
-    /// asked of one secret: that none of these families meets in it by construction.
+    /// Among many similar keys, as many pairs share the smaller part of their tags as by chance. None share the larger part. One
+    /// secret is tested: keys that count upwards collide less often under some secrets and in bursts under others.
     #[test]
     fn small_tag_part_collides_at_random_rate() {
         const KEYS: u64 = 400_000;
@@ -264,7 +262,7 @@ mod tests {
         }
     }
 
-    /// Keys whose halves are each other's under the keys they are multiplied by: the products are the same.
+    /// Keys whose halves are swapped under the secrets have the same products.
     #[test]
     fn swapped_key_halves_differ() {
         let printer = Fingerprinter::new(Secret::of([5, 6]), 1);
@@ -285,7 +283,7 @@ mod tests {
         }
     }
 
-    /// Fingerprints that are kept are what they were when the first log was written.
+    /// Stored fingerprints are those of the first log.
     #[test]
     fn stored_fingerprints_are_stable() {
         assert!(are_stable());

@@ -19,11 +19,11 @@ use crate::store::journal::{LeaseAction, Notes};
 use crate::store::leases::{LeaseHolding, LeaseRecord, SETTLED_MEMORY};
 use crate::store::{Actual, Settlement};
 
-/// How many lapsed leases are cleared away at a time. Rows know by themselves that their leases have lapsed.
+/// The number of expired leases that are dropped at a time. Rows recognize expired leases by themselves.
 const LAPSES_AT_A_TIME: usize = 64;
 
 impl StoreState {
-    /// Clears away leases that have lapsed: their rows need not be remembered for them.
+    /// Drops expired leases, so that their rows may be evicted.
     pub(super) fn drop_lapsed(&self, limits: &Limits, registry: &mut LeaseRegistry, now: Timestamp) {
         for _ in 0..LAPSES_AT_A_TIME {
             let Some((_, lease)) = registry.leases.pop_lapsed(now) else { break };
@@ -34,19 +34,19 @@ impl StoreState {
         self.update_next_lapse(registry);
     }
 
-    /// When the next lease lapses.
+    /// The earliest expiry of a lease.
     pub(super) fn next_lapse(&self) -> Option<Timestamp> {
         let next = Timestamp::from_ticks(self.next_lapse.load(Ordering::Relaxed));
         (next.ticks() != u64::MAX).then_some(next)
     }
 
-    /// Remembers when the next lease lapses.
+    /// Updates the earliest expiry.
     pub(super) fn update_next_lapse(&self, registry: &LeaseRegistry) {
         let next = registry.leases.next_lapse().map_or(u64::MAX, Timestamp::ticks);
         self.next_lapse.store(next, Ordering::Relaxed);
     }
 
-    /// The limit that a holding was charged under, if it still is the one, or comes back if its file does.
+    /// The limit of a holding, if it is still the same one, also in retirement.
     fn holder_of(&self, limits: &Limits, holding: &LeaseHolding) -> Option<Arc<LimitTable>> {
         let own = |table: &Arc<LimitTable>| table.generation == holding.generation;
         let current = limits.get(&holding.limit_id).map(Arc::clone);
@@ -67,7 +67,7 @@ impl StoreState {
     pub(super) fn release(&self, id: LeaseId, notes: Option<&mut Notes>) -> bool {
         let limits = self.limits();
         let mut registry = self.registry();
-        // Not before: who had the registry while we waited for it may have found a lease lapsed.
+        // Read here: the thread that had the registry before may have found a lease expired.
         let now = self.latest(self.clock.now());
         self.drop_lapsed(&limits, &mut registry, now);
         let released = self.give_back(&limits, &mut registry, id, now).is_some();
@@ -78,7 +78,7 @@ impl StoreState {
         released
     }
 
-    /// Takes a lease out and gives back what it holds.
+    /// Removes a lease and gives its units back.
     fn give_back(
         &self,
         limits: &Limits,
@@ -88,7 +88,7 @@ impl StoreState {
     ) -> Option<LeaseRecord> {
         let lease = registry.leases.remove(id)?;
         if lease.expires_at <= now {
-            // It has lapsed, but was not cleared away yet.
+            // It has expired, but was not dropped yet.
             registry.leases.insert(id, lease);
             return None;
         }
@@ -112,7 +112,7 @@ impl StoreState {
     ) -> Option<Timestamp> {
         let limits = self.limits();
         let mut registry = self.registry();
-        // Not before: who had the registry while we waited for it may have found a lease lapsed.
+        // Read here: the thread that had the registry before may have found a lease expired.
         let now = self.latest(self.clock.now());
         self.drop_lapsed(&limits, &mut registry, now);
         let mut lease = registry.leases.remove(id)?;
@@ -143,7 +143,7 @@ impl StoreState {
     ) -> Result<Settlement, OrderError> {
         let limits = self.limits();
         let mut registry = self.registry();
-        // Not before: who had the registry while we waited for it may have found a lease lapsed.
+        // Read here: the thread that had the registry before may have found a lease expired.
         let now = self.latest(self.clock.now());
         self.drop_lapsed(&limits, &mut registry, now);
         if registry.leases.was_settled(id, now) {
@@ -168,7 +168,7 @@ impl StoreState {
         Ok(Settlement::Settled)
     }
 
-    /// Gives back what a holding holds, and corrects what it was charged to what this load costs.
+    /// Gives the units of a holding back, and corrects its charges to the cost of this load.
     fn correct(
         &self,
         limits: &Limits,

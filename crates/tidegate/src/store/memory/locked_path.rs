@@ -7,14 +7,14 @@
 //! is missing, the leaves of all keys are locked first, by address. Then new keys get a row that no other thread decides on.
 //! The order of locks is: the lease registry, leaves by address, lines.
 
+mod effects;
+
 use std::sync::Arc;
 
 use arrayvec::ArrayVec;
-use tidegate_core::decide::{self, Decision};
+use tidegate_core::decide::Decision;
 use tidegate_core::order::MAX_ASKS;
-use tidegate_core::{
-    AskTotals, Hold, Intent, Item, Law, Limit, Order, Per, Row, RowScope, Timestamp, UsageRecord,
-};
+use tidegate_core::{AskTotals, Hold, Intent, Limit, Order, Per, Row, Timestamp};
 
 use super::engine::ResolvedAsk;
 use super::leaf::{Leaf, LockedLeaf, Reservation, RowPlace};
@@ -24,12 +24,13 @@ use super::line::{self, LOCKED, NO_TAG, RowWords, Tag, read_words, write_words};
 use super::row_epoch::{RESERVED, RowEpoch};
 use super::sync::{AtomicU32, Ordering, fence, pause};
 use super::{LeaseRegistry, StoreState};
-use crate::reply::{GrantedLease, OrderRefusal, OrderReply, Outcome, Replies};
-use crate::store::journal::{ChargeNote, LeaseAction, Notes};
+use crate::reply::{OrderRefusal, OrderReply, Outcome, Replies};
 use crate::store::order_path::{
-    AskedRow, DecisionContext, MAX_ASKED_ROWS, OrderDecision, RowLocation, RowRoom, decide_rows, make_lease,
-    refusal_of,
+    AskedRow, DecisionContext, MAX_ASKED_ROWS, RowLocation, RowRoom, decide_rows, refusal_of,
 };
+use effects::{count, note_charges, register};
+
+pub(super) use effects::note_row;
 
 /// The attempts to lock the lines of existing rows before their leaves are locked.
 const TRIES_WITHOUT_LEAVES: u32 = if cfg!(tidegate_loom) { 1 } else { 16 };
@@ -561,96 +562,4 @@ fn are_in_epoch(limits: &[OrderLimit<'_>], rows: &[OrderRow<'_>]) -> bool {
         };
         header.is_none_or(|header| header.epoch() == epoch.number)
     })
-}
-
-/// Registers the lease of a grant.
-fn register(
-    limits: &[OrderLimit<'_>],
-    order: &Order<'_>,
-    asked_rows: &mut [AskedRow<&Arc<Limit>>],
-    decided: &OrderDecision,
-    registry: Option<&mut LeaseRegistry>,
-    store: &StoreState,
-    notes: Option<&mut Notes>,
-) -> Option<GrantedLease> {
-    let registry = registry?;
-    let next_fence = |limit: &Limit| {
-        let table = table_of(limits, limit).expect("the limit's row is in the order");
-        (table.generation, store.next_fence(table))
-    };
-    let (grant, lease) = make_lease(order, asked_rows, decided, next_fence)?;
-    registry.granted_leases += 1;
-    if let Some(notes) = notes {
-        let generation_of = |limit: &Limit| {
-            lease.holdings.iter().find(|held| *held.limit_id == *limit.id()).map(|held| held.generation)
-        };
-        let fences = grant.fences.iter().filter_map(|(limit, fence)| Some((generation_of(limit)?, *fence)));
-        let what = LeaseAction::Granted { id: grant.lease, lease: lease.clone(), fences: fences.collect() };
-        notes.deeds.push(registry.note(what));
-    }
-    registry.insert(grant.lease, lease);
-    Some(grant)
-}
-
-/// Notes the charged rows for a log.
-fn note_charges(
-    limits: &[OrderLimit<'_>],
-    rows: &[OrderRow<'_>],
-    asked_rows: &[AskedRow<&Arc<Limit>>],
-    now: Timestamp,
-    notes: &mut Notes,
-) {
-    for (asked, order_row) in asked_rows.iter().zip(rows) {
-        let OrderLimit { table, epoch } = &limits[order_row.limit];
-        let scope = epoch.scope(asked.per(), order_row.tag.unwrap_or(NO_TAG));
-        let row = (&**asked.limit, scope, &asked.row);
-        note_row(table.generation, order_row.tag, row, now, notes, |item| decide::cost(item, asked.load) > 0);
-    }
-}
-
-fn count(limits: &[OrderLimit<'_>], rows: &[OrderRow<'_>], decided: &OrderDecision) {
-    match decided.decision {
-        Decision::Granted => limits.iter().for_each(|limit| limit.table.counts.granted()),
-        Decision::Denied(denial) => {
-            let OrderLimit { table, epoch } = &limits[rows[denial.binding.row].limit];
-            let column = epoch.columns.get(denial.binding.item);
-            table.counts.refused(column.copied().unwrap_or_default());
-        }
-    }
-    for limit in &decided.shadowed {
-        if let Some(table) = table_of(limits, limit) {
-            table.counts.shadowed();
-        }
-    }
-}
-
-fn table_of<'a>(limits: &[OrderLimit<'a>], limit: &Limit) -> Option<&'a LimitTable> {
-    limits.iter().map(|own| own.table).find(|table| *table.id == *limit.id())
-}
-
-/// Notes the items of a row that were charged.
-pub(super) fn note_row(
-    generation: u64,
-    key: Option<Tag>,
-    (limit, scope, row): (&Limit, RowScope<'_>, &Row),
-    at: Timestamp,
-    notes: &mut Notes,
-    was_charged: impl Fn(&Item) -> bool,
-) {
-    for (index, item) in limit.items().iter().enumerate() {
-        if item.per() != scope.per() || !was_charged(item) {
-            continue;
-        }
-        let rule = scope.rule(index, item, at);
-        notes.charges.extend(UsageRecord::latest(rule, row.state(item)).map(|trace| ChargeNote {
-            generation,
-            version: limit.version(),
-            key,
-            item: index,
-            capacity: rule.capacity,
-            trace,
-            at,
-            is_alone: matches!(&rule.law, Law::SlidingWindow(sliding) if sliding.is_exact()),
-        }));
-    }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// What may be taken, and what is. A limit's budget is a part of its store's.
+/// A bound and what is taken of it. The budget of a limit is a part of that of its store.
 #[derive(Debug)]
 pub(super) struct Budget {
     most: usize,
@@ -29,32 +29,32 @@ impl Budget {
         }
     }
 
-    /// The budget of a limit: half of its store's, however many rows that is.
+    /// The budget of a limit: half of the store's bytes, and any number of rows.
     pub(super) fn half_of(whole: &Arc<Budget>) -> Budget {
         Budget::part_of(Some(Arc::clone(whole)), whole.most / 2)
     }
 
-    /// Sets how many rows there may be.
+    /// Sets the maximum number of rows.
     pub(super) fn bound_rows(&self, most: Option<u64>) {
         self.most_rows.store(most.unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
-    /// How many rows there are.
+    /// The number of rows.
     pub(super) fn rows(&self) -> u64 {
         self.rows.load(Ordering::Relaxed)
     }
 
-    /// Whether there may be this many rows more.
+    /// Whether there is room for this many more rows.
     pub(super) fn has_rows_for(&self, more: u64) -> bool {
         self.rows().saturating_add(more) <= self.most_rows.load(Ordering::Relaxed)
     }
 
-    /// Whether there are more rows than there may be: the bound was lowered.
+    /// Whether there are more rows than the bound, because it was lowered.
     pub(super) fn has_too_many_rows(&self) -> bool {
         self.rows() > self.most_rows.load(Ordering::Relaxed)
     }
 
-    /// Takes a row, if it is not one too many. Two threads do not take the last one both.
+    /// Takes a row if there is room for it. The check and the change are atomic.
     pub(super) fn take_row(&self) -> bool {
         let most = self.most_rows.load(Ordering::Relaxed);
         let fits = |rows: u64| (rows < most).then_some(rows + 1);
@@ -66,15 +66,15 @@ impl Budget {
         self.rows.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Whether there are that many bytes left.
+    /// Whether this many bytes are left.
     pub(super) fn has(&self, bytes: usize) -> bool {
         self.taken().saturating_add(bytes) <= self.most
             && self.whole.as_ref().is_none_or(|whole| whole.has(bytes))
     }
 
-    /// Takes bytes, if there are that many left.
+    /// Takes bytes if they are left.
     pub(super) fn take(&self, bytes: usize) -> bool {
-        // Whoever has none left does not reach into everybody's.
+        // A limit without bytes does not touch the budget of the store.
         if self.taken().saturating_add(bytes) > self.most {
             return false;
         }
@@ -89,7 +89,7 @@ impl Budget {
         took
     }
 
-    /// Takes bytes for something that cannot be done without.
+    /// Takes bytes, even above the bound.
     pub(super) fn take_anyway(&self, bytes: usize) {
         self.taken.fetch_add(bytes, Ordering::Relaxed);
         if let Some(whole) = &self.whole {
@@ -106,18 +106,18 @@ impl Budget {
         }
     }
 
-    /// How many bytes may be taken.
+    /// The bound in bytes.
     pub(super) fn most(&self) -> usize {
         self.most
     }
 
-    /// How many bytes are taken.
+    /// The bytes taken.
     pub(super) fn taken(&self) -> usize {
         self.taken.load(Ordering::Relaxed)
     }
 }
 
-/// What a limit took goes back when it does.
+/// A dropped limit gives its bytes back.
 impl Drop for Budget {
     fn drop(&mut self) {
         if let Some(whole) = &self.whole {

@@ -31,8 +31,8 @@ use super::row_epoch::{EpochCause, shared_words};
 use super::shared_rows::SharedLines;
 use super::sync::loom_sync;
 
-/// The instant of most decisions.
-const START: Timestamp = at(1_000_014);
+/// The instant of most decisions. Its second is not zero, so a word that is read by the rules of another epoch is wrong.
+const START: Timestamp = at(5_000_000_014);
 
 /// The length of the windows of the models in milliseconds.
 const WINDOW: u64 = 1_000;

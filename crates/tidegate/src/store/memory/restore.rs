@@ -29,29 +29,29 @@ use crate::catalog::RemovalMode;
 use crate::clock::Clock;
 use crate::store::journal::{Journal, LeaseAction, LeaseNote, LeaseRecord, Origin, Tag};
 
-/// A store that is being made again.
+/// A store during its restore.
 pub struct Restore {
     state: Arc<StoreState>,
     now: Timestamp,
     tables: HashMap<u64, Arc<LimitTable>>,
     leases: HashMap<LeaseId, (u64, LeaseRecord)>,
-    /// Rows of keys that have no place yet.
+    /// Rows of keys without a place.
     waiting: Waiting,
 }
 
-/// How many rows wait to be given their places together.
+/// The most rows that are placed together.
 const MOST_WAITING: usize = 1 << 17;
-/// So few are placed before a thread has begun.
+/// Fewer rows than this are placed by one thread.
 const WORTH_A_THREAD: usize = 1 << 12;
-/// The most threads that give rows their places.
+/// The most threads that place rows.
 const MOST_HANDS: usize = 4;
-/// In how many parts of a table rows are told apart.
+/// The parts of a table that rows are sorted into.
 const PARTS: usize = 1 << PART_BITS;
 const PART_BITS: u32 = 6;
-/// A table with fewer rows is one part. Rows of one part after the other would crowd in a table that has not split as often yet.
+/// A table with fewer rows is one part: it has split less often, so rows of one part would crowd in it.
 const FEWEST_APART: u64 = 1 << 17;
 
-/// Rows of keys that have no place yet.
+/// Rows of keys without a place.
 #[derive(Default)]
 struct Waiting {
     parts: Vec<Vec<Waits>>,
@@ -66,7 +66,7 @@ struct Waits {
 }
 
 impl Waiting {
-    /// A row of a table that has so many.
+    /// Adds a row of a table with this many rows.
     fn push(&mut self, waits: Waits, rows: u64) {
         self.parts.resize_with(PARTS, Vec::new);
         let apart = if rows < FEWEST_APART { 0 } else { waits.tag.low >> (u64::BITS - PART_BITS) };
@@ -80,47 +80,47 @@ impl Waiting {
     }
 }
 
-/// A text of a limit that was written down.
+/// A stored definition of a limit.
 #[derive(Debug, Clone)]
 pub struct StoredLimit {
-    /// Which incarnation of its id.
+    /// The generation.
     pub generation: u64,
-    /// Which version of it.
+    /// The version.
     pub version: u32,
-    /// The text.
+    /// The definition.
     pub spec: LimitSpec,
-    /// What its items have from the versions before.
+    /// What its items inherit from earlier versions.
     pub descent: Vec<ItemLineage>,
-    /// From when on it is in force.
+    /// The instant from which it applies.
     pub at: Timestamp,
-    /// The latest fence it gave.
+    /// An upper bound of its fences so far.
     pub fence: u64,
-    /// Whose it is.
+    /// The origin.
     pub origin: Origin,
 }
 
-/// Why what was written down cannot be a store.
+/// Why records do not make a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RestoreError {
-    /// A limit that makes no sense.
+    /// An invalid limit.
     Limit {
         /// Its id.
         id: String,
-        /// What is wrong with it.
+        /// The mistakes.
         flaws: Vec<SpecError>,
     },
-    /// A row of a limit, or of a version of one, that was never written down.
+    /// A row of an unknown limit or version.
     Stray {
-        /// Which incarnation.
+        /// The generation.
         generation: u64,
-        /// Which version.
+        /// The version.
         version: u32,
     },
-    /// There is no room for all rows.
+    /// The rows do not fit into memory.
     Crowded {
-        /// The limit whose row found none.
+        /// The limit without room.
         id: String,
-        /// How many bytes there are for rows.
+        /// The memory for rows in bytes.
         capacity_bytes: usize,
     },
 }
@@ -150,31 +150,31 @@ impl fmt::Display for RestoreError {
 impl std::error::Error for RestoreError {}
 
 impl Restore {
-    /// Whether this program makes the fingerprints of keys that rows were written down with. If not, no row would be found again.
+    /// Whether this program computes the fingerprints of stored rows. If not, no row would be found again.
     pub fn knows_fingerprints() -> bool {
         fingerprint::are_stable()
     }
 
-    /// A store without anything yet.
+    /// Creates an empty store.
     pub fn new(clock: impl Clock + 'static, memory: Memory) -> Restore {
         let state = StoreState::new(clock, memory);
-        // Rows come with their fingerprints, and leave with them.
+        // Rows are stored with their fingerprints.
         let state = Arc::new(StoreState { secret: state.secret.kept(), ..state });
         let now = state.now();
         Restore { state, now, tables: HashMap::new(), leases: HashMap::new(), waiting: Waiting::default() }
     }
 
-    /// The instant it is.
+    /// The current instant.
     pub fn now(&self) -> Timestamp {
         self.now
     }
 
-    /// This instant was seen before: nothing is decided at an earlier one.
+    /// Records that this instant was seen. No decision is earlier.
     pub fn saw(&mut self, seen: Timestamp) {
         self.now = self.state.latest(self.state.now().max(seen)).max(self.now);
     }
 
-    /// So many limits were ever made, so many leases granted and so many deeds done, at least; no fence is higher than this.
+    /// Raises the counters of limits, leases, actions and fences to at least these.
     pub fn counters(&mut self, counters: &Counters) {
         let raise = |counter: &std::sync::atomic::AtomicU64, to| counter.fetch_max(to, Ordering::Relaxed);
         raise(&self.state.generations, counters.generations);
@@ -184,7 +184,7 @@ impl Restore {
         registry.deeds = registry.deeds.max(counters.deeds);
     }
 
-    /// A limit, or the next text of one, or one that came back as it was.
+    /// Adds a limit, its next definition, or a returning limit.
     pub fn put(&mut self, text: StoredLimit) -> Result<(), RestoreError> {
         self.settle()?;
         let StoredLimit { generation, version, spec, descent, at, fence, origin } = text;
@@ -219,7 +219,7 @@ impl Restore {
                 }
             }
         };
-        // There may be more rows than a lowered bound allows; they are there nevertheless.
+        // There may be more rows than a lowered bound allows.
         table.budget.bound_rows(None);
         table.set_origin(origin);
         table.fence.fetch_max(fence, Ordering::Relaxed);
@@ -232,7 +232,7 @@ impl Restore {
     fn replace(&mut self, table: &LimitTable, limit: Arc<Limit>, at: Timestamp) {
         let was_over = table.limit().phase(at) == LimitPhase::After;
         let draft = table.draft(limit);
-        // All epochs are remembered until the end: rows of any of them may come.
+        // All epochs are kept until the end, because rows of any of them may come.
         let _crowd = table.begin_epoch(draft, EpochCause::Put, PublishTime::Later, || at, |_| {});
         if was_over {
             let holdings = self.leases.values_mut().flat_map(|(_, lease)| &mut lease.holdings);
@@ -240,7 +240,7 @@ impl Restore {
         }
     }
 
-    /// A limit goes.
+    /// Removes a limit.
     pub fn remove(
         &mut self,
         generation: u64,
@@ -264,7 +264,7 @@ impl Restore {
         Ok(())
     }
 
-    /// Counts are zeroed: all of a limit, or those of one key.
+    /// Resets a limit, or one key.
     pub fn reset(
         &mut self,
         generation: u64,
@@ -291,8 +291,7 @@ impl Restore {
         Ok(())
     }
 
-    /// Rows are about to come that lay together. There is room for all of them before the first one comes, if they are the first here
-    /// and if there can be.
+    /// Creates the leaf of the rows that follow, if they are the first and the budget allows it.
     pub fn leaf(&mut self, generation: u64, spread: Spread) {
         if let Some(table) = self.tables.get(&generation) {
             table.leaf_or_new(NO_TAG);
@@ -300,7 +299,7 @@ impl Restore {
         }
     }
 
-    /// A row of this version of a limit remembers at least this. One of a limit that is gone is nobody's.
+    /// Merges the usage of a row. Rows of removed limits are ignored.
     pub fn row(
         &mut self,
         generation: u64,
@@ -313,7 +312,7 @@ impl Restore {
             let known = generation <= self.state.generations.load(Ordering::Relaxed);
             return if known { Ok(()) } else { Err(stray()) };
         };
-        // Charged before the snapshot that was read first, and written down after it: the snapshot knows.
+        // Charged before the first snapshot and stored after it: the snapshot includes it.
         if version < table.first_version() {
             return Ok(());
         }
@@ -329,8 +328,8 @@ impl Restore {
         if self.waiting.count >= MOST_WAITING { self.settle() } else { Ok(()) }
     }
 
-    /// Gives the rows that wait their places, those of one part of a table after the other: told one by one they would each wait for another
-    /// part of memory. Parts are shared out among a few threads, because what one row remembers does not depend on another.
+    /// Places the collected rows, one part of a table after the other, so that each thread stays in one part of memory. Rows are
+    /// independent of each other.
     fn settle(&mut self) -> Result<(), RestoreError> {
         if self.waiting.count == 0 {
             return Ok(());
@@ -363,8 +362,7 @@ impl Restore {
         self.tables.get(generation).map_or(Ok(()), |table| self.change(table, Some(*tag), merge))
     }
 
-    /// From now on a key without a row has used this much, and a key with one at least as much: what was not written down before a
-    /// crash is taken to have been used.
+    /// Adds usage that no record has: each key is assumed to have used at least this much before the crash.
     pub fn haunt(
         &mut self,
         generation: u64,
@@ -375,7 +373,7 @@ impl Restore {
         self.settle()?;
         let stray = || RestoreError::Stray { generation, version };
         let Some(table) = self.tables.get(&generation) else {
-            // It was removed, or has been in retirement for too long.
+            // It was removed, or its retirement is over.
             let known = generation <= self.state.generations.load(Ordering::Relaxed);
             return if known { Ok(()) } else { Err(stray()) };
         };
@@ -424,7 +422,7 @@ impl Restore {
         }
     }
 
-    /// Something was done about a lease or a request id.
+    /// Applies an action on a lease or a request id.
     pub fn deed(&mut self, deed: LeaseNote) {
         let LeaseNote { serial, what } = deed;
         let mut registry = self.state.registry();
@@ -469,18 +467,18 @@ impl Restore {
         }
     }
 
-    /// The limit of this id, as far as it was read.
+    /// The limit of this id, as read so far.
     pub fn limit(&self, id: &str) -> Option<Arc<Limit>> {
         let table = self.state.table(id).or_else(|| self.state.retired(id));
         table.map(|table| table.limit())
     }
 
-    /// Every limit that is there, retired ones included.
+    /// All limits, including retired ones.
     pub fn limits(&self) -> impl Iterator<Item = (u64, Arc<Limit>)> {
         self.tables.iter().map(|(generation, table)| (*generation, table.limit()))
     }
 
-    /// The store. From now on changes are told to the journal.
+    /// The restored store. It reports changes to the journal from now on.
     pub fn finish(mut self, journal: Arc<dyn Journal>) -> Result<MemoryStore, RestoreError> {
         self.settle()?;
         let gone: HashSet<u64> = self
@@ -506,15 +504,15 @@ impl Restore {
         for table in self.state.limits().values() {
             table.refresh(self.now);
         }
-        // There is none yet: nobody else has had the store.
+        // It is set once, because no other thread has had the store.
         let _first = self.state.journal.set(journal);
         Ok(MemoryStore { state: self.state })
     }
 
-    /// Makes rows know what a lease holds of them.
+    /// Restores the units that a lease holds of its rows.
     fn hold(&self, id: LeaseId, lease: &LeaseRecord) -> Result<(), RestoreError> {
         let tenure = LeaseTerm { lease: id, expires_at: lease.expires_at };
-        // A row that was dropped with its limit's end does not know of a lease that goes on.
+        // The row was dropped when its limit ended, and the lease goes on.
         for holding in lease.holdings.iter().filter(|holding| holding.pins) {
             let Some(table) = self.tables.get(&holding.generation) else { continue };
             let tag = holding.key.as_deref().map(|key| table.printer.print(key));
@@ -538,15 +536,15 @@ impl fmt::Debug for Restore {
     }
 }
 
-/// What must never be used twice.
+/// Numbers that must never be used twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
-    /// How many limits were ever made.
+    /// The number of limits ever added.
     pub generations: u64,
-    /// The highest fence ever given.
+    /// The highest fence ever issued.
     pub highest_fence: u64,
-    /// How many leases were ever granted.
+    /// The number of leases ever granted.
     pub granted_leases: u64,
-    /// How many deeds were ever noted.
+    /// The number of recorded actions.
     pub deeds: u64,
 }

@@ -15,54 +15,53 @@ use super::restore::Counters;
 use super::row_epoch::{RESERVED, RowEpoch};
 use crate::store::journal::{LeaseAction, LeaseNote, Tag, Text};
 
-/// How many leases or request ids are copied at a time.
+/// The number of leases or request ids that are copied at a time.
 const DEEDS_AT_A_TIME: usize = 256;
 
-/// Something that a store remembers.
+/// A part of a store's state.
 #[derive(Debug)]
 pub enum Sight<'a> {
-    /// What must never be used twice.
+    /// Numbers that must never be used twice.
     Counters(Counters),
-    /// A limit. It is seen before its rows.
+    /// A limit. It comes before its rows.
     Limit {
-        /// Its text.
+        /// Its definition.
         text: Text<'a>,
-        /// Until when it may come back, if it has vanished from a file.
+        /// The instant until which it may return, if it vanished from a file.
         retired_until: Option<Timestamp>,
     },
-    /// What keys without a row are taken to have used, by item.
+    /// The assumed usage of keys without a row, by item.
     Ghost {
-        /// Which incarnation of the limit.
+        /// The generation of the limit.
         generation: u64,
-        /// Which version of it.
+        /// The version of the limit.
         version: u32,
-        /// What it remembers.
+        /// The usage.
         traces: &'a [(usize, UsageRecord)],
     },
-    /// Where the rows lie that are seen next: whoever makes them again can make room for all of them at once. They are seen in the order in
-    /// which they lie, and the first of them alone would be taken for a crowd.
+    /// The size of the leaf whose rows follow. A restore creates the leaf first, because rows come in the order of their tags.
     Leaf {
-        /// Which incarnation of the limit.
+        /// The generation of the limit.
         generation: u64,
-        /// How.
+        /// The size.
         spread: Spread,
     },
     /// A row.
     Row {
-        /// Which incarnation of the limit.
+        /// The generation of the limit.
         generation: u64,
-        /// The limit as the row was written under it.
+        /// The definition under which the row was written.
         limit: &'a Limit,
-        /// Whose row; `None` for the row of all keys.
+        /// The key of the row. `None` for the row of all keys.
         key: Option<Tag>,
-        /// What it remembers, by item.
+        /// The usage by item.
         traces: &'a [(usize, UsageRecord)],
     },
     /// A lease, a settlement or a request id.
     LeaseNote(&'a LeaseNote),
 }
 
-/// Whoever looks, and may have seen enough.
+/// Receives the parts of a store. An error ends the walk.
 pub type See<'s, E> = &'s mut dyn FnMut(Sight<'_>) -> Result<(), E>;
 
 /// While it is held, no limit is put, removed or reset.
@@ -78,17 +77,17 @@ impl std::fmt::Debug for Unchanging<'_> {
 }
 
 impl MemoryStore {
-    /// Waits until no limit is being changed, and lets nobody change one until the answer is dropped. Decisions go on.
+    /// Waits for edits in progress, and blocks edits until the result is dropped. Decisions continue.
     pub fn unchanging(&self) -> Unchanging<'_> {
         Unchanging { _alone: self.state.changing() }
     }
 
-    /// Shows everything that is remembered. Rows of keys go by their fingerprints, so that only a store that was itself made by
-    /// [`Restore`](super::Restore) can be made again from them: others make theirs in a way of their own.
+    /// Visits the whole state. Rows are named by fingerprints, so only a store made by [`Restore`](super::Restore) can be
+    /// restored from them.
     pub fn walk<E>(&self, see: See<'_, E>) -> Result<(), E> {
         let shared = &self.state;
         see(Sight::Counters(self.counters()))?;
-        // A limit that goes from one list to the other meanwhile would be in neither.
+        // A limit that moves from one list to the other meanwhile would be in neither.
         let unchanging = self.unchanging();
         let mut tables: Vec<_> = shared.limits().values().map(|table| (Arc::clone(table), None)).collect();
         let retired = shared.retired.lock().unwrap_or_else(PoisonError::into_inner);
@@ -98,7 +97,7 @@ impl MemoryStore {
             self.walk_limit(table, *retired_until, see)?;
         }
         self.walk_desk(see)?;
-        // Whatever was made meanwhile has numbers above the first.
+        // Everything created since has numbers above the first ones.
         see(Sight::Counters(self.counters()))
     }
 
@@ -145,7 +144,7 @@ impl MemoryStore {
         let now = self.state.now();
         for some in leases.chunks(DEEDS_AT_A_TIME) {
             let registry = self.state.registry();
-            // As it is now, every deed so far is done.
+            // The lease as it is now includes every action so far.
             let serial = registry.deeds;
             let granted = |id: &LeaseId| {
                 let lease = registry.leases.get(*id).filter(|lease| lease.expires_at > now)?.clone();
@@ -174,11 +173,11 @@ impl MemoryStore {
     }
 }
 
-/// On the way through the rows of a limit.
+/// The state of a walk through the rows of a limit.
 struct Walk<'w, 's, E> {
     table: &'w LimitTable,
     retired_until: Option<Timestamp>,
-    /// The epoch whose text was shown.
+    /// The epoch of the last definition.
     shown: Arc<RowEpoch>,
     now: Timestamp,
     traces: Vec<(usize, UsageRecord)>,
@@ -186,8 +185,8 @@ struct Walk<'w, 's, E> {
 }
 
 impl<E> Walk<'_, '_, E> {
-    /// Shows the limit again if it was edited since it was shown: every text it has had since, because rows may have been charged under any of
-    /// them. As long as the one that was shown is held, none after it is forgotten.
+    /// Visits every definition since the last one, because rows may have been charged under any of them. While the epoch of the
+    /// last one is held, no later one is dropped.
     fn turn_to(&mut self, epoch: Arc<RowEpoch>) -> Result<(), E> {
         for next in self.table.epochs_between(self.shown.number, epoch.number) {
             if next.limit.version() != self.shown.limit.version() {
@@ -258,7 +257,7 @@ fn copy_leaf(table: &LimitTable, leaf: &Leaf) -> Option<CopiedRows> {
     Some((epoch, rows))
 }
 
-/// What a row remembers, by item.
+/// The usage of a row, by item.
 fn trace_row(limit: &Limit, per: Per, row: &Row, traces: &mut Vec<(usize, UsageRecord)>) {
     traces.clear();
     let own = |(_, item): &(usize, &Item)| item.per() == per;

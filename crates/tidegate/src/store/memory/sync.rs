@@ -13,9 +13,9 @@ pub(super) use self::loom_sync::{
     AtomicU32, AtomicU64, Mutex, MutexGuard, OnceLock, Ordering, RwLock, fence, pause,
 };
 
-/// Waits a moment for somebody who holds a cell, or was faster. Each time for twice as long: those who get on then do so several times
-/// in a row, with everything they need near, where all would otherwise be busy taking it from each other. Whoever holds something is
-/// about to be done, unless the system took the processor from them; after a while it is better to give ours to whoever needs it.
+/// Pauses before the next attempt, each time twice as long. Then the thread that was faster has several turns in a row with
+/// its cache lines at hand. A lock is held for some instructions, unless its thread was descheduled: after a while the pause
+/// yields the processor.
 #[cfg(not(tidegate_loom))]
 pub(super) fn pause(turn: &mut u32) {
     *turn += 1;
@@ -28,7 +28,7 @@ pub(super) fn pause(turn: &mut u32) {
     }
 }
 
-/// The turn after which others are let run. The pause before is of 64 moments, some microseconds.
+/// The turn after which the pause yields. The one before has 64 spins, some microseconds.
 #[cfg(not(tidegate_loom))]
 const LONGEST_PAUSE: u32 = 7;
 

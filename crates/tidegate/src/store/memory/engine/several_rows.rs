@@ -5,10 +5,10 @@
     reason = "the engine is one piece of code, a few hundred instructions in all"
 )]
 
+mod observation;
+
 use arrayvec::ArrayVec;
-use tidegate_core::{
-    AskTotals, Capacity, Denial, Intent, ItemPosition, Reading, Timestamp, UsageRecord, Wait,
-};
+use tidegate_core::{AskTotals, Denial, Intent, ItemPosition, Timestamp, Wait};
 
 use super::super::counters;
 use super::super::leaf::HomeLines;
@@ -20,7 +20,8 @@ use super::super::packed_item::{FULL, Judged, PackedItem, PackedKind};
 use super::super::rule_snapshot::{LimitHead, MAX_SNAPSHOT_ITEMS, SnapshotReader};
 use super::super::sync::{AtomicU32, AtomicU64, Ordering, pause};
 use super::{MOST_ASKS, ResolvedAsk, Setback, TRIES, admit};
-use crate::store::journal::ChargeNote;
+
+pub(in super::super) use observation::{ObservedItem, Observer};
 
 /// The most rows of an order: each ask has a row of its key and one of all keys.
 const MOST_ROWS: usize = 2 * MOST_ASKS;
@@ -45,40 +46,6 @@ pub(in super::super) struct Refusal {
     column: usize,
     /// The epochs of the binding item and of the first one.
     pub(in super::super) epochs: [u64; 2],
-}
-
-/// Receives every item after the decision.
-pub(in super::super) type Observer<'r> = Option<&'r mut dyn FnMut(&ObservedItem<'_>)>;
-
-/// An item after the decision.
-pub(in super::super) struct ObservedItem<'a> {
-    pub(in super::super) ask: usize,
-    /// The epoch in which the item was judged.
-    pub(in super::super) epoch: u64,
-    pub(in super::super) item: usize,
-    pub(in super::super) reading: Reading,
-    record: Option<UsageRecord>,
-    is_of_key: bool,
-    is_exact: bool,
-    capacity: Capacity,
-    at: Timestamp,
-    resolved: &'a ResolvedAsk<'a>,
-}
-
-impl ObservedItem<'_> {
-    /// The charge for a log. `None` if nothing was charged.
-    pub(in super::super) fn charge_note(&self, version: u32) -> Option<ChargeNote> {
-        Some(ChargeNote {
-            generation: self.resolved.table.generation,
-            version,
-            key: if self.is_of_key { self.resolved.tag() } else { None },
-            item: self.item,
-            capacity: self.capacity,
-            trace: self.record?,
-            at: self.at,
-            is_alone: self.is_exact,
-        })
-    }
 }
 
 /// A row of the order, of at most `W` words.
@@ -602,72 +569,5 @@ impl<'a, const W: usize> Attempt<'a, W> {
         let is_unchanged = rows.all(|row| line::is_unchanged(row.control, row.seen))
             && self.asks.iter().all(|legs| legs.reader.is_current());
         if is_unchanged { Ok(()) } else { Err(Setback::Again) }
-    }
-
-    /// Reports every item, if nothing has changed since it was read.
-    fn observe_unchanged(
-        &mut self,
-        asks: &[ResolvedAsk<'_>],
-        now: Timestamp,
-        observer: &mut Observer<'_>,
-    ) -> Result<(), Setback> {
-        if observer.is_some() {
-            self.keep_items();
-        }
-        if self.has_blocks && observer.is_some() {
-            // A block may change while it is read, so it is reported only after the check.
-            let mut items = Vec::new();
-            self.each_item(asks, now, false, &mut |item| items.push(item));
-            self.check_unchanged()?;
-            if let Some(observer) = observer {
-                for item in &items {
-                    observer(item);
-                }
-            }
-            return Ok(());
-        }
-        self.check_unchanged()?;
-        self.observe(asks, now, false, observer);
-        Ok(())
-    }
-
-    /// Reports every item.
-    #[inline]
-    fn observe(&self, asks: &[ResolvedAsk<'_>], now: Timestamp, charged: bool, observer: &mut Observer<'_>) {
-        if let Some(observer) = observer {
-            self.each_item(asks, now, charged, &mut |item| observer(&item));
-        }
-    }
-
-    fn each_item<'o>(
-        &self,
-        asks: &'o [ResolvedAsk<'o>],
-        now: Timestamp,
-        charged: bool,
-        visit: &mut dyn FnMut(ObservedItem<'o>),
-    ) {
-        let mut items = self.items.iter();
-        for (ask, (resolved, legs)) in asks.iter().zip(&self.asks).enumerate() {
-            for item in items.by_ref().take(legs.head.items()) {
-                let row = if item.head.is_of_key() { legs.key } else { legs.all };
-                // Without a row, the items are those of two epochs, and the check after this fails.
-                let Some(row) = self.rows.get(usize::from(row)) else { return };
-                let words = item.words_of(if charged { &row.next } else { &row.words });
-                let slab = &resolved.table.rows.slab;
-                let cost = item.head.cost(legs.totals);
-                visit(ObservedItem {
-                    ask,
-                    epoch: legs.epoch,
-                    item: item.head.item(),
-                    reading: item.reading(words, legs.ends_at, now, slab),
-                    record: if charged && cost > 0 { item.record(words, slab) } else { None },
-                    is_of_key: item.head.is_of_key(),
-                    is_exact: item.head.kind() == PackedKind::Sliding && item.sliding().granularity() <= 1,
-                    capacity: item.capacity(),
-                    at: now,
-                    resolved,
-                });
-            }
-        }
     }
 }

@@ -10,21 +10,21 @@ use std::sync::Arc;
 use super::super::line::Tag;
 use super::{Branch, FAN_BITS, Leaf, first_bits};
 
-/// How many levels are stepped over.
+/// The number of levels that a lookup skips.
 const LEVELS: u32 = 3;
-/// The bits of a tag that say which branch of the list it belongs to; the next ones say which leaf of that.
+/// The bits of a tag that select a branch of the list. The next ones select a leaf of the branch.
 const BITS: u32 = (LEVELS - 1) * FAN_BITS;
 
 /// The leaves below the first levels.
 pub(in super::super) struct Shortcut(Box<[Branch; 1 << BITS]>);
 
 impl Shortcut {
-    /// What it takes.
+    /// Its memory.
     pub(in super::super) const BYTES: usize = size_of::<[Branch; 1 << BITS]>();
 
-    /// The shortcut of a table that begins here, if it has grown that far.
+    /// The shortcut of a table, if it has grown that far.
     pub(in super::super) fn of(root: &Leaf) -> Option<Shortcut> {
-        // Of tables that are made again in the order of their tags this is the last to be there.
+        // In a table that is restored in the order of its tags this leaf is the last one.
         let last = Tag { low: u64::MAX, high: 0 };
         if !Shortcut::reaches(root.descend(last)) {
             return None;
@@ -39,12 +39,12 @@ impl Shortcut {
         Some(Shortcut(branches.try_into().ok()?))
     }
 
-    /// Whether a leaf is one of those, or below them.
+    /// Whether a leaf is on or below the listed level.
     pub(in super::super) fn reaches(leaf: &Leaf) -> bool {
         leaf.used_bits >= LEVELS * FAN_BITS
     }
 
-    /// The leaf on the way to where a tag belongs, and the bits of the tag that are left below it.
+    /// The listed leaf of a tag, and the bits of the tag that are left.
     #[inline(always)]
     pub(in super::super) fn leaf(&self, low: u64) -> (&Leaf, u64) {
         let branch = &self.0[first_of(low)];
@@ -52,7 +52,7 @@ impl Shortcut {
     }
 }
 
-/// Which branch of the list a tag belongs to.
+/// The branch of a tag.
 #[inline(always)]
 fn first_of(bits: u64) -> usize {
     usize::try_from(bits >> (u64::BITS - BITS)).expect("a few bits")
@@ -73,7 +73,7 @@ mod tests {
         let bits = LEVELS * FAN_BITS;
         let mut branches = HashSet::new();
         for leaf in 0..1_u64 << bits {
-            // In an order in which the last comes early.
+            // In an order in which the last leaf comes early.
             let low = (leaf.wrapping_mul(0x55) & ((1 << bits) - 1)) ^ ((1 << bits) - 1);
             root.make_ready(Spread { low: low << (u64::BITS - bits), bits, pages: 1 }, &budget);
             branches.insert(low >> FAN_BITS);

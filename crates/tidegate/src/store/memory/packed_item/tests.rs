@@ -9,6 +9,8 @@ use tidegate_core::{DecisionRow, ItemSpec, Limit, LimitPhase, LimitSpec, Policy,
 use tidegate_testkit::history::ticks;
 use tidegate_testkit::test_scale::cases;
 
+use tidegate_core::Verdict;
+
 use super::*;
 
 /// The first count that does not fit beside a second.

@@ -37,13 +37,13 @@ pub(in super::super) fn on_large_stack<T: Send + 'static>(
     loom::thread::Builder::new().stack_size(WORDS).spawn(work).expect("loom has threads left")
 }
 
-/// Lets the others go on; whoever waits can do nothing else.
+/// Yields to the other thread.
 pub(in super::super) fn pause(turn: &mut u32) {
     *turn += 1;
     loom::thread::yield_now();
 }
 
-/// A word that loom watches.
+/// A modelled word.
 #[derive(Debug)]
 pub(in super::super) struct AtomicU64 {
     word: Modelled,
@@ -100,7 +100,7 @@ impl AtomicU64 {
     }
 }
 
-/// Half a word that loom watches.
+/// A modelled half word.
 #[derive(Debug)]
 pub(in super::super) struct AtomicU32(AtomicU64);
 
@@ -129,7 +129,7 @@ impl AtomicU32 {
     }
 }
 
-/// The standard one, with what it promises said in loom's words: who finds a value sees all that made it.
+/// The standard one, with its guarantee in loom's terms: a thread that finds the value sees all writes before it.
 #[derive(Debug)]
 pub(in super::super) struct OnceLock<T> {
     set: AtomicU64,
@@ -142,12 +142,12 @@ impl<T> OnceLock<T> {
         OnceLock { set: AtomicU64::new(0), setting: Mutex::new(()), value: std::sync::OnceLock::new() }
     }
 
-    /// The value, if this thread can know of it.
+    /// The value, if it is visible to this thread.
     pub(in super::super) fn get(&self) -> Option<&T> {
         if self.set.load(Ordering::Acquire) == 0 { None } else { self.value.get() }
     }
 
-    /// The value, made now if there is none.
+    /// The value. Creates it if there is none.
     pub(in super::super) fn get_or_init(&self, make: impl FnOnce() -> T) -> &T {
         if let Some(value) = self.get() {
             return value;
