@@ -305,6 +305,13 @@ impl RowEpoch {
         let layout = self.layout(per);
         let slot = full_slot(former);
         let packed_before = (slot.is_none() && former[0] != RESERVED).then_some(former);
+        if row.states().is_empty() && row.open_holds() == 0 {
+            // A limit without items of this kind.
+            if let Some(slot) = slot {
+                rows.full.free(slot);
+            }
+            return [0; MAX_ROW_WORDS];
+        }
         if self.has_exception(per, tag) {
             if let Some(former) = packed_before {
                 layout.free_blocks(former, &rows.slab, budget);
