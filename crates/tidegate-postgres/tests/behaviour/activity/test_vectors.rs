@@ -5,6 +5,7 @@ use tidegate::model::Per;
 
 use super::{ActivityFixture, RULE_SETS, STRICT, ViewRow};
 use crate::cluster::{Cluster, server_log_path};
+use crate::load_generator::eventually;
 use crate::sql::Sql;
 
 #[test]
@@ -159,6 +160,7 @@ fn view_escapes_keys_that_are_not_text() {
         super::PostgresStore::open_with(crate::cluster::options(&fixture.schema), fixture.source.clone());
     let limiter = tidegate::Limiter::new(std::sync::Arc::new(store.expect("the same schema")));
     let task = fixture.start_task("用户 'x\\");
+    eventually("the other server knows the limit", || limiter.limit(ID).is_ok());
     let held = [&b"a\0b"[..], b"\xff\xfe", b""].map(|key| {
         let permit = fixture
             .runtime
