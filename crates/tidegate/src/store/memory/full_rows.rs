@@ -99,8 +99,12 @@ impl FullRows {
         if per == Per::Key && row.is_held(Timestamp::EPOCH) {
             self.held.fetch_add(1, Ordering::Relaxed);
         }
+        let index = slot.0 as usize;
         if per == Per::All {
-            self.all.store(slot.0 as usize, Ordering::Relaxed);
+            self.all.store(index, Ordering::Relaxed);
+        } else if self.all.load(Ordering::Relaxed) == index {
+            // The slot was given back and belongs to a key now.
+            self.all.store(usize::MAX, Ordering::Relaxed);
         }
         *self.slot(slot) = row;
     }
@@ -160,4 +164,42 @@ fn locate(chunk: usize) -> (usize, usize) {
 /// The heap memory of a row, about, in bytes.
 fn heap_bytes(row: &Row) -> usize {
     row.memory_bytes() - size_of::<Row>()
+}
+
+#[cfg(all(test, not(tidegate_loom)))]
+mod tests {
+    use tidegate_core::State;
+    use tidegate_core::law::lifetime_total::TotalCount;
+
+    use super::*;
+
+    fn row(holds: u32) -> Row {
+        let mut row = Row::of(State::LifetimeTotal(TotalCount::default()));
+        (0..holds).for_each(|_| row.add_hold());
+        row
+    }
+
+    #[test]
+    fn held_row_in_former_slot_of_shared_row_is_found() {
+        let (rows, budget, now) = (FullRows::new(), Budget::new(1 << 20), Timestamp::EPOCH);
+        let shared = rows.insert(Per::All, row(1), &budget);
+        assert!(!rows.is_held(now), "the row of all keys frees no key's place");
+        rows.take(Per::All, shared, &budget);
+        rows.free(shared);
+        let own = rows.insert(Per::Key, row(1), &budget);
+        assert_eq!(own, shared, "the slot is used again");
+        assert!(rows.is_held(now));
+    }
+
+    #[test]
+    fn released_row_is_not_held() {
+        let (rows, budget, now) = (FullRows::new(), Budget::new(1 << 20), Timestamp::EPOCH);
+        let slots: Vec<FullSlot> = (0..100).map(|_| rows.insert(Per::Key, row(1), &budget)).collect();
+        for slot in slots {
+            assert!(rows.is_held(now));
+            rows.take(Per::Key, slot, &budget);
+            rows.put(Per::Key, slot, row(0), &budget);
+        }
+        assert!(!rows.is_held(now));
+    }
 }
