@@ -22,6 +22,7 @@ mod map_store;
 mod memory_edits;
 mod memory_growth;
 mod memory_handles;
+mod memory_panics;
 mod memory_paths;
 mod memory_sets;
 mod memory_store;

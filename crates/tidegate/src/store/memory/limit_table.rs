@@ -320,6 +320,8 @@ impl LimitTable {
         let present = epochs.last().expect("a limit always has an epoch");
         self.snapshot.clear();
         self.present.store(NO_EPOCH, Ordering::Relaxed);
+        // If the clock or the log panics, the former epoch stays in force.
+        let mut in_force = PresentOnDrop { present: &self.present, number: present.number };
         fence(Ordering::SeqCst);
         let now = clock();
         before(now);
@@ -331,7 +333,8 @@ impl LimitTable {
             self.publish_snapshot(&epoch, now);
         }
         epochs.push(epoch);
-        self.present.store(number, Ordering::Relaxed);
+        in_force.number = number;
+        drop(in_force);
         if epochs.len() > MOST_EPOCHS { EpochCount::TooMany } else { EpochCount::Few }
     }
 
@@ -383,6 +386,18 @@ impl LimitTable {
     /// The memory of the limit, about, in bytes.
     pub(super) fn bytes(&self) -> usize {
         size_of::<LimitTable>() + self.budget.taken()
+    }
+}
+
+/// Sets the present epoch when it is dropped.
+struct PresentOnDrop<'a> {
+    present: &'a AtomicU64,
+    number: u64,
+}
+
+impl Drop for PresentOnDrop<'_> {
+    fn drop(&mut self) {
+        self.present.store(self.number, Ordering::Relaxed);
     }
 }
 
