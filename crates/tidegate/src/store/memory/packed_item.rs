@@ -409,6 +409,25 @@ impl PackedItem {
         Reading { capacity, used, remaining: capacity.remaining(used), resets_at }
     }
 
+    /// When dropping these words changes no decision. `None` if time alone does not suffice.
+    pub(super) fn evictable_at(&self, words: ItemWords, now: Timestamp, slab: &Slab) -> Option<Timestamp> {
+        match self.head.kind() {
+            // A fraction of a unit in use still matters.
+            PackedKind::Bucket => {
+                let law = Bucket::of(self);
+                Some(law.law().empty_at(&law.state(words), now).unwrap_or(now))
+            }
+            PackedKind::Sliding => Some(self.sliding().evictable_at(slab, words[0], now)),
+            PackedKind::Total => (short_count(self.head, words).count == 0).then_some(now),
+            PackedKind::LongTotal => (words[1] == 0).then_some(now),
+            kind => {
+                let is_short = kind == PackedKind::Window;
+                let count = if is_short { short_count(self.head, words) } else { long_count(words) };
+                Some(self.fixed_window().empty_at(&count, now).unwrap_or(now))
+            }
+        }
+    }
+
     /// The record of these words for a log. `None` if there is nothing to record.
     pub(super) fn record(&self, words: ItemWords, slab: &Slab) -> Option<UsageRecord> {
         match self.head.kind() {

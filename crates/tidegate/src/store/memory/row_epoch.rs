@@ -139,6 +139,9 @@ impl RowLayout {
     }
 }
 
+/// The items of a row at some instant.
+pub(super) type CurrentItems = ArrayVec<PackedItem, MAX_ROW_WORDS>;
+
 /// The parts of an epoch that can be prepared before it begins.
 pub(super) struct EpochDraft {
     pub(super) limit: Arc<Limit>,
@@ -367,9 +370,26 @@ impl RowEpoch {
         self.free(Per::Key, words, rows, budget);
     }
 
-    /// When a key's row can be dropped. `None` if time alone does not suffice. The words may be torn unless the row is full.
+    /// The items of keys at `now`, with their calendar windows looked up.
+    pub(super) fn items_at(&self, now: Timestamp) -> CurrentItems {
+        self.key.items.iter().filter_map(|(index, _)| self.packed_item(*index, now)).collect()
+    }
+
+    /// When a key's row can be dropped. `None` if time alone does not suffice.
     pub(super) fn evictable_at(
         &self,
+        tag: Tag,
+        words: &RowWords,
+        rows: &RowStore,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
+        self.evictable_at_by(&self.items_at(now), tag, words, rows, now)
+    }
+
+    /// The same for many rows, whose calendar windows are looked up once. The words may be torn unless the row is full.
+    pub(super) fn evictable_at_by(
+        &self,
+        items: &CurrentItems,
         tag: Tag,
         words: &RowWords,
         rows: &RowStore,
@@ -383,14 +403,8 @@ impl RowEpoch {
             return rows.full.look(slot, |row| row.evictable_at(&self.limit, scope, now));
         }
         let mut latest = Some(now);
-        for (index, packed) in &self.key.items {
-            let own = packed.words_of(words);
-            let at = if packed.head.kind() == PackedKind::Sliding {
-                Some(packed.sliding().evictable_at(&rows.slab, own[0], now))
-            } else {
-                let (rule, state) = (self.limit.items()[*index].rule(), packed.state(own, &rows.slab));
-                if rule.is_evictable(&state, now) { Some(now) } else { rule.empty_at(&state, now) }
-            };
+        for item in items {
+            let at = item.evictable_at(item.words_of(words), now, &rows.slab);
             latest = latest.zip(at).map(|(latest, at)| latest.max(at));
         }
         match self.limit.ends_at() {

@@ -4,7 +4,7 @@
 use tidegate_core::{Per, Timestamp};
 
 use super::super::line::{self, LOCKED, Line, NO_TAG, RowWords, Tag};
-use super::super::row_epoch::{RESERVED, full_slot};
+use super::super::row_epoch::{CurrentItems, RESERVED, full_slot};
 use super::super::sync::pause;
 use super::{FailedSearch, LeafContext, LeafState, LockedLeaf, NEVER, ROWS_PER_INSERTION, RowRoom, SMALL};
 
@@ -35,12 +35,13 @@ impl LockedLeaf<'_> {
     /// Evicts every evictable row, and learns when the next one will be evictable.
     fn evict(&mut self, context: LeafContext<'_>) {
         self.state.insertions = 0;
+        let items = context.epoch.items_at(context.now);
         let (mut next, rows) = (NEVER, self.state.shape.rows());
         for line in self.leaf.each_line() {
             for slot in 0..rows {
                 let mut turn = 0;
                 let evictable_at = loop {
-                    match self.evict_if_fresh(line, slot, context) {
+                    match self.evict_if_fresh(line, slot, context, &items) {
                         Eviction::Empty | Eviction::Evicted => break NEVER,
                         Eviction::Until(at) => break at,
                         Eviction::Busy => pause(&mut turn),
@@ -53,7 +54,13 @@ impl LockedLeaf<'_> {
     }
 
     /// Evicts the row in a slot if it is evictable. A row that stays is only read: its lock would be most of the work.
-    pub(super) fn evict_if_fresh(&mut self, line: &Line, slot: usize, context: LeafContext<'_>) -> Eviction {
+    pub(super) fn evict_if_fresh(
+        &mut self,
+        line: &Line,
+        slot: usize,
+        context: LeafContext<'_>,
+        items: &CurrentItems,
+    ) -> Eviction {
         let LeafContext { epoch, rows, budget, now } = context;
         let (shape, control) = (self.state.shape, line.control());
         let seen = line.seen();
@@ -73,7 +80,7 @@ impl LockedLeaf<'_> {
         if is_full && !line::try_lock(control, seen) {
             return Eviction::Busy;
         }
-        let evictable_at = epoch.evictable_at(tag, &words, rows, now).unwrap_or(NEVER);
+        let evictable_at = epoch.evictable_at_by(items, tag, &words, rows, now).unwrap_or(NEVER);
         if evictable_at > now {
             if is_full {
                 line::unlock_unchanged(control, seen);
@@ -100,11 +107,12 @@ impl LockedLeaf<'_> {
             return false;
         }
         let (leaf, rows) = (self.leaf, self.state.shape.rows());
+        let items = context.epoch.items_at(context.now);
         let mut next = NEVER;
         for line in leaf.within_reach(tag) {
             let mut evicted = false;
             for slot in 0..rows {
-                match self.evict_if_fresh(line, slot, context) {
+                match self.evict_if_fresh(line, slot, context, &items) {
                     Eviction::Evicted => evicted = true,
                     Eviction::Until(at) => next = next.min(at),
                     // A row that is being decided on is soon not evictable.

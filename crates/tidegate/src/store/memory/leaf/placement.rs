@@ -90,7 +90,8 @@ impl LockedLeaf<'_> {
         let Some(context) = evict.filter(|context| self.state.evictable_from <= context.now) else {
             return false;
         };
-        (0..shape.rows()).any(|slot| self.evict_if_fresh(line, slot, context) == Eviction::Evicted)
+        let items = context.epoch.items_at(context.now);
+        (0..shape.rows()).any(|slot| self.evict_if_fresh(line, slot, context, &items) == Eviction::Evicted)
     }
 }
 
