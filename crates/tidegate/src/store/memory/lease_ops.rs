@@ -124,7 +124,8 @@ impl StoreState {
         let tenure = LeaseTerm { lease: id, expires_at: lease.expires_at };
         let expires_at = now.plus(ttl);
         for holding in &lease.holdings {
-            self.with_held(&limits, holding, now, |row, now| row.renew(&tenure, expires_at, now));
+            // The lease is live at this time. A row that a look has seen later keeps it, because charges need the registry.
+            self.with_held(&limits, holding, now, |row, _| row.renew(&tenure, expires_at, now));
         }
         lease.expires_at = expires_at;
         registry.leases.insert(id, lease);
