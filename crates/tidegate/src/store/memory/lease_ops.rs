@@ -214,3 +214,48 @@ impl StoreState {
         });
     }
 }
+
+#[cfg(all(test, not(tidegate_loom)))]
+mod tests {
+    use std::sync::Arc;
+
+    use tidegate_core::{Ask, ItemSpec, LimitSpec, Order, Policy};
+
+    use super::*;
+    use crate::catalog::{Catalog, ExpectedVersion};
+    use crate::clock::ManualClock;
+    use crate::reply::{Detail, Outcome, Replies};
+    use crate::store::Store;
+    use crate::store::memory::{Memory, MemoryStore};
+
+    /// A thread reads the clock and renews a lease. Between the two, another thread has looked at the row at a later instant,
+    /// at which the lease would have expired.
+    #[test]
+    fn renewed_lease_keeps_its_units_after_a_later_look() {
+        const START: Timestamp = Timestamp::from_ticks(1_000_000_000_000);
+        let ttl = Duration::from_secs(10);
+        let clock = Arc::new(ManualClock::at(START));
+        let store = MemoryStore::new(Arc::clone(&clock), Memory::default());
+        let slot = ItemSpec::of(Policy::Concurrency { ttl }, 1);
+        for (id, item, key) in [("all", slot.clone(), None), ("key", slot.per_key(), Some(&b"ada"[..]))] {
+            store.put(LimitSpec::named(id).with(item), ExpectedVersion::Absent).expect("a valid limit");
+            let asks = [Ask::one(id, key)];
+            let acquire = || store.submit(&[Order::acquire(&asks)], Replies::new(Detail::Verdicts)).now();
+            let replies = acquire();
+            let Some(Ok(reply)) = replies.get(0) else { panic!("{replies:?}") };
+            let Outcome::Granted(Some(grant)) = &reply.outcome else { panic!("{reply:?}") };
+            let later = grant.expires_at;
+            let table = store.state.table(id).expect("it was put");
+            let header = match key {
+                None => &table.all.header,
+                Some(key) => &table.leaf(table.printer.print(key)).expect("a row").header,
+            };
+            header.raise(later);
+            let renewed = store.renew(grant.lease, Some(2 * ttl)).now().expect("a valid time to live");
+            assert!(renewed > Some(later), "{id}");
+            let replies = acquire();
+            let Some(Ok(reply)) = replies.get(0) else { panic!("{replies:?}") };
+            assert!(reply.at >= later && !reply.is_granted(), "{id}: {reply:?}");
+        }
+    }
+}
