@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::Thread;
 use std::time::Duration;
 
 use tidegate::catalog::{Catalog, ExpectedVersion};
@@ -17,6 +18,8 @@ const START: Timestamp = Timestamp::from_ticks(1_790_000_000_000_000_000);
 const CENTURY: Duration = Duration::from_secs(36_525 * 86_400);
 const THREADS: u64 = 6;
 const KEYS: u64 = 5;
+/// The turns of a thread after which the next edit may happen.
+const TURNS_PER_EDIT: u64 = 100;
 
 fn named(name: &str, policy: Policy, limit: Amount) -> ItemSpec {
     ItemSpec { name: Some(name.to_owned()), ..ItemSpec::of(policy, limit) }
@@ -48,16 +51,19 @@ fn limit_of(items: &[ItemSpec], is_per_key: bool) -> LimitSpec {
 }
 
 /// Ends all threads, also after a panic.
-struct EndOnDrop<'a>(&'a AtomicBool);
+struct EndOnDrop<'a> {
+    ends: &'a AtomicBool,
+    editor: &'a Thread,
+}
 
 impl Drop for EndOnDrop<'_> {
     fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.ends.store(true, Ordering::Relaxed);
+        self.editor.unpark();
     }
 }
 
 /// Decides in some threads while the limit changes between these items. All have the item `total`.
-#[expect(clippy::disallowed_methods, reason = "edits in real time interrupt the other threads at any point")]
 fn decide_during_edits(items: &[&[ItemSpec]], is_per_key: bool) {
     let clock = Arc::new(ManualClock::at(START));
     let store = MemoryStore::new(clock, Memory { secret: [7, 8], ..Memory::default() });
@@ -67,11 +73,12 @@ fn decide_during_edits(items: &[&[ItemSpec]], is_per_key: bool) {
     put(items[0]);
     let granted: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(0)).collect();
     let ends = AtomicBool::new(false);
+    let editor = std::thread::current();
     std::thread::scope(|scope| {
         for thread in 0..THREADS {
-            let (store, granted, ends) = (&store, &granted, &ends);
+            let (store, granted, ends, editor) = (&store, &granted, &ends, &editor);
             scope.spawn(move || {
-                let _end = EndOnDrop(ends);
+                let _end = EndOnDrop { ends, editor };
                 let detail = if thread % 2 == 0 { Detail::Verdicts } else { Detail::Readings };
                 for turn in thread.. {
                     let number = turn % KEYS;
@@ -86,20 +93,23 @@ fn decide_during_edits(items: &[&[ItemSpec]], is_per_key: bool) {
                     let place = if is_per_key { number } else { 0 };
                     let units = u64::from(reply.is_granted());
                     granted[usize::try_from(place).expect("few")].fetch_add(units, Ordering::Relaxed);
+                    if turn % TURNS_PER_EDIT == 0 {
+                        editor.unpark();
+                    }
                     if ends.load(Ordering::Relaxed) {
                         break;
                     }
                 }
             });
         }
-        let _end = EndOnDrop(&ends);
+        let _end = EndOnDrop { ends: &ends, editor: &editor };
         for edit in 1..scaled(800) {
             if ends.load(Ordering::Relaxed) {
                 break;
             }
             put(items[edit % items.len()]);
             // Most decisions are made without an edit.
-            std::thread::sleep(Duration::from_micros(300));
+            std::thread::park();
         }
     });
     for (number, granted) in granted.iter().enumerate().take(if is_per_key { 5 } else { 1 }) {

@@ -90,6 +90,15 @@ impl Drop for EndOnDrop<'_> {
     }
 }
 
+/// Wakes a thread, also after a panic.
+struct UnparkOnDrop<'a>(&'a std::thread::Thread);
+
+impl Drop for UnparkOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.unpark();
+    }
+}
+
 /// Runs this in several threads until each has had so many turns, or `ends`. Returns the sum of what it returned.
 fn in_threads(turns: usize, ends: &AtomicBool, work: impl Fn(u64, u64) -> u64 + Sync) -> u64 {
     let sum = AtomicU64::new(0);
@@ -174,31 +183,39 @@ fn new_key_of_several_threads_has_one_row() {
     }
 }
 
+/// The turns of a thread after which the next edit may happen.
+const TURNS_PER_EDIT: u64 = 500;
+
 /// Edits change where the items of a row are stored. All limits have the item `total`.
-#[expect(clippy::disallowed_methods, reason = "edits in real time interrupt the other threads at any point")]
 fn charges_during_edits_add_up(versions: &[Vec<ItemSpec>], key: Option<&[u8]>) {
     let store = store();
     put(&store, "l", versions[0].clone());
     let (handle, ends) = (handle(&store, "l"), AtomicBool::new(false));
     let sum = std::thread::scope(|scope| {
-        scope.spawn(|| {
+        let editor = scope.spawn(|| {
             let _end = EndOnDrop(&ends);
             for edit in 1..scaled(700) {
                 put(&store, "l", versions[edit % versions.len()].clone());
+                // Most decisions are made without an edit.
+                std::thread::park();
                 if ends.load(Ordering::Relaxed) {
                     break;
                 }
-                // Most decisions are made without an edit.
-                std::thread::sleep(Duration::from_micros(300));
             }
         });
-        in_threads(usize::MAX, &ends, |thread, _| match thread {
-            0 => {
-                let mut verdicts = [Verdict::Granted; 20];
-                handle.try_batch(&[&b"ada"[..]; 20], 1, &mut verdicts).expect("valid keys");
-                verdicts.into_iter().map(granted).sum()
+        let _unparked = UnparkOnDrop(editor.thread());
+        in_threads(usize::MAX, &ends, |thread, turn| {
+            if turn % TURNS_PER_EDIT == TURNS_PER_EDIT - 1 {
+                editor.thread().unpark();
             }
-            _ => granted(handle.try_acquire(b"ada", 1).expect("a valid key")),
+            match thread {
+                0 => {
+                    let mut verdicts = [Verdict::Granted; 20];
+                    handle.try_batch(&[&b"ada"[..]; 20], 1, &mut verdicts).expect("valid keys");
+                    verdicts.into_iter().map(granted).sum()
+                }
+                _ => granted(handle.try_acquire(b"ada", 1).expect("a valid key")),
+            }
         })
     });
     assert_eq!(used(&store, "l", key), sum);
