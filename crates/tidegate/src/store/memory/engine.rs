@@ -26,6 +26,7 @@ mod several_rows;
 
 use tidegate_core::Timestamp;
 
+use super::leaf::Reservation;
 use super::limit_table::LimitTable;
 use super::line::Tag;
 
@@ -75,7 +76,6 @@ pub(super) enum Setback {
 
 /// A blank row for a key, so that the next attempt finds it. Returns whether the key has a row now.
 pub(super) fn admit(table: &LimitTable, tag: Tag, now: Timestamp) -> bool {
-    use super::leaf::Reservation;
     loop {
         let (mut locked, epoch) = table.lock_leaf(tag);
         if locked.find(tag).is_some() {

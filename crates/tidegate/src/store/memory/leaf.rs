@@ -200,18 +200,7 @@ impl Leaf {
 
     /// Finds a row of this shape. Without the leaf's lock a miss proves nothing.
     pub(super) fn find(&self, shape: Shape, tag: Tag) -> Option<RowPlace<'_>> {
-        self.find_from(0, shape, tag)
-    }
-
-    /// Finds a row of this shape that is not in its primary line.
-    #[inline(never)]
-    pub(super) fn find_further(&self, shape: Shape, tag: Tag) -> Option<RowPlace<'_>> {
-        self.find_from(0, shape, tag)
-    }
-
-    #[inline(always)]
-    fn find_from(&self, first: usize, shape: Shape, tag: Tag) -> Option<RowPlace<'_>> {
-        for index in self.reach(tag).skip(first) {
+        for index in self.reach(tag) {
             let line = self.line(index)?;
             let seen = line.seen();
             if let Some(slot) = line.find_slot(shape, tag) {

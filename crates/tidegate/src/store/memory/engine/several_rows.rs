@@ -11,8 +11,7 @@ use arrayvec::ArrayVec;
 use tidegate_core::{AskTotals, Denial, Intent, ItemPosition, Timestamp, Wait};
 
 use super::super::counters;
-use super::super::leaf::HomeLines;
-use super::super::leaf::Reservation;
+use super::super::leaf::{HomeLines, Reservation};
 use super::super::leaf_header::LeafHeader;
 use super::super::limit_table::LimitTable;
 use super::super::line::{self, LOCKED, MAX_ROW_WORDS, Shape, Tag};

@@ -56,7 +56,7 @@ impl<'a> HomeLines<'a> {
             if let Some(slot) = other.find::<R>(tag) {
                 return Some(RowPlace { line: other, slot, seen });
             }
-            return leaf.find_further(shape_of::<R>(), tag);
+            return leaf.find(shape_of::<R>(), tag);
         }
         // Two rows of a line with the same larger part of the tag: the later one hides the earlier one.
         if R > 1 { find_hidden(first, shape_of::<R>(), tag) } else { None }
